@@ -1,0 +1,238 @@
+"""The values that everything shares, in the order in which a run makes them.
+
+All are frozen and refuse unknown fields. Optional means "not known", never "zero": a verdict that could not
+be read is `None` all the way to the reward.
+"""
+
+import hashlib
+import random
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+Key = tuple[str | int, ...]
+"""Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
+
+
+def seed_from(*key: str | int) -> int:
+    """A 63-bit seed for one random draw; equal keys give equal seeds on every machine."""
+    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in key)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def rng_from(*key: str | int) -> random.Random:
+    return random.Random(seed_from(*key))
+
+
+def numpy_rng_from(*key: str | int) -> np.random.Generator:
+    return np.random.default_rng(seed_from(*key))
+
+
+def content_id(prefix: str, *parts: str | int) -> str:
+    """An id that follows from the content: `prefix-` and 12 hex digits."""
+    return f"{prefix}-{hashlib.blake2b(chr(31).join(map(str, parts)).encode(), digest_size=6).hexdigest()}"
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Document(Value):
+    """One source document, or one chunk of a longer one."""
+
+    id: str
+    title: str
+    text: str
+    source: str = ""
+
+
+class Passage(Document):
+    """A document as a search returned it, cut to the tool-response budget."""
+
+    score: float = 0.0
+
+
+class Task(Value):
+    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it."""
+
+    id: str
+    text: str
+    type: str
+    document_id: str
+    evidence_ids: tuple[str, ...] = ()
+    search_turns: int = Field(default=1, ge=0)
+
+
+class Priority(StrEnum):
+    CRITICAL = "critical"
+    IMPORTANT = "important"
+    BONUS = "bonus"
+
+
+class Criterion(Value):
+    text: str
+    priority: Priority = Priority.IMPORTANT
+    weight: float = Field(default=1.0, ge=0.0)
+    title: str = ""
+    dimension: str = ""
+
+
+class Rubric(Value):
+    task_id: str
+    criteria: tuple[Criterion, ...]
+
+
+class Role(StrEnum):
+    CHALLENGER = "challenger"
+    SOLVER = "solver"
+
+
+class Finish(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class Turn(Value):
+    """One assistant turn: exactly the ids that the policy saw and sampled, and what the dialect read in them."""
+
+    prompt_ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] | None = None
+    text: str = ""
+    thinking: str | None = None
+    query: str | None = None
+    passages: tuple[Passage, ...] = ()
+
+
+class RolloutStatus(StrEnum):
+    FINISHED = "finished"
+    TRUNCATED = "truncated"
+    FAILED = "failed"
+
+
+class Rollout(Value):
+    """One episode of one policy. `subject_id` is the document (Challenger) or the task (Solver) it worked on."""
+
+    id: str
+    role: Role
+    checkpoint: str
+    subject_id: str
+    turns: tuple[Turn, ...]
+    answer: str | None = None
+    task: str | None = None
+    status: RolloutStatus = RolloutStatus.FINISHED
+    error: str = ""
+
+    @property
+    def searches(self) -> int:
+        return sum(turn.query is not None for turn in self.turns)
+
+    @property
+    def thinking_turns(self) -> int:
+        return sum(turn.thinking is not None for turn in self.turns)
+
+    def without_ids(self) -> "Rollout":
+        """The corpus keeps text; token ids stay with the training rows."""
+        bare = {"prompt_ids": (), "ids": (), "logprobs": None}
+        return self.model_copy(update={"turns": tuple(turn.model_copy(update=bare) for turn in self.turns)})
+
+
+class Fault(StrEnum):
+    UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+    UNAVAILABLE = "unavailable"
+
+
+class Verdict(Value):
+    """One judgement. `value` is None exactly when `fault` says why; `probability` is the soft verdict, if asked for."""
+
+    value: bool | None
+    probability: float | None = None
+    reasoning: str = ""
+    fault: Fault | None = None
+    attempts: int = 1
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cached: bool = False
+
+
+class Grade(Value):
+    """A rollout's verdicts, one per criterion in rubric order, and their weighted mean (equation 1)."""
+
+    rollout_id: str
+    verdicts: tuple[Verdict, ...]
+    score: float | None
+
+
+class Outcome(NamedTuple):
+    """What a match gave: two scores on one linear scale of any sign; equal scores are a tie."""
+
+    first: float
+    second: float
+
+
+class Comparison(Value):
+    first_id: str
+    second_id: str
+    outcome: Outcome | None
+    verdict: Verdict
+
+
+class Gate(StrEnum):
+    ENTITY = "entity"
+    SOURCE = "source"
+    SAFETY = "safety"
+
+
+class CandidateStatus(StrEnum):
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    UNRESOLVED = "unresolved"
+
+
+class Reason(StrEnum):
+    ACCEPTED = "accepted"
+    NO_TASK = "no_task"
+    GATE_ENTITY = "gate_entity"
+    GATE_SOURCE = "gate_source"
+    GATE_SAFETY = "gate_safety"
+    RUBRIC = "rubric"
+    TOO_HARD = "too_hard"
+    TOO_EASY = "too_easy"
+    JUDGE_FAILED = "judge_failed"
+    SEARCH_FAILED = "search_failed"
+    DUPLICATE_DOCUMENT = "duplicate_document"
+
+
+class Provenance(Value):
+    """Where a record comes from: enough to make it again."""
+
+    run: str
+    iteration: int
+    stage: str
+    document_id: str
+    challenger: str = ""
+    solver: str = ""
+    judge: str = ""
+    prompt_hash: str = ""
+    config_hash: str = ""
+    seed: int = 0
+    version: str = ""
+
+
+class Candidate(Value):
+    """A document's way through the pipeline: accepted, or rejected with its reason, or unresolved by a fault."""
+
+    id: str
+    status: CandidateStatus
+    reason: Reason
+    task: Task | None = None
+    gates: dict[Gate, Verdict] = Field(default_factory=dict)
+    rubric: Rubric | None = None
+    rollout_ids: tuple[str, ...] = ()
+    challenger_rollout_id: str = ""
+    mean: float | None = None
+    provenance: Provenance
