@@ -1,0 +1,250 @@
+"""Turns judgements and counts into rewards: the equations of SCOPE and of the baselines it is compared with.
+
+Plain functions of numbers: no text, no tokens, no randomness. `None` stands for a judgement that is
+missing; it is carried through to the caller and never becomes a number. A value that no run can produce is
+our own bug and raises ValueError. Defaults are those of SCOPE Table 9; numbers after "Tournament-GRPO" are
+equations of that paper.
+"""
+
+import math
+from collections.abc import Sequence
+
+from scope_selfplay.schemas import Priority
+
+# Means of exact fractions may miss a bound in their last bits; 0.2 eight times is still inside [0.2, 0.8].
+TOLERANCE = 1e-9
+
+
+def rubric_score(met: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
+    """Weighted share of the criteria that an answer meets, in [0, 1] (SCOPE equation 1).
+
+    `met` has one entry per criterion: True or False, None where the verdict is missing, or a probability in
+    [0, 1] where grading is soft. Missing entries are left out and the other weights renormalised. None when
+    every criterion that carries weight is missing. `weights` are at least 0 and default to 1 each.
+
+    Raises ValueError for no criteria, a verdict outside [0, 1], or weights that are negative, not finite,
+    of another length, or all 0.
+    """
+    weights = [1.0] * len(met) if weights is None else weights
+    if len(weights) != len(met):
+        raise ValueError(f"{len(met)} verdicts and {len(weights)} weights; one weight per verdict is needed")
+    for weight in weights:
+        _check_at_least(0.0, weight=weight)
+    if math.fsum(weights) == 0.0:
+        raise ValueError("the weights of a rubric must not sum to 0")
+    judged = [
+        (weight, _unit("verdict", value))
+        for weight, value in zip(weights, met, strict=True)
+        if value is not None
+    ]
+    total = math.fsum(weight for weight, _ in judged)
+    if total == 0.0:
+        return None
+    return min(1.0, math.fsum(weight * value for weight, value in judged) / total)
+
+
+def difficulty_reward(mean: float, target: float = 0.5) -> float:
+    """1 where the Solver's mean rubric score hits the target, falling linearly to 0 (SCOPE equation 5).
+
+    `mean` in [0, 1]; `target` is tau, strictly between 0 and 1. The nearer of the two ends of [0, 1] gives 0,
+    and so does everything as far away on the other side. Raises ValueError outside these ranges.
+    """
+    if not 0.0 < target < 1.0:
+        raise ValueError(f"the difficulty target must lie strictly between 0 and 1, not at {target}")
+    return max(0.0, 1.0 - abs(_unit("mean", mean) - target) / min(target, 1.0 - target))
+
+
+def length_factor(tokens: int, soft: int = 1024, hard: int = 2048, floor: float = 0.05) -> float:
+    """What a long answer keeps of its rubric score, in [floor, 1] (SCOPE equation 7).
+
+    1 up to `soft` tokens, half a cosine wave down to `floor` at `hard`, `floor` from there on. All lengths
+    are tokens of the answer alone. A floor of 1 switches the penalty off. Raises ValueError for a negative
+    length, a floor outside [0, 1], or limits that do not satisfy 0 <= soft < hard.
+    """
+    _check_at_least(0, tokens=tokens)
+    if not 0 <= soft < hard:
+        raise ValueError(f"length limits need 0 <= soft < hard; got soft={soft}, hard={hard}")
+    floor = _unit("floor", floor)
+    if tokens <= soft:
+        return 1.0
+    if tokens >= hard:
+        return floor
+    return floor + (1.0 - floor) / 2.0 * (1.0 + math.cos(math.pi * (tokens - soft) / (hard - soft)))
+
+
+def search_reward(searches: int, saturation: int = 3) -> float:
+    """Valid searches of all turns, the last included, over `saturation`; at most 1 (SCOPE appendix F.2).
+
+    Raises ValueError for a negative count or a saturation below 1.
+    """
+    _check_at_least(0, searches=searches)
+    _check_at_least(1, saturation=saturation)
+    return min(1.0, searches / saturation)
+
+
+def challenger_format(
+    thinking_turns: int, turns: int, searches: int, expected_searches: int, has_task: bool
+) -> float:
+    """How well a Challenger kept the protocol, in [0, 1] (SCOPE appendix F.1).
+
+    Mean of three parts: the share of turns with a closed thinking block, the valid searches over the expected
+    ones (at most 1), and whether the last turn holds a well-formed task. Raises ValueError for counts that no
+    rollout has: less than one turn or expected search, more thinking turns than turns.
+    """
+    _check_at_least(0, searches=searches)
+    _check_at_least(1, expected_searches=expected_searches)
+    tool = min(1.0, searches / expected_searches)
+    return (_thinking_share(thinking_turns, turns) + tool + float(has_task)) / 3.0
+
+
+def solver_format(thinking_turns: int, turns: int, searches_before_last: int, has_answer: bool) -> float:
+    """How well a Solver kept the protocol, in [0, 1] (SCOPE appendix F.2).
+
+    Mean of three parts: the share of turns with a closed thinking block, the valid searches of the turns
+    before the last over the number of those turns (at most 1), and whether the last turn holds a closed
+    answer. With a single turn the middle part divides by zero in the paper; nothing was searched, so it is
+    0 here. Raises ValueError for counts that no rollout has.
+    """
+    _check_at_least(0, searches_before_last=searches_before_last)
+    thinking = _thinking_share(thinking_turns, turns)
+    tool = min(1.0, searches_before_last / (turns - 1)) if turns > 1 else 0.0
+    return (thinking + tool + float(has_answer)) / 3.0
+
+
+def challenger_reward(
+    format: float,
+    gates_passed: bool | None,
+    mean: float | None,
+    *,
+    format_weight: float = 0.5,
+    difficulty_weight: float = 1.0,
+    target: float = 0.5,
+) -> float | None:
+    """Weighted format, plus weighted difficulty for a task that passed the gates (SCOPE equation 4).
+
+    A format of 0 gives 0 in total (appendix F.1), whatever else is known. `mean` is the Solver's mean rubric
+    score on the task and is not looked at when a gate failed. None, so that the rollout is masked and not
+    punished, when the outcome of the gates or, past them, the mean is missing.
+    Raises ValueError for a format or mean outside [0, 1] or a negative weight.
+    """
+    _check_at_least(0.0, format_weight=format_weight, difficulty_weight=difficulty_weight)
+    if _unit("format", format) == 0.0:
+        return 0.0
+    if gates_passed is False:
+        return format_weight * format
+    if gates_passed is None or mean is None:
+        return None
+    return format_weight * format + difficulty_weight * difficulty_reward(mean, target)
+
+
+def solver_reward(
+    score: float | None,
+    answer_tokens: int,
+    format: float,
+    search: float,
+    *,
+    rubric_weight: float = 1.0,
+    format_weight: float = 0.5,
+    search_weight: float = 0.1,
+    soft: int = 1024,
+    hard: int = 2048,
+    floor: float = 0.05,
+) -> float | None:
+    """Length-controlled rubric score, format and search, each weighted (SCOPE equation 6).
+
+    `score`, `format` and `search` lie in [0, 1]; `answer_tokens`, `soft` and `hard` are tokens. None when the
+    score is missing: a failed judge must not look like a bad answer. Raises ValueError for values out of
+    range.
+    """
+    _check_at_least(
+        0.0, rubric_weight=rubric_weight, format_weight=format_weight, search_weight=search_weight
+    )
+    factor = length_factor(answer_tokens, soft, hard, floor)
+    protocol = format_weight * _unit("format", format) + search_weight * _unit("search", search)
+    return None if score is None else rubric_weight * factor * _unit("score", score) + protocol
+
+
+def in_window(mean: float, low: float = 0.2, high: float = 0.8) -> bool:
+    """Whether a task of this mean rubric score is kept; both ends belong to the window (SCOPE section 3.1).
+
+    Compares with a tolerance of 1e-9. Raises ValueError unless 0 <= low <= high <= 1 and mean lies in [0, 1].
+    """
+    if not 0.0 <= low <= high <= 1.0:
+        raise ValueError(f"a difficulty window needs 0 <= low <= high <= 1; got [{low}, {high}]")
+    return low - TOLERANCE <= _unit("mean", mean) <= high + TOLERANCE
+
+
+def group_advantages(rewards: Sequence[float | None], epsilon: float = 1e-6) -> list[float]:
+    """Rewards of one group, centred and divided by their population std plus `epsilon` (SCOPE equation 2).
+
+    Missing rewards stay out of mean and std and get 0. A group whose known rewards are all equal gives exact
+    zeros. With epsilon 0 the squares of the advantages sum to the number of known rewards (appendix D).
+    Raises ValueError for a reward that is not finite or a negative epsilon.
+    """
+    _check_at_least(0.0, epsilon=epsilon)
+    known = [reward for reward in rewards if reward is not None]
+    if not all(math.isfinite(reward) for reward in known):
+        raise ValueError(f"rewards must be finite or None; got {list(rewards)}")
+    if not known or min(known) == max(known):
+        return [0.0] * len(rewards)
+    mean = math.fsum(known) / len(known)
+    spread = math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / len(known)) + epsilon
+    # Rewards closer together than the square root of the smallest float have no spread left to divide by.
+    return [0.0 if reward is None or spread == 0.0 else (reward - mean) / spread for reward in rewards]
+
+
+def implicit_reward(score: float, format: float) -> float:
+    """A tenth of an overall score from 0 to 10, plus the format reward (Tournament-GRPO, 11-12)."""
+    return _unit("a tenth of the score", score / 10.0) + _unit("format", format)
+
+
+def explicit_reward(scores: Sequence[float], priorities: Sequence[Priority], format: float) -> float:
+    """Half the priority-weighted mean of per-rubric scores, half the format reward (Tournament-GRPO, 13-14).
+
+    `scores` lie in [0, 1], one per priority; critical counts 3, important 2, bonus (there: nice to have) 1.
+    Raises ValueError for values out of range, no scores, or lengths that differ.
+    """
+    rubric = rubric_score(scores, [priority_weight(priority) for priority in priorities])
+    assert rubric is not None  # every score is known and every priority carries weight
+    return 0.5 * rubric + 0.5 * _unit("format", format)
+
+
+def priority_weight(priority: Priority) -> float:
+    """The weight of a criterion in the designs that weight by priority (Tournament-GRPO appendix F)."""
+    match priority:
+        case Priority.CRITICAL:
+            return 3.0
+        case Priority.IMPORTANT:
+            return 2.0
+        case Priority.BONUS:
+            return 1.0
+
+
+def pairwise_reward(wins: float, entrants: int, format: float) -> float:
+    """Share of the other entrants that an answer beats, plus the format reward (Tournament-GRPO, 15).
+
+    A tie counts as half a win. Raises ValueError for less than two entrants or more wins than opponents.
+    """
+    _check_at_least(2, entrants=entrants)
+    return _unit("share of wins", wins / (entrants - 1)) + _unit("format", format)
+
+
+def _thinking_share(thinking_turns: int, turns: int) -> float:
+    if not 0 <= thinking_turns <= turns or turns < 1:
+        raise ValueError(
+            f"{thinking_turns} thinking turns of {turns}; need 0 <= thinking turns <= turns, turns >= 1"
+        )
+    return thinking_turns / turns
+
+
+def _unit(name: str, value: float) -> float:
+    """The value, moved onto [0, 1] where it misses by rounding only."""
+    if not -TOLERANCE <= value <= 1.0 + TOLERANCE:
+        raise ValueError(f"{name} must lie in [0, 1]; got {value}")
+    return min(1.0, max(0.0, value))
+
+
+def _check_at_least(least: float, **values: float) -> None:
+    for name, value in values.items():
+        if not least <= value < math.inf:
+            raise ValueError(f"{name} must be finite and at least {least}; got {value}")
