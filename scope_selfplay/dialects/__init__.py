@@ -1,0 +1,28 @@
+"""How each model family writes a turn: `dialect(name)` reads its turns and writes its search calls.
+
+Pure, and safe on any text: scanners are linear, what cannot be read is None. One file per family (`qwen25`,
+`qwen3`, `olmo3`) holds only what differs; `turn` is what they share, `scanner` finds the blocks.
+"""
+
+import difflib
+
+from scope_selfplay.dialects.olmo3 import OLMO3
+from scope_selfplay.dialects.qwen3 import QWEN3
+from scope_selfplay.dialects.qwen25 import QWEN25
+from scope_selfplay.dialects.turn import Dialect, TurnParts
+from scope_selfplay.errors import ConfigError
+
+DIALECTS = (QWEN25, QWEN3, OLMO3)
+
+__all__ = ["DIALECTS", "Dialect", "TurnParts", "dialect"]
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect of a model family: "qwen2.5", "qwen3" or "olmo3". Raises ConfigError for any other name."""
+    for known in DIALECTS:
+        if known.name == name:
+            return known
+    names = [known.name for known in DIALECTS]
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(names)}{hint}")
