@@ -31,8 +31,9 @@ def parse_marked(text: str, file: str, first_line: int = 1) -> Marked | Problem:
     import yaml
 
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        values = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         line = first_line + (error.problem_mark.line if error.problem_mark else 0)
         return Problem(file, line, f"is not valid YAML: {error.problem}; quote texts that hold : # {{ or [")

@@ -57,9 +57,8 @@ class Pack(Value):
 
     def files(self) -> dict[str, str]:
         """The resolved pack as file name -> text; a folder of these loads on its own, with the same hash."""
-        return {DOMAIN_FILE: _domain_text(self.domain)} | {
-            prompt.role.file_name: prompt.text for prompt in self.prompts
-        }
+        contents = _contents(self)
+        return contents | {DOMAIN_FILE: f"name: {self.domain.name}\n{contents[DOMAIN_FILE]}"}
 
     def _prompt(self, role: PromptRole) -> Prompt:
         for prompt in self.prompts:
@@ -71,7 +70,7 @@ class Pack(Value):
 
 def diff_packs(a: Pack, b: Pack) -> str:
     """What changed from `a` to `b`, as one unified diff over all files; empty when both say the same."""
-    before, after = a.files(), b.files()
+    before, after = _contents(a), _contents(b)
     parts: list[str] = []
     for name in dict.fromkeys((*before, *after)):
         parts += difflib.unified_diff(
@@ -84,13 +83,17 @@ def diff_packs(a: Pack, b: Pack) -> str:
     return "\n".join(parts)
 
 
-def _domain_text(domain: Domain) -> str:
+def _contents(pack: Pack) -> dict[str, str]:
+    """The resolved files without the domain's name, which is where a pack lies and not what it says."""
     import yaml
 
-    values = domain.model_dump(mode="json", exclude={"task_types"})
+    domain = pack.domain
+    values = domain.model_dump(mode="json", exclude={"name", "task_types", "search_turns"})
+    values["search_turns"] = dict(sorted(domain.search_turns.items()))
     values["task_types"] = {
         kind.name: kind.model_dump(mode="json", exclude={"name"}) for kind in domain.task_types
     }
     if not domain.corpus:
         del values["corpus"]
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+    return {DOMAIN_FILE: text} | {prompt.role.file_name: prompt.text for prompt in pack.prompts}
