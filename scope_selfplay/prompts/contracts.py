@@ -1,0 +1,209 @@
+"""What a role's prompt must use, may use, and must ask the model to write.
+
+The code owns these contracts and fills the inputs; a pack owns the words. Untrusted values (documents, tasks,
+answers, trajectories) arrive already fenced by the caller. prompts/README.md shows the same table; a test
+compares.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from scope_selfplay.schemas import Gate
+
+
+class PromptRole(StrEnum):
+    """One Markdown file of a pack; the value is the file's stem."""
+
+    CHALLENGER = "challenger"
+    CHALLENGER_NEXT = "challenger_next"
+    CHALLENGER_INVALID = "challenger_invalid"
+    CHALLENGER_FINAL = "challenger_final"
+    SOLVER = "solver"
+    GATE_ENTITY = "gate_entity"
+    GATE_SOURCE = "gate_source"
+    GATE_SAFETY = "gate_safety"
+    RUBRIC = "rubric"
+    GRADE = "grade"
+    RUBRIC_DIMENSIONS = "rubric_dimensions"
+    COMPARE_SCORES = "compare_scores"
+    COMPARE_PREFERENCE = "compare_preference"
+    SELECT = "select"
+    SCORE_IMPLICIT = "score_implicit"
+    SCORE_EXPLICIT = "score_explicit"
+    SCORE_CORRECTNESS = "score_correctness"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self}.md"
+
+
+POLICY_ROLES = frozenset(
+    {
+        PromptRole.CHALLENGER,
+        PromptRole.CHALLENGER_NEXT,
+        PromptRole.CHALLENGER_INVALID,
+        PromptRole.CHALLENGER_FINAL,
+        PromptRole.SOLVER,
+    }
+)
+GATE_ROLES = {
+    PromptRole.GATE_ENTITY: Gate.ENTITY,
+    PromptRole.GATE_SOURCE: Gate.SOURCE,
+    PromptRole.GATE_SAFETY: Gate.SAFETY,
+}
+GATE_EXAMPLES = 4
+"""Fewest worked examples that a gate shows on each side; one example ends with a score alone on its line."""
+
+
+class Output(StrEnum):
+    """What the model is asked to write; the name stands in a file's front matter."""
+
+    SEARCH = "search"
+    TASK = "task"
+    ANSWER = "answer"
+    SCORE = "score"
+    RUBRIC = "rubric"
+    TWO_SCORES = "two_scores"
+    PREFERENCE = "preference"
+    WINNERS = "winners"
+    RATING = "rating"
+    CORRECTNESS = "correctness"
+
+
+class Reading(NamedTuple):
+    """`mentions`: what a prompt's own text must contain. `parsed`: what the code reads in the completion."""
+
+    mentions: tuple[str, ...]
+    parsed: str
+
+
+OUTPUTS = {
+    Output.SEARCH: Reading((), "one search call in the syntax of the policy's dialect, after its thinking"),
+    Output.TASK: Reading(("<task>",), "the text inside the one `<task>` of the last turn"),
+    Output.ANSWER: Reading(("<answer>",), "the text inside the one `<answer>` of the last turn"),
+    Output.SCORE: Reading(
+        ("<score>",), "exactly one `<score>`, holding 0 or 1 and nothing else, outside the thinking"
+    ),
+    Output.RUBRIC: Reading(
+        ("<rubric>", '"text"', '"priority"'),
+        "one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
+        "nice_to_have, which reads as bonus), and may have `title` and `dimension`",
+    ),
+    Output.TWO_SCORES: Reading(
+        ("<first>", "<second>"),
+        "one decimal number from 0 to 10 in each of `<first>` and `<second>`, outside the thinking; equal is "
+        "a tie",
+    ),
+    Output.PREFERENCE: Reading(
+        (r"\boxed{A}", r"\boxed{B}", r"\boxed{Tie}"),
+        r"the last `\boxed{A}`, `\boxed{B}` or `\boxed{Tie}`; A is the attempt shown first",
+    ),
+    Output.WINNERS: Reading(
+        ('"winners"',),
+        'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels',
+    ),
+    Output.RATING: Reading(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
+    Output.CORRECTNESS: Reading(
+        (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}"), r"the last `\boxed{1}`, `\boxed{0.5}` or `\boxed{0}`"
+    ),
+}
+
+
+class Contract(NamedTuple):
+    """`required` inputs must be used, `optional` ones may be.
+
+    `subject` is the one input that a policy must be shown even when it was taught its protocol beforehand.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    output: Output
+    budget_tokens: int
+    subject: str = ""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+
+CONTRACTS = {
+    # 1,024 prompt tokens for the Challenger (Table 9) leave the rest to a 100-word passage and the task type.
+    PromptRole.CHALLENGER: Contract(
+        (
+            "document_title",
+            "document_text",
+            "task_type",
+            "task_description",
+            "search_turns",
+            "search_syntax",
+        ),
+        (),
+        Output.TASK,
+        800,
+        "document_text",
+    ),
+    PromptRole.CHALLENGER_NEXT: Contract(("turns_left", "search_syntax"), (), Output.SEARCH, 200),
+    PromptRole.CHALLENGER_INVALID: Contract(("search_syntax",), ("turns_left",), Output.SEARCH, 200),
+    PromptRole.CHALLENGER_FINAL: Contract((), ("task_type",), Output.TASK, 300),
+    PromptRole.SOLVER: Contract(
+        ("question",), ("max_search_turns", "search_syntax", "budget"), Output.ANSWER, 600, "question"
+    ),
+    PromptRole.GATE_ENTITY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
+    PromptRole.GATE_SOURCE: Contract(("document", "task"), ("native_thinking",), Output.SCORE, 2000),
+    PromptRole.GATE_SAFETY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
+    PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
+    PromptRole.GRADE: Contract(("task", "answer", "criterion"), ("native_thinking",), Output.SCORE, 1000),
+    PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),
+    PromptRole.COMPARE_SCORES: Contract(
+        ("task", "first", "second", "first_label", "second_label"),
+        ("rubric", "native_thinking"),
+        Output.TWO_SCORES,
+        1200,
+    ),
+    PromptRole.COMPARE_PREFERENCE: Contract(
+        ("task", "first", "second"), ("reference", "first_label", "second_label"), Output.PREFERENCE, 800
+    ),
+    PromptRole.SELECT: Contract(("task", "candidates", "winners"), ("rubric",), Output.WINNERS, 800),
+    PromptRole.SCORE_IMPLICIT: Contract(("task", "answer"), ("rubric",), Output.RATING, 800),
+    PromptRole.SCORE_EXPLICIT: Contract(("task", "answer", "criterion"), (), Output.RATING, 800),
+    PromptRole.SCORE_CORRECTNESS: Contract(("task", "answer"), ("reference",), Output.CORRECTNESS, 800),
+}
+
+INPUTS = {
+    "document_title": "title of the source document",
+    "document_text": "text of the source document, which the Solver never sees",
+    "task_type": "name of the task type in words (`long form qa`)",
+    "task_description": "what domain.yaml says about that task type",
+    "search_turns": "whole number: how many searches the Challenger makes",
+    "search_syntax": "a search call as the policy's model family writes it",
+    "turns_left": "whole number: how many searches remain",
+    "question": "the task, as the Solver is asked it",
+    "max_search_turns": "whole number: the most searches that the Solver may make",
+    "budget": "one sentence on the length of the answer, or empty",
+    "task": "the task, fenced",
+    "document": "the source document, fenced",
+    "documents": "the source document and what the Challenger retrieved, each fenced",
+    "answer": "the Solver's answer, fenced",
+    "criterion": "one criterion of the rubric; for score_explicit with its title, dimension and importance",
+    "rubric": "all criteria of the task, numbered, or empty",
+    "reference": "a reference answer, fenced, or empty",
+    "first": "the candidate that is shown first, fenced; for compare_scores its whole trajectory",
+    "second": "the candidate that is shown second, fenced; for compare_scores its whole trajectory",
+    "first_label": "label on the fence of the first candidate, or empty",
+    "second_label": "label on the fence of the second candidate, or empty",
+    "candidates": "the candidates, each in a fence that shows its label",
+    "winners": "whole number: how many candidates to choose",
+    "native_thinking": "true when the judge model thinks by itself and needs no `<think>` instructions",
+}
+"""Every input and what the caller puts there."""
+
+ABSENT: dict[str, str | bool] = {
+    "budget": "",
+    "task_type": "",
+    "rubric": "",
+    "reference": "",
+    "first_label": "",
+    "second_label": "",
+    "native_thinking": False,
+}
+"""What an optional input holds when the caller leaves it out; one that is not here must be given."""

@@ -1,0 +1,116 @@
+"""The one place where packs meet the disk: read a domain's folders, check, load, begin a new one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scope_selfplay.errors import PromptError
+from scope_selfplay.prompts.blank import blank_files
+from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME, extended_domain
+from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
+from scope_selfplay.prompts.pack import Pack
+from scope_selfplay.prompts.problems import Problem, did_you_mean
+from scope_selfplay.prompts.prompt_file import Checking, CountTokens, quarter_of_characters
+from scope_selfplay.prompts.resolve import Layer, Resolution, resolve
+
+
+def load_pack(
+    folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_characters
+) -> Pack:
+    """The pack in `folder`, with all that it extends. Raises PromptError with the first of its problems."""
+    pack, problems = _examine(Path(folder), Checking(budget_tokens, count_tokens))
+    if pack is None:
+        more = (
+            f" (and {len(problems) - 1} more: `scope prompts check` shows all)" if len(problems) > 1 else ""
+        )
+        raise PromptError(f"{problems[0]}{more}")
+    return pack
+
+
+def check_pack(
+    folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_characters
+) -> list[Problem]:
+    """Every problem of the pack in `folder`, in the order in which to mend them; empty when it loads.
+
+    `budget_tokens` is one ceiling for every prompt, instead of each contract's own; `count_tokens` is the
+    policy's tokenizer when there is one. Values are not counted, only the pack's own text.
+    """
+    return list(_examine(Path(folder), Checking(budget_tokens, count_tokens)).problems)
+
+
+def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia") -> list[Path]:
+    """Begin `folder`/`domain`, extending another domain or with a blank of every file; returns its files.
+
+    Raises PromptError when the name is none, the folder exists, or `extends` does not.
+    """
+    target = Path(folder) / domain
+    if not NAME.fullmatch(domain):
+        raise PromptError(f"{domain!r} names no domain; use small letters, digits and hyphens")
+    if target.exists():
+        raise PromptError(f"{target.as_posix()} exists already; choose another name, or edit it")
+    if extends is not None and not (Path(folder) / extends / DOMAIN_FILE).is_file():
+        known = _domains(Path(folder))
+        raise PromptError(
+            f"{target.as_posix()} cannot extend {extends}: there is no {extends}/{DOMAIN_FILE} in {folder}"
+            f"{did_you_mean(extends, known)}"
+        )
+    target.mkdir(parents=True)
+    files = blank_files(domain, extends)
+    for name, text in files.items():
+        (target / name).write_text(text, encoding="utf-8")
+    return [target / name for name in files]
+
+
+def _examine(folder: Path, checking: Checking) -> Resolution:
+    layers: list[Layer] = []
+    for step in _chain(folder):
+        if isinstance(step, Problem):
+            return Resolution(None, (step,))
+        layers.append(step)
+    return resolve(layers, checking)
+
+
+def _chain(folder: Path) -> Iterator[Layer | Problem]:
+    """The domain's folder, then what it extends; ends with a Problem where the chain breaks."""
+    placed = folder if folder.name not in ("", "..") else folder.resolve()
+    siblings = placed.parent
+    if not placed.is_dir():
+        known = _domains(siblings)
+        there = f"; beside it are {', '.join(known)}{did_you_mean(placed.name, known)}" if known else ""
+        yield Problem(folder.as_posix(), 1, f"is no folder, so no prompt pack{there}")
+        return
+    layer = _read_layer(folder, placed.name)
+    seen = [layer.name]
+    while True:
+        yield layer
+        marked = _domain_file(layer)
+        extends = extended_domain(marked) if marked else None
+        if marked is None or extends is None:
+            return
+        if extends in seen:
+            circle = " -> ".join([*seen[seen.index(extends) :], extends])
+            yield marked.problem(f"extends in a circle: {circle}; take out one of these lines", "extends")
+            return
+        if not (siblings / extends).is_dir():
+            known = [name for name in _domains(siblings) if name not in seen]
+            message = f"extends {extends}, which is no folder beside it{did_you_mean(extends, known)}"
+            yield marked.problem(f"{message}; add that domain, or correct the name", "extends")
+            return
+        seen.append(extends)
+        layer = _read_layer(siblings / extends, extends)
+
+
+def _read_layer(folder: Path, name: str) -> Layer:
+    """Hidden entries are left alone: a mounted ConfigMap keeps its versions in folders named `..*`."""
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    files = {entry.name: entry.read_bytes() for entry in entries if entry.is_file()}
+    return Layer(folder.as_posix(), name, files, tuple(entry.name for entry in entries if entry.is_dir()))
+
+
+def _domain_file(layer: Layer) -> Marked | None:
+    text = layer.files.get(DOMAIN_FILE, b"").decode("utf-8-sig", errors="replace")
+    marked = parse_marked(text, layer.path(DOMAIN_FILE))
+    return marked if isinstance(marked, Marked) else None
+
+
+def _domains(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob(f"*/{DOMAIN_FILE}"))

@@ -1,0 +1,169 @@
+"""The packs of this repository: all pass the check, one has the paper's setting, the README is true."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.prompts import CONTRACTS, INPUTS, OUTPUTS, Pack, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts.domain import KEYS
+from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
+from scope_selfplay.schemas import Gate
+from tests.unit.prompts.packs import PROMPTS
+
+PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))
+
+
+@pytest.fixture(scope="module")
+def wikipedia() -> Pack:
+    return load_pack(PROMPTS / "wikipedia")
+
+
+@pytest.fixture(scope="module")
+def body(wikipedia: Pack) -> dict[PromptRole, str]:
+    return {prompt.role: prompt.body for prompt in wikipedia.prompts}
+
+
+@pytest.mark.parametrize("folder", PACKS, ids=lambda folder: folder.name)
+def test_every_pack_of_the_repository_passes_its_check(folder: Path) -> None:
+    assert check_pack(folder) == []
+
+
+@pytest.mark.parametrize("folder", PACKS, ids=lambda folder: folder.name)
+def test_every_pack_has_a_kustomization_without_a_name_suffix(folder: Path) -> None:
+    marked = parse_marked((folder / "kustomization.yaml").read_text(encoding="utf-8"), "kustomization.yaml")
+    assert isinstance(marked, Marked)
+    assert marked.values["generatorOptions"] == {"disableNameSuffixHash": True}
+
+
+def test_the_wikipedia_pack_is_complete_and_stands_alone(wikipedia: Pack) -> None:
+    assert wikipedia.roles == tuple(PromptRole)
+    assert {path.name for path in (PROMPTS / "wikipedia").iterdir()} == {
+        "domain.yaml",
+        "kustomization.yaml",
+        *(role.file_name for role in PromptRole),
+    }
+
+
+def test_the_wikipedia_pack_has_the_papers_setting(wikipedia: Pack) -> None:
+    domain = wikipedia.domain
+    enabled = [kind.name for kind in domain.enabled_task_types]
+    assert enabled == ["long_form_qa", "summarisation", "planning", "writing"]
+    assert [kind.name for kind in domain.task_types if not kind.enabled] == ["creative_writing"]
+    assert {kind.weight for kind in domain.task_types} == {1}
+    assert domain.search_turns == {1: 4, 2: 3, 3: 2}
+    assert domain.gates == (Gate.ENTITY, Gate.SOURCE, Gate.SAFETY)
+
+
+@pytest.mark.parametrize("role", [PromptRole.GATE_ENTITY, PromptRole.GATE_SOURCE, PromptRole.GATE_SAFETY])
+@pytest.mark.parametrize("score", ["<score>1</score>", "<score>0</score>"])
+def test_every_gate_shows_four_examples_or_more_on_each_side(
+    body: dict[PromptRole, str], role: PromptRole, score: str
+) -> None:
+    assert body[role].split("\n").count(score) >= 4
+
+
+RULES = {
+    PromptRole.CHALLENGER: [
+        "exactly **{{ search_turns }}**",
+        "ONE specific entity",
+        "the PREVIOUS results mention by name",
+        "never the document's own topic",
+        "EVERY search turn",
+        "ALL of these facts",
+        "full name",
+        "Nothing is given away",
+        "without searching",
+        "what form",
+        "in English",
+        "<think>",
+        "<task>",
+    ],
+    PromptRole.CHALLENGER_NEXT: ["{{ turns_left }}", "did not know before"],
+    PromptRole.CHALLENGER_INVALID: ["nothing was searched", "{{ search_syntax }}"],
+    PromptRole.SOLVER: ["<think>", "{{ max_search_turns }}", "<information>", "</information>", "<answer>"],
+    PromptRole.GRADE: ["ONE criterion", "strict", "only in part", "refuses", "doubt", "exactly one score"],
+    PromptRole.RUBRIC: [
+        "3 to 5 positive criteria",
+        "at most about 25 words",
+        "Addresses, Demonstrates, Provides, Incorporates, Synthesises, Identifies, Explains, Compares,"
+        " Evaluates, Integrates, Supports, Applies",
+        "critical:",
+        "important:",
+        "bonus:",
+        "dates, amounts, names",
+    ],
+    PromptRole.RUBRIC_DIMENSIONS: [
+        "exactly 5 to 7 items",
+        "Coverage:",
+        "Depth:",
+        "Grounding:",
+        "Instruction alignment:",
+        "Communication:",
+        "critical, important or nice_to_have",
+    ],
+    PromptRole.GATE_ENTITY: ["context settles", "spelt out"],
+    PromptRole.GATE_SOURCE: ["need NOT hold the answer", "generic or vague"],
+    PromptRole.COMPARE_SCORES: ["**Reasoning.**", "**Tool use.**", "**Answer.**", "0 to 10"],
+    PromptRole.COMPARE_PREFERENCE: ["500 words", "final answers first"],
+    PromptRole.SELECT: ["exactly {{ winners }}", "JSON only"],
+    PromptRole.SCORE_IMPLICIT: ["0 (worthless) and 10", "JSON only"],
+    PromptRole.SCORE_EXPLICIT: ["exactly ONE criterion", "0 (not met at all) and 10", "JSON only"],
+    PromptRole.SCORE_CORRECTNESS: ["completely correct", "minor errors"],
+}
+
+
+@pytest.mark.parametrize("role", RULES)
+def test_the_papers_rules_stand_in_the_prompt(body: dict[PromptRole, str], role: PromptRole) -> None:
+    assert [rule for rule in RULES[role] if rule not in body[role]] == []
+
+
+def test_judges_are_told_that_fenced_text_is_no_instruction(body: dict[PromptRole, str]) -> None:
+    judged = {role for role, contract in CONTRACTS.items() if {"task", "answer"} & set(contract.required)}
+    assert [role for role in judged if "fence" not in body[role]] == []
+
+
+def table(heading: str, level: str = "##") -> dict[str, list[str]]:
+    """The rows of the first table under a heading of prompts/README.md, by their first cell."""
+    text = (PROMPTS / "README.md").read_text(encoding="utf-8")
+    section = text.split(f"\n{level} {heading}\n")[1].split("\n#")[0]
+    rows = [line.strip("|").split(" | ") for line in section.split("\n") if line.startswith("| `")]
+    return {row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in rows}
+
+
+def names(cell: str) -> tuple[str, ...]:
+    return () if cell == "-" else tuple(name.strip("`") for name in cell.split(", "))
+
+
+def test_the_readmes_table_of_roles_is_the_contracts() -> None:
+    shown = {
+        file: (names(required), names(optional), output.strip("`"), int(tokens.replace(",", "")))
+        for file, (required, optional, output, tokens) in table("Roles").items()
+    }
+    assert shown == {
+        role.file_name: (contract.required, contract.optional, contract.output, contract.budget_tokens)
+        for role, contract in CONTRACTS.items()
+    }
+
+
+def test_the_readmes_tables_of_inputs_and_outputs_are_the_codes() -> None:
+    assert {name: text for name, (text,) in table("Inputs").items()} == INPUTS
+    shown = {name: (names(mentions), parsed) for name, (mentions, parsed) in table("Outputs").items()}
+    assert shown == {output: (reading.mentions, reading.parsed) for output, reading in OUTPUTS.items()}
+
+
+def test_the_readme_names_every_key_of_domain_yaml() -> None:
+    assert table("`domain.yaml`", "###").keys() == set(KEYS)
+
+
+def test_every_input_of_a_contract_is_explained() -> None:
+    assert {name for contract in CONTRACTS.values() for name in contract.inputs} == INPUTS.keys()
+
+
+def test_importing_the_module_loads_neither_jinja_nor_yaml() -> None:
+    code = "import sys, scope_selfplay.prompts; print({'jinja2', 'yaml'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROMPTS.parent
+    )
+    assert done.stdout.strip() == "set()"
