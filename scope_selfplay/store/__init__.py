@@ -1,0 +1,23 @@
+"""What a run leaves on disk, written so that a kill at any moment loses nothing that was finished.
+
+`jsonl` (append-only records) - `atomic` (whole files) - `manifest` (a stage is done when its manifest stands)
+- `folders` (where everything lies).
+"""
+
+from scope_selfplay.store.atomic import write_atomic
+from scope_selfplay.store.folders import RunFolder, Stage, StageFolder
+from scope_selfplay.store.jsonl import Appender, read_records, write_records
+from scope_selfplay.store.manifest import Manifest, publish_manifest, read_manifest
+
+__all__ = [
+    "Appender",
+    "Manifest",
+    "RunFolder",
+    "Stage",
+    "StageFolder",
+    "publish_manifest",
+    "read_manifest",
+    "read_records",
+    "write_atomic",
+    "write_records",
+]

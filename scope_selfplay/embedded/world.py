@@ -1,0 +1,84 @@
+"""A world: entities with facts and links, and the articles in which they stand.
+
+Every world is a fresh assignment of facts to names, so nothing can be known by heart: what was true in the
+worlds of the warm start is false in the world of a run.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scope_selfplay.embedded import pools
+from scope_selfplay.embedded.language import (
+    ATTRIBUTES,
+    BY_NOUN,
+    RELATIONS,
+    read_attribute,
+    read_link,
+    read_place,
+    sentences,
+    write_link,
+    write_place,
+)
+from scope_selfplay.schemas import Document
+
+FACTS_PER_ARTICLE = 4
+
+
+class Entity(NamedTuple):
+    name: str
+    region: str
+    facts: dict[str, str]
+    links: dict[str, str]
+
+
+def all_names() -> list[str]:
+    return [f"{place} {kind}" for place in pools.PLACES for kind in pools.KINDS]
+
+
+def make_world(rng: random.Random, names: Sequence[str]) -> list[Entity]:
+    """One entity per name, each with a region, four of the eight attributes and a link for every relation."""
+    if len(names) <= len(RELATIONS):
+        raise ValueError(f"a world needs more than {len(RELATIONS)} names, got {len(names)}")
+    return [_make_entity(rng, name, names) for name in names]
+
+
+def make_documents(rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()) -> list[Document]:
+    """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
+    free = [name for name in all_names() if name not in set(skip)]
+    if count > len(free):
+        raise ValueError(f"{count} articles asked for, {len(free)} names are free")
+    world = make_world(rng, rng.sample(free, count))
+    return [
+        Document(id=f"{source}-{row:04d}", title=entity.name, text=write_article(rng, entity), source=source)
+        for row, entity in enumerate(world)
+    ]
+
+
+def write_article(rng: random.Random, entity: Entity) -> str:
+    lines = [BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
+    lines += [write_link(relation, target) for relation, target in entity.links.items()]
+    rng.shuffle(lines)
+    return " ".join([write_place(entity.name, entity.region), *lines])
+
+
+def read_article(text: str) -> Entity | None:
+    """The entity that an article describes; None where the text is no article of this language."""
+    first, *rest = sentences(text) or [""]
+    place = read_place(first)
+    if place is None:
+        return None
+    facts = dict(found for line in rest if (found := read_attribute(line)))
+    links = dict(found for line in rest if (found := read_link(line)))
+    return Entity(*place, facts, links)
+
+
+def _make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
+    chosen = rng.sample(ATTRIBUTES, FACTS_PER_ARTICLE)
+    facts = {attribute.noun: rng.choice(attribute.values) for attribute in chosen}
+    others: list[str] = []
+    while len(others) < len(RELATIONS):
+        other = rng.choice(names)
+        if other != name and other not in others:
+            others.append(other)
+    return Entity(name, rng.choice(pools.REGIONS), facts, dict(zip(RELATIONS, others, strict=True)))

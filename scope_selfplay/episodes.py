@@ -1,0 +1,252 @@
+"""One rollout as a generator: it asks for samples and searches, is sent the results, and returns the rollout.
+
+The same generators run under an engine in this process, over HTTP, under the trainer, and under a person at a
+terminal; `drive` is the async driver. A fault of an engine or the retriever is thrown in at the `yield` and
+ends the rollout as `failed`: data to be counted, never an empty answer.
+
+Every turn keeps the exact ids it was given and sampled. The next prompt is those ids plus what came between;
+only a family that hides earlier thinking (Qwen3) has the thinking span cut out, out of ids.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scope_selfplay.dialects import Dialect, TurnParts
+from scope_selfplay.errors import InferenceError, SearchError
+from scope_selfplay.inference import Generate, Message, PolicyModel, Sample, TextCodec
+from scope_selfplay.schemas import Finish, Key, Passage, Role, Rollout, RolloutStatus, Turn, content_id
+from scope_selfplay.search import Searcher, show_passages
+
+
+class Search(NamedTuple):
+    query: str
+
+
+Episode = Generator[Generate | Search, Sample | list[Passage], Rollout]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one rollout, in policy tokens; `max_response` counts all turns and tool results."""
+
+    max_response: int
+    max_tool_response: int = 500
+    max_prompt: int | None = None
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a policy is spoken to: its tokenizer, its family's syntax, its name, and whether it samples."""
+
+    codec: TextCodec
+    dialect: Dialect
+    checkpoint: str
+    limits: Limits
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class ChallengerPrompts:
+    """The Challenger's texts for one document: the first prompt, and what follows each of its turns."""
+
+    opening: str
+    after_search: Callable[[int], str]
+    after_invalid: Callable[[int], str]
+    closing: str
+
+
+def solver_episode(
+    voice: Voice, key: Key, *, task_id: str, prompt: str, max_search_turns: int
+) -> Episode:
+    """Search up to `max_search_turns` times, then answer (SCOPE section 3; appendix F.2 counts the turns)."""
+    talk = _Talk(voice)
+    talk.open(prompt)
+    while True:
+        parts = yield from talk.say()
+        if parts is None or parts.answer is not None or parts.query is None:
+            break
+        if talk.searches > max_search_turns:
+            talk.status = RolloutStatus.TRUNCATED
+            break
+        found = yield from talk.search(parts.query)
+        if found is None:
+            break
+        talk.hear([_tool_message(voice, found)])
+    answer = parts.answer if parts else None
+    return talk.finish(Role.SOLVER, key, task_id, answer=answer)
+
+
+def challenger_episode(
+    voice: Voice, key: Key, *, document_id: str, prompts: ChallengerPrompts, search_turns: int, patience: int
+) -> Episode:
+    """Search `search_turns` times from the document outwards, then write a task (SCOPE section 3, figure 9).
+
+    A turn without a valid action is answered with the format, at most `patience` times.
+    """
+    talk = _Talk(voice)
+    talk.open(prompts.opening)
+    while True:
+        parts = yield from talk.say()
+        if parts is None or parts.task is not None:
+            break
+        left = search_turns - talk.searches
+        if parts.query is None or left < 0:
+            if patience == 0:
+                break
+            patience -= 1
+            talk.hear([Message("user", prompts.after_invalid(max(left, 0)))])
+            continue
+        found = yield from talk.search(parts.query)
+        if found is None:
+            break
+        guide = prompts.after_search(left) if left else prompts.closing
+        talk.hear([_tool_message(voice, found), Message("user", guide)])
+    task = parts.task if parts else None
+    return talk.finish(Role.CHALLENGER, key, document_id, task=task)
+
+
+async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int) -> Rollout:
+    """Run one episode. Nothing waits for another episode; faults are thrown into the episode."""
+    turn = 0
+    try:
+        request = next(episode)
+        while True:
+            try:
+                if isinstance(request, Generate):
+                    result: Sample | list[Passage] = await model.generate(request, (*key, turn))
+                    turn += 1
+                else:
+                    result = await searcher.search(request.query, topk)
+            except (InferenceError, SearchError) as fault:
+                request = episode.throw(fault)
+            else:
+                request = episode.send(result)
+    except StopIteration as stop:
+        rollout: Rollout = stop.value
+        return rollout
+
+
+@dataclass
+class _Talk:
+    """The state of one conversation: the ids so far, the turns, and what is left of the budget."""
+
+    voice: Voice
+    ids: tuple[int, ...] = ()
+    turns: list[Turn] = field(default_factory=list)
+    status: RolloutStatus = RolloutStatus.FINISHED
+    error: str = ""
+    spent: int = 0
+    searches: int = 0
+
+    def open(self, prompt: str) -> None:
+        self.ids = self.voice.codec.encode_prompt([Message("user", prompt)])
+        limit = self.voice.limits.max_prompt
+        if limit is not None and len(self.ids) > limit:
+            self.status, self.error = RolloutStatus.FAILED, f"prompt of {len(self.ids)} tokens, limit {limit}"
+
+    def say(self) -> Generator[Generate | Search, Sample | list[Passage], TurnParts | None]:
+        """One assistant turn; None when the budget or the engine ended the rollout."""
+        if self.status is RolloutStatus.FAILED:
+            return None
+        room = self.voice.limits.max_response - self.spent
+        if room <= 0:
+            self.status = RolloutStatus.TRUNCATED
+            return None
+        dialect, codec = self.voice.dialect, self.voice.codec
+        try:
+            sample = yield Generate(self.ids, room, dialect.stop, self.voice.greedy)
+        except InferenceError as fault:
+            return self._fail(fault)
+        assert isinstance(sample, Sample)
+        # Some templates open the thinking in the prompt: the turn is read as if it had opened it itself.
+        opened = dialect.template_opens_thinking and codec.decode(self.ids[-4:]).rstrip().endswith("<think>")
+        text = ("<think>" if opened else "") + codec.decode(sample.ids)
+        parts = dialect.parse(text)
+        self.turns.append(
+            Turn(
+                prompt_ids=self.ids,
+                ids=sample.ids,
+                logprobs=sample.logprobs,
+                text=text,
+                thinking=parts.thinking,
+                query=parts.query,
+            )
+        )
+        self.spent += len(sample.ids)
+        self.searches += parts.query is not None
+        if sample.finish is Finish.LENGTH:
+            self.status = RolloutStatus.TRUNCATED
+            return None
+        return parts
+
+    def search(self, query: str) -> Generator[Generate | Search, Sample | list[Passage], str | None]:
+        """The text of the tool response; None when the retriever failed."""
+        try:
+            passages = yield Search(query)
+        except SearchError as fault:
+            return self._fail(fault)
+        assert isinstance(passages, list)
+        text, shown = show_passages(passages, self.voice.codec, self.voice.limits.max_tool_response)
+        self.turns[-1] = self.turns[-1].model_copy(update={"passages": tuple(shown)})
+        return text
+
+    def hear(self, messages: Sequence[Message]) -> None:
+        last = self.turns[-1]
+        heard = self.voice.codec.encode_next(_merged(messages), sampled=last.ids)
+        self.ids = last.prompt_ids + self._kept(last.ids) + heard
+        self.spent += len(heard)
+
+    def finish(
+        self, role: Role, key: Key, subject_id: str, *, answer: str | None = None, task: str | None = None
+    ) -> Rollout:
+        return Rollout(
+            id=content_id(role.value, *key),
+            role=role,
+            checkpoint=self.voice.checkpoint,
+            subject_id=subject_id,
+            turns=tuple(self.turns),
+            answer=answer,
+            task=task,
+            status=self.status,
+            error=self.error,
+        )
+
+    def _kept(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        if not self.voice.dialect.drops_earlier_thinking:
+            return ids
+        codec = self.voice.codec
+        return without_span(ids, codec.encode_tag("<think>"), codec.encode_tag("</think>"))
+
+    def _fail(self, fault: Exception) -> None:
+        self.status, self.error = RolloutStatus.FAILED, str(fault)
+
+
+def without_span(ids: tuple[int, ...], opening: tuple[int, ...], closing: tuple[int, ...]) -> tuple[int, ...]:
+    """`ids` without the first span from `opening` through `closing`; a template may have written the opening."""
+    end = _find(ids, closing, 0)
+    if end is None:
+        return ids
+    start = _find(ids[:end], opening, 0)
+    return ids[: start if start is not None else 0] + ids[end + len(closing) :]
+
+
+def _find(ids: tuple[int, ...], part: tuple[int, ...], start: int) -> int | None:
+    return next((i for i in range(start, len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
+
+
+def _tool_message(voice: Voice, text: str) -> Message:
+    return Message(voice.dialect.tool_role, voice.dialect.tool_response(text))
+
+
+def _merged(messages: Sequence[Message]) -> list[Message]:
+    """Neighbours of one role become one message: templates expect roles to alternate."""
+    merged: list[Message] = []
+    for message in messages:
+        if merged and merged[-1].role == message.role:
+            merged[-1] = Message(message.role, f"{merged[-1].content}\n{message.content}")
+        else:
+            merged.append(message)
+    return merged
+
+

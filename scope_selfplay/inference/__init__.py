@@ -1,0 +1,10 @@
+"""Where text comes from: what an episode asks of a policy, and the engines that answer.
+
+`protocol` (what is asked; pure) - `codec` (text <-> token ids through a chat template) - `scripted` (the
+shipped fake) - `in_process` (transformers on this machine; the only module here that loads torch, lazily).
+"""
+
+from scope_selfplay.inference.protocol import Generate, Message, PolicyModel, Sample, TextCodec
+from scope_selfplay.inference.scripted import ScriptedModel
+
+__all__ = ["Generate", "Message", "PolicyModel", "Sample", "ScriptedModel", "TextCodec"]

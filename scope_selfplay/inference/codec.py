@@ -1,0 +1,83 @@
+"""A Hugging Face tokenizer and its chat template as a `TextCodec`.
+
+The template is rendered around placeholders and split at them: what the template wrote may become special
+tokens, what a document or a task says may not. Only the parts are encoded, so a conversation that grows never
+changes the ids that were sampled before.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.errors import CheckpointError
+from scope_selfplay.inference.protocol import Message
+
+_MARK = "\ue000{}\ue001"
+
+
+class ChatCodec:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.end_ids = frozenset({tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None})
+
+    @classmethod
+    def load(cls, folder: Path) -> "ChatCodec":
+        """Raises CheckpointError where the folder has no tokenizer with a chat template."""
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{folder}: no usable tokenizer ({str(error).splitlines()[0]})") from None
+        if not tokenizer.chat_template:
+            raise CheckpointError(f"{folder}: the tokenizer has no chat template; a policy needs one")
+        return cls(tokenizer)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._tokenizer
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        rendered = self._render([(message.role, _MARK.format(i)) for i, message in enumerate(messages)])
+        return self._fill(rendered, messages)
+
+    def encode_next(self, messages: Sequence[Message], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        spoken = [("user", _MARK.format("u")), ("assistant", _MARK.format("a"))]
+        coming = [(message.role, _MARK.format(i)) for i, message in enumerate(messages)]
+        rendered = self._render(spoken + coming).partition(_MARK.format("a"))[2]
+        if sampled and sampled[-1] in self.end_ids:
+            # The end of the turn was sampled: it already stands in the ids, only what follows it is new.
+            rendered = rendered.removeprefix(self._tokenizer.convert_ids_to_tokens(sampled[-1]))
+        return self._fill(rendered, messages)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def count(self, text: str) -> int:
+        return len(self._encode(text, special=False))
+
+    def truncate(self, text: str, max_tokens: int) -> str:
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = encoded["offset_mapping"]
+        return text if len(offsets) <= max_tokens else text[: offsets[max_tokens - 1][1] if max_tokens else 0]
+
+    def encode_tag(self, tag: str) -> tuple[int, ...]:
+        return self._encode(tag, special=True)
+
+    def _render(self, conversation: Sequence[tuple[str, str]]) -> str:
+        messages = [{"role": role, "content": content} for role, content in conversation]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def _fill(self, rendered: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        ids: list[int] = []
+        for i, message in enumerate(messages):
+            before, _, rendered = rendered.partition(_MARK.format(i))
+            ids += self._encode(before, special=True)
+            ids += self._encode(message.content, special=False)
+        return (*ids, *self._encode(rendered, special=True))
+
+    def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
+        if not text:
+            return ()
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
+        return tuple(encoded["input_ids"])

@@ -1,0 +1,207 @@
+"""Rollouts from a transformers model in this process: continuous batching over a slotted key-value cache.
+
+Every call is an independent sequence. A finished one frees its slot at once and a waiting one takes it, so
+nothing waits for the slowest of a batch. A slot remembers what it holds: the next turn of an episode, or a
+group member with the same beginning, starts from the longest common prefix instead of from scratch.
+
+With `deterministic` the weights are copied to float64 and each sequence draws its own noise. Differences
+that other rows of a batch cause (about 1e-15) then never decide a token.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scope_selfplay.errors import InferenceError
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.protocol import Generate, Sample
+from scope_selfplay.schemas import Finish, Key, numpy_rng_from
+
+# Prefilling a few late sequences at once costs one forward pass instead of several.
+_ADMIT_AT_ONCE = 8
+_ADMIT_EVERY = 4
+
+
+@dataclass(eq=False)
+class _Sequence:
+    request: Generate
+    noise: np.ndarray[Any, np.dtype[np.float64]]
+    future: "asyncio.Future[Sample]"
+    slot: int = -1
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class InProcessModel:
+    """A `PolicyModel` over `model`, a causal language model that may keep training between calls."""
+
+    def __init__(
+        self,
+        model: Any,
+        codec: ChatCodec,
+        *,
+        identity: str,
+        slots: int = 64,
+        max_length: int = 1024,
+        temperature: float = 1.0,
+        deterministic: bool = True,
+    ) -> None:
+        self._source = model
+        self._codec = codec
+        self._identity = identity
+        self._temperature = temperature
+        self._deterministic = deterministic
+        self._max_length = max_length
+        self._waiting: deque[_Sequence] = deque()
+        self._active: dict[int, _Sequence] = {}
+        self._tokens = np.full((slots, max_length), -1, dtype=np.int64)
+        self._lengths = np.zeros(slots, dtype=np.int64)
+        self._last_used = np.zeros(slots, dtype=np.int64)
+        self._clock = 0
+        self._task: asyncio.Task[None] | None = None
+        self._stop_ids: dict[tuple[str, ...], tuple[frozenset[int], tuple[str, ...]]] = {}
+        self.refresh(identity)
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    def refresh(self, identity: str) -> None:
+        """Take over the weights of the source model as they are now; what was cached under the old ones is gone."""
+        from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
+
+        if self._active or self._waiting:
+            raise InferenceError("weights cannot change while sequences are being generated")
+        self._identity = identity
+        self._model = frozen_copy(self._source, double=self._deterministic)
+        self._cache = SlotCache(self._model, slots=len(self._lengths), max_length=self._max_length)
+        self._lengths[:] = 0
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        if len(request.prompt_ids) + 1 > self._max_length:
+            raise InferenceError(
+                f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
+            )
+        room = min(request.max_tokens, self._max_length - len(request.prompt_ids))
+        loop = asyncio.get_running_loop()
+        sequence = _Sequence(request, numpy_rng_from(*key).random(room), loop.create_future())
+        self._waiting.append(sequence)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        return await sequence.future
+
+    async def _run(self) -> None:
+        step = 0
+        try:
+            while self._waiting or self._active:
+                # Give finished episodes the chance to hand in their next turn before the next forward pass.
+                await asyncio.sleep(0)
+                few = len(self._waiting) < _ADMIT_AT_ONCE and step % _ADMIT_EVERY
+                if self._waiting and (not self._active or not few):
+                    self._prefill()
+                if self._active:
+                    self._decode()
+                step += 1
+        except Exception as error:  # noqa: BLE001 - the wall between episodes and torch
+            self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
+        for sequence in [*self._active.values(), *self._waiting]:
+            if not sequence.future.done():
+                sequence.future.set_exception(fault)
+        self._active.clear()
+        self._waiting.clear()
+
+    def _prefill(self) -> None:
+        batch: list[_Sequence] = []
+        starts: list[int] = []
+        free = [slot for slot in range(len(self._lengths)) if slot not in self._active]
+        while self._waiting and free:
+            sequence = self._waiting.popleft()
+            start = self._take_slot(sequence, free)
+            batch.append(sequence)
+            starts.append(start)
+        if not batch:
+            return
+        rows = [sequence.request.prompt_ids[start:] for sequence, start in zip(batch, starts, strict=True)]
+        self._step(batch, rows, starts)
+
+    def _take_slot(self, sequence: _Sequence, free: list[int]) -> int:
+        """Put the sequence into the free slot that already holds most of its prompt; returns how much it holds."""
+        prompt = np.asarray(sequence.request.prompt_ids)
+        held = self._tokens[:, : len(prompt)] == prompt
+        common = np.where(held.all(axis=1), len(prompt), held.argmin(axis=1))
+        # The last prompt token is always computed: its logits are what the first sample needs.
+        common = np.minimum(np.minimum(common, self._lengths), len(prompt) - 1)
+        donor = int(common.argmax())
+        start = int(common[donor])
+        same = donor in free and common[donor] == self._lengths[donor]
+        slot = donor if same else min(free, key=lambda each: self._last_used[each])
+        free.remove(slot)
+        if slot != donor and start:
+            self._cache.copy_prefix(donor, slot, start)
+        # Only what is computed may be shared: the rest of the prompt counts once its forward pass is done.
+        self._tokens[slot, :start] = prompt[:start]
+        self._lengths[slot] = start
+        sequence.slot = slot
+        self._active[slot] = sequence
+        return start
+
+    def _decode(self) -> None:
+        batch = list(self._active.values())
+        starts = [len(sequence.request.prompt_ids) + len(sequence.ids) - 1 for sequence in batch]
+        self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
+
+    def _step(self, batch: Sequence[_Sequence], rows: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """One forward pass that appends `rows` to the sequences, and one sampled token for each."""
+        logits = self._cache.forward(rows, [sequence.slot for sequence in batch], starts)
+        for sequence, row, start in zip(batch, rows, starts, strict=True):
+            self._tokens[sequence.slot, start : start + len(row)] = row
+            self._lengths[sequence.slot] = start + len(row)
+        self._sample(batch, logits)
+
+    def _sample(self, batch: Sequence[_Sequence], logits: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        scaled = logits / self._temperature
+        scaled -= scaled.max(axis=1, keepdims=True)
+        weights = np.exp(scaled)
+        cumulative = weights.cumsum(axis=1)
+        totals = cumulative[:, -1]
+        draws = np.array([sequence.noise[len(sequence.ids)] for sequence in batch])
+        sampled = (cumulative < (draws * totals)[:, None]).sum(axis=1)
+        best = logits.argmax(axis=1)
+        self._clock += 1
+        for row, sequence in enumerate(batch):
+            token = int(best[row] if sequence.request.greedy else sampled[row])
+            sequence.ids.append(token)
+            sequence.logprobs.append(float(scaled[row, token] - np.log(totals[row])))
+            self._advance(sequence, token)
+
+    def _advance(self, sequence: _Sequence, token: int) -> None:
+        stops, texts = self._stops(sequence.request.stop)
+        stopped = token in stops or bool(texts) and self._ends_with(sequence, texts)
+        if not stopped and len(sequence.ids) < len(sequence.noise):
+            return
+        self._last_used[sequence.slot] = self._clock
+        del self._active[sequence.slot]
+        finish = Finish.STOP if stopped else Finish.LENGTH
+        if not sequence.future.done():
+            sequence.future.set_result(Sample(tuple(sequence.ids), tuple(sequence.logprobs), finish))
+
+    def _stops(self, stop: tuple[str, ...]) -> tuple[frozenset[int], tuple[str, ...]]:
+        """Stop strings that are one token are compared as ids; only the others need text."""
+        if stop not in self._stop_ids:
+            encoded = {text: self._codec.encode_tag(text) for text in stop}
+            single = {ids[0] for ids in encoded.values() if len(ids) == 1}
+            longer = tuple(text for text, ids in encoded.items() if len(ids) > 1)
+            self._stop_ids[stop] = (frozenset(single | self._codec.end_ids), longer)
+        return self._stop_ids[stop]
+
+    def _ends_with(self, sequence: _Sequence, texts: tuple[str, ...]) -> bool:
+        # A stop string spans at most its own length in tokens; a few more cover a token that starts before it.
+        tail = self._codec.decode(sequence.ids[-max(map(len, texts)) - 4 :])
+        return any(text in tail for text in texts)

@@ -1,0 +1,68 @@
+"""What an episode asks of a policy: token ids in, sampled token ids out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from scope_selfplay.schemas import Finish, Key
+
+
+class Message(NamedTuple):
+    role: str
+    content: str
+
+
+class Generate(NamedTuple):
+    """One assistant turn. Generation ends after an end-of-sequence token, a stop string (kept) or `max_tokens`."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    greedy: bool = False
+
+
+class Sample(NamedTuple):
+    """The ids that were really sampled, in order, with their log-probabilities under the sampling distribution."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    finish: Finish
+
+
+class PolicyModel(Protocol):
+    @property
+    def identity(self) -> str:
+        """Names the weights: equal identities give equal rollouts."""
+        ...
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        """Raises InferenceError when the engine fails; the key seeds the sampling noise of this call alone."""
+        ...
+
+
+class TextCodec(Protocol):
+    """A tokenizer with its chat template, as far as episodes need it.
+
+    Message contents are data: they never become special tokens, whatever they contain.
+    """
+
+    def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """A conversation up to the point where the assistant speaks."""
+        ...
+
+    def encode_next(self, messages: Sequence[Message], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        """What follows the sampled ids of an assistant turn, up to where the assistant speaks again."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, without special tokens such as the end of a turn."""
+        ...
+
+    def count(self, text: str) -> int: ...
+
+    def truncate(self, text: str, max_tokens: int) -> str:
+        """The longest beginning of `text` that has at most `max_tokens` tokens."""
+        ...
+
+    def encode_tag(self, tag: str) -> tuple[int, ...]:
+        """The ids of a dialect's tag, as the policy samples it."""
+        ...

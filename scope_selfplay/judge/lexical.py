@@ -1,0 +1,202 @@
+"""The embedded world's judge: reads tasks and answers as text and checks them against the world's articles.
+
+It knows nothing but its corpus, and gets nothing but text: what it cannot read, it rejects. It cannot judge
+style, relevance in the wild, or any language but the embedded one.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scope_selfplay.embedded.language import (
+    BY_NOUN,
+    Question,
+    read_attribute,
+    read_place,
+    read_question,
+    sentences,
+    write_identity,
+)
+from scope_selfplay.embedded.world import Entity, read_article
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.schemas import (
+    Comparison,
+    Criterion,
+    Document,
+    Gate,
+    Key,
+    Outcome,
+    Priority,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+    content_id,
+)
+
+MAX_CRITERIA = 5
+MIN_CRITERIA = 3
+
+
+class _Resolved(NamedTuple):
+    question: Question
+    path: list[Entity]
+    """The entities from the named one to the one that is asked about."""
+
+
+class LexicalJudge:
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._entities: dict[str, Entity] = {}
+        self._ambiguous: set[str] = set()
+        for document in documents:
+            entity = read_article(document.text)
+            if entity is None:
+                continue
+            if entity.name in self._entities:
+                self._ambiguous.add(entity.name)
+            self._entities[entity.name] = entity
+        self.identity = content_id("lexical", *sorted(document.text for document in documents))
+
+    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+        found = self._resolve(task.text)
+        if isinstance(found, str):
+            return Verdict(value=False, reasoning=found)
+        if gate is Gate.SOURCE:
+            return _source_verdict(found, document)
+        names = " -> ".join(entity.name for entity in found.path)
+        return Verdict(value=True, reasoning=f"Every entity can be found: {names}.")
+
+    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
+        found = self._resolve(task.text)
+        if isinstance(found, str):
+            return None
+        question, target = found.question, found.path[-1]
+        asked = [
+            _criterion(f"Identifies the {noun} of {target.name} as {target.facts[noun]}.", Priority.CRITICAL)
+            for noun in question.nouns
+        ]
+        if question.links:
+            chain = write_identity(question.links, question.anchor, target.name).removesuffix(".")
+            asked.insert(0, _criterion(f"Identifies this: {chain}.", Priority.IMPORTANT))
+        region = f"Provides the region of {target.name}, {target.region}."
+        hidden = [_criterion(region, Priority.BONUS, dimension="hidden")]
+        hidden += [
+            _criterion(f"Identifies the {noun} of {target.name} as {value}.", Priority.BONUS, dimension="hidden")
+            for noun, value in target.facts.items()
+            if noun not in question.nouns
+        ]
+        # One hidden criterion: the Solver cannot read it off the task (SCOPE's rubrics have such criteria, too).
+        wanted = max(MIN_CRITERIA, min(len(asked) + 1, MAX_CRITERIA))
+        criteria = (asked[:MAX_CRITERIA] + hidden)[:wanted]
+        return Rubric(task_id=task.id, criteria=tuple(criteria))
+
+    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
+        met = is_stated(criterion.text, answer)
+        return Verdict(value=met, reasoning="The answer states it." if met else "The answer does not state it.")
+
+    async def compare(
+        self,
+        task: Task,
+        first: Rollout,
+        second: Rollout,
+        *,
+        style: Style,
+        rubric: Rubric | None = None,
+        reference: str | None = None,
+    ) -> Comparison:
+        rubric = rubric or await self.write_rubric(task, ())
+        if rubric is None:
+            raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
+        outcome = Outcome(*(_share_stated(rubric, rollout.answer) for rollout in (first, second)))
+        verdict = Verdict(value=outcome.first >= outcome.second, reasoning=f"{outcome.first:.2f}:{outcome.second:.2f}")
+        return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
+
+    async def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> list[int] | None:
+        rubric = rubric or await self.write_rubric(task, ())
+        if rubric is None:
+            return None
+        scores = [_share_stated(rubric, candidate.answer) for candidate in candidates]
+        # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
+        order = list(range(len(candidates)))
+        random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
+        return sorted(order, key=lambda row: -scores[row])[:winners]
+
+    async def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None = None,
+    ) -> float | None:
+        if isinstance(rubric, Criterion):
+            return 10.0 * is_stated(rubric.text, answer)
+        rubric = rubric or await self.write_rubric(task, ())
+        if rubric is None:
+            return None
+        share = _share_stated(rubric, answer)
+        return round(2 * share) / 2 if scale is Scale.CORRECTNESS else round(10 * share)
+
+    def _resolve(self, text: str) -> _Resolved | str:
+        """Follow the task's chain through the world; a text says what is wrong with it."""
+        question = read_question(text)
+        if question is None:
+            return "This is not one clear question about named entities."
+        path: list[Entity] = []
+        name = question.anchor
+        for relation in (*reversed(question.links), None):
+            if name not in self._entities:
+                return f"There is no article about {name}."
+            if name in self._ambiguous:
+                return f"Several articles are called {name}."
+            path.append(self._entities[name])
+            if relation is not None:
+                if relation not in path[-1].links:
+                    return f"The article about {name} names no {relation}."
+                name = path[-1].links[relation]
+        missing = [noun for noun in question.nouns if noun not in path[-1].facts]
+        if missing:
+            return f"Nothing is known of the {missing[0]} of {name}."
+        return _Resolved(question, path)
+
+
+def is_stated(criterion: str, answer: str) -> bool:
+    """Whether an answer states a criterion's fact; the first mention counts, so listing guesses does not pay."""
+    said = sentences(answer)
+    if criterion.startswith("Identifies this: "):
+        wanted = criterion.removeprefix("Identifies this: ")
+        before = wanted[: wanted.index(" is ") + len(" is ")]
+        return next((line == wanted for line in said if line.startswith(before)), False)
+    if criterion.startswith("Provides the region of "):
+        name, _, region = criterion.removeprefix("Provides the region of ").removesuffix(".").rpartition(", ")
+        places = [place for line in said if (place := read_place(line)) and place[0] == name]
+        return bool(places) and places[0][1] == region
+    fact, _, value = criterion.removeprefix("Identifies the ").removesuffix(".").rpartition(" as ")
+    noun = fact.partition(" of ")[0]
+    if noun not in BY_NOUN:
+        return False
+    first = next((found[1] for line in said if (found := read_attribute(line)) and found[0] == noun), None)
+    return first == value
+
+
+def _criterion(text: str, priority: Priority, *, dimension: str = "asked") -> Criterion:
+    return Criterion(text=text, priority=priority, dimension=dimension)
+
+
+def _share_stated(rubric: Rubric, answer: str | None) -> float:
+    met = [is_stated(criterion.text, answer or "") for criterion in rubric.criteria]
+    return sum(met) / len(met)
+
+
+def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
+    source = read_article(document.text) if document else None
+    if source is None:
+        return Verdict(value=False, reasoning="The source is no article of this world.")
+    near = {source.name, *source.links.values()}
+    touched = [entity.name for entity in found.path if entity.name in near]
+    if not touched:
+        return Verdict(value=False, reasoning=f"Nothing in the task is about {source.name} or what it links to.")
+    return Verdict(value=True, reasoning=f"The task is about {touched[0]}, which the source is about or links to.")

@@ -1,0 +1,64 @@
+"""What a judge is asked. A fault is a typed verdict or None, never a number (method: decisions 3 and 4)."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from scope_selfplay.schemas import Comparison, Criterion, Document, Gate, Key, Rollout, Rubric, Task, Verdict
+
+
+class Style(StrEnum):
+    """How a pair is judged: a score for each trajectory (ArenaRL), or one preference (Reasoning Arena)."""
+
+    SCORES = "scores"
+    PREFERENCE = "preference"
+
+
+class Scale(StrEnum):
+    """What a pointwise score means: 0-10 for the whole, 0-10 for one criterion, or 0 / 0.5 / 1 correctness."""
+
+    IMPLICIT = "implicit"
+    EXPLICIT = "explicit"
+    CORRECTNESS = "correctness"
+
+
+class Judge(Protocol):
+    @property
+    def identity(self) -> str:
+        """Names model and prompts: equal identities judge alike."""
+        ...
+
+    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict: ...
+
+    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
+        """Three to five criteria from the documents, or None where none could be written or read."""
+        ...
+
+    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict: ...
+
+    async def compare(
+        self,
+        task: Task,
+        first: Rollout,
+        second: Rollout,
+        *,
+        style: Style,
+        rubric: Rubric | None = None,
+        reference: str | None = None,
+    ) -> Comparison: ...
+
+    async def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> list[int] | None:
+        """The 0-based numbers of exactly `winners` candidates, or None."""
+        ...
+
+    async def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None = None,
+    ) -> float | None: ...

@@ -1,0 +1,31 @@
+"""`scope run`: every stage of every iteration in this process. Run it again after anything: it goes on."""
+
+import json
+
+from scope_selfplay.run import Run
+from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger, train_solver
+from scope_selfplay.store import write_atomic
+from scope_selfplay.summary import summarise
+
+
+def run_all(run: Run) -> dict[str, object]:
+    """Run what is missing and return the summary, which also lies in `summary.json`."""
+    make_held_out(run)
+    compare(run, 0)
+    for iteration in range(1, run.config.iterations + 1):
+        if run.config.stop_after is not None and iteration > run.config.stop_after:
+            break
+        if not run.config.challenger.frozen:
+            train_challenger(run, iteration)
+        if run.config.solver.tasks is None:
+            make_tasks(run, iteration)
+        train_solver(run, iteration)
+        compare(run, iteration)
+        write_summary(run)
+    return write_summary(run)
+
+
+def write_summary(run: Run) -> dict[str, object]:
+    summary = summarise(run)
+    write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
+    return summary

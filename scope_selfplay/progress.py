@@ -1,0 +1,98 @@
+"""What a person sees while a long command works: a live line in a terminal, plain lines in a pipe. All on stderr."""
+
+import time
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+class Progress(Protocol):
+    """Told what is going on; never asked anything."""
+
+    def begin(self, title: str, total: int | None) -> None: ...
+
+    def advance(self, done: int, note: str = "") -> None: ...
+
+    def end(self, note: str = "") -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Silent:
+    def begin(self, title: str, total: int | None) -> None: ...
+
+    def advance(self, done: int, note: str = "") -> None: ...
+
+    def end(self, note: str = "") -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Lines:
+    """One line when something begins and ends, and one every few seconds between: for pipes and logs."""
+
+    def __init__(self, write: Any, *, every: float = 10.0) -> None:
+        self._write = write
+        self._every = every
+        self._title = ""
+        self._total: int | None = None
+        self._began = self._last = time.monotonic()
+
+    def begin(self, title: str, total: int | None) -> None:
+        self._title, self._total = title, total
+        self._began = self._last = time.monotonic()
+        self.say(f"{title} ...")
+
+    def advance(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self._last >= self._every:
+            self._last = now
+            of = f"/{self._total}" if self._total else ""
+            self.say(f"{self._title}: {done}{of} {note}".rstrip())
+
+    def end(self, note: str = "") -> None:
+        self.say(f"{self._title}: {note or 'done'} ({time.monotonic() - self._began:.0f} s)")
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+
+class Live(AbstractContextManager["Live"]):
+    """A rich progress bar for the stage at work; what is finished stays above it as a line."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+        self._console = console
+        self._bar = RichProgress(
+            *columns, TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True
+        )
+        self._task: Any = None
+        self._title = ""
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, title: str, total: int | None) -> None:
+        self._title, self._began = title, time.monotonic()
+        self._task = self._bar.add_task(title, total=total, note="")
+
+    def advance(self, done: int, note: str = "") -> None:
+        self._bar.update(self._task, completed=done, note=note)
+
+    def end(self, note: str = "") -> None:
+        self._bar.remove_task(self._task)
+        seconds = time.monotonic() - self._began
+        self._console.print(f"[green]done[/green] {self._title}  {note}  [dim]{seconds:.0f} s[/dim]", highlight=False)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)

@@ -1,0 +1,287 @@
+"""An opened run: its config, prompts, corpus, judge and policies, the same for every stage.
+
+Opening checks everything that can be checked before work begins. A run directory belongs to one config and
+one prompt pack; another one is refused, nothing is written over.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scope_selfplay import __version__
+from scope_selfplay.config import RunConfig, parse_config
+from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
+from scope_selfplay.embedded.world import make_documents
+from scope_selfplay.episodes import Voice
+from scope_selfplay.errors import ConfigError, CorpusError, RunMismatchError
+from scope_selfplay.judge import Judge, LexicalJudge
+from scope_selfplay.pipeline import Scene
+from scope_selfplay.progress import Progress, Silent
+from scope_selfplay.prompts import Pack, load_pack
+from scope_selfplay.schemas import Document, Key, Provenance, Role, rng_from, seed_from
+from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
+from scope_selfplay.training.policy import load_model, policy_path, weights_hash
+
+HELD_OUT = "held-out"
+"""`Document.source` of what the held-out tasks are made from."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A checkpoint and the name it has in records: C_t or S_t."""
+
+    name: str
+    path: Path
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name}-{weights_hash(self.path)}"
+
+
+@dataclass
+class Run:
+    """One run on disk. Heavy parts (tokenizer, searcher, models) are opened when first used."""
+
+    config: RunConfig
+    folder: RunFolder
+    pack: Pack
+    progress: Progress = field(default_factory=Silent)
+
+    @cached_property
+    def base(self) -> Path:
+        return policy_path(self.config.model.path)
+
+    @cached_property
+    def codec(self) -> Any:
+        from scope_selfplay.inference.codec import ChatCodec
+
+        return ChatCodec.load(self.base)
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """Everything that can be searched: the source documents and those of the held-out tasks."""
+        return read_records(self.folder.corpus, Document)
+
+    @cached_property
+    def scene(self) -> Scene:
+        from retrieval.in_process import bm25_searcher
+
+        gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
+        return Scene(self.config, self.pack, bm25_searcher(self.documents), self._judge(), gates)
+
+    def fresh_scene(self) -> Scene:
+        """The scene with an empty tally: every stage keeps its own account of the judge."""
+        scene = self.scene
+        return Scene(scene.config, scene.pack, scene.searcher, scene.judge, scene.gates)
+
+    def key(self, iteration: int, stage: Stage) -> Key:
+        return (self.config.seed, iteration, stage.value)
+
+    def challenger(self, iteration: int) -> Policy:
+        if iteration == 0 or self.config.challenger.frozen:
+            return Policy("C_0", self.base)
+        return Policy(f"C_{iteration}", self.folder.stage(iteration, Stage.CHALLENGER).checkpoint)
+
+    def solver(self, iteration: int) -> Policy:
+        """S_t as trained in iteration t, promoted or not."""
+        if iteration == 0:
+            return Policy("S_0", self.base)
+        return Policy(f"S_{iteration}", self.folder.stage(iteration, Stage.SOLVER).checkpoint)
+
+    def promoted(self, iteration: int) -> Policy:
+        """The Solver that iteration t + 1 starts from."""
+        for back in range(iteration, 0, -1):
+            ratings = self.folder.stage(back, Stage.COMPARE).path / "ratings.json"
+            if json.loads(ratings.read_text())["promoted"]:
+                return self.solver(back)
+        return self.solver(0)
+
+    def engine(self, policy: Policy, role: Role) -> Any:
+        from scope_selfplay.inference.in_process import InProcessModel
+
+        limits = self.scene.limits(role)
+        longest = limits.max_response + (limits.max_prompt or 0)
+        return InProcessModel(
+            load_model(policy.path),
+            self.codec,
+            identity=policy.identity,
+            slots=self.config.model.slots,
+            max_length=min(self.config.model.max_length, longest),
+            temperature=self.config.sampling.temperature,
+            deterministic=self.config.model.deterministic,
+        )
+
+    def voice(self, policy: Policy, role: Role, *, greedy: bool = False) -> Voice:
+        from scope_selfplay.dialects import dialect
+
+        family = dialect(self.config.model.dialect)
+        return Voice(self.codec, family, policy.identity, self.scene.limits(role), greedy)
+
+    def sources(self, iteration: int, stage: Stage, count: int, *, taken: Sequence[str]) -> list[SourcePrompt]:
+        """`count` documents that no stage before has used, with task types and search turns dealt out."""
+        held_out = iteration == 0
+        pool = [each for each in self.documents if (each.source == HELD_OUT) == held_out] or self.documents
+        documents = draw(
+            shuffled(pool, seed=self.config.seed),
+            count=count,
+            taken=taken,
+            wanted_by=f"iteration {iteration} {stage.value}",
+        )
+        kinds = {kind.name: float(kind.weight) for kind in self.pack.domain.enabled_task_types}
+        if self.config.tasks.types is not None:
+            kinds = {name: weight for name, weight in kinds.items() if name in self.config.tasks.types}
+        ratio = self.config.tasks.search_turns or self.pack.domain.search_turns
+        return prompts_for(documents, kinds, rng_from(*self.key(iteration, stage), "prompts"), ratio=ratio)
+
+    def provenance(self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None) -> Provenance:
+        return Provenance(
+            run=self.config.name,
+            iteration=iteration,
+            stage=stage.value,
+            document_id="",
+            challenger=challenger.identity,
+            solver=solver.identity if solver else "",
+            judge=self.scene.judge.identity,
+            prompt_hash=self.pack.hash,
+            config_hash=self.config.hash,
+            seed=self.config.seed,
+            version=__version__,
+        )
+
+    def _judge(self) -> Judge:
+        return LexicalJudge(self.documents)
+
+
+def open_run(config: RunConfig, root: Path, progress: Progress) -> Run:
+    """Open a run directory, or begin a new one. Raises UserError before anything is written."""
+    pack = load_pack(pack_path(config.domain))
+    _check_switches(config, pack)
+    folder = RunFolder(root / config.name)
+    base = policy_path(config.model.path)
+    if folder.config.exists():
+        _check_same(folder, config, pack)
+    else:
+        _check_empty(folder)
+        documents = _read_corpus(config, base)
+        _begin(folder, config, pack, documents)
+    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    return Run(config, folder, pack, progress)
+
+
+def pack_path(domain: str) -> Path:
+    """The folder of a prompt pack: a path, or the name of a pack that ships with the package."""
+    if Path(domain).is_dir():
+        return Path(domain)
+    shipped = shipped_prompts()
+    if (shipped / domain).is_dir():
+        return shipped / domain
+    names = sorted(each.name for each in shipped.iterdir() if each.is_dir() and not each.name.startswith("_"))
+    raise ConfigError(f"domain: found {domain!r}, which is no folder; shipped packs are {', '.join(names)}")
+
+
+def shipped_prompts() -> Path:
+    """`prompts/` of a checkout, or of an installed wheel."""
+    checkout = Path(__file__).parent.parent / "prompts"
+    return checkout if checkout.is_dir() else Path(__file__).parent / "prompt_packs"
+
+
+def _check_switches(config: RunConfig, pack: Pack) -> None:
+    known = [kind.name for kind in pack.domain.task_types]
+    for name in config.tasks.types or ():
+        if name not in known:
+            raise ConfigError(f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}")
+
+
+def _check_same(folder: RunFolder, config: RunConfig, pack: Pack) -> None:
+    raw = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    before = parse_config(raw, where=str(folder.config))
+    if before.hash != config.hash:
+        keys = ", ".join(_changed(before.model_dump(mode="json"), config.model_dump(mode="json")))
+        raise RunMismatchError(
+            f"{folder.path}: belongs to another config (changed: {keys}); use another --name, or the config in "
+            f"{folder.config}"
+        )
+    kept = load_pack(folder.prompts)
+    if kept.hash != pack.hash:
+        raise RunMismatchError(
+            f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
+            f"pack in {folder.prompts}"
+        )
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for name in before:
+        if isinstance(before[name], dict) and isinstance(after[name], dict):
+            keys += _changed(before[name], after[name], f"{prefix}{name}.")
+        elif before[name] != after[name] and prefix + name not in ("name", "iterations", "stop_after"):
+            keys.append(prefix + name)
+    return keys
+
+
+def _check_empty(folder: RunFolder) -> None:
+    if folder.path.exists() and any(not each.name.startswith(".") for each in folder.path.iterdir()):
+        raise RunMismatchError(
+            f"{folder.path}: has files but no run.yaml, so it is no run directory; use another --name or --root"
+        )
+
+
+def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence[Document]) -> None:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder.prompts, ignore_errors=True)
+    folder.prompts.mkdir()
+    for name, text in pack.files().items():
+        write_atomic(folder.prompts / name, text)
+    write_records(folder.corpus, documents)
+
+
+def _read_corpus(config: RunConfig, base: Path) -> list[Document]:
+    settings = config.corpus
+    if settings.path == "embedded":
+        return _embedded_corpus(config)
+    documents = _chunked(read_documents(Path(settings.path)), config, base)
+    if settings.held_out_path is None:
+        return documents
+    held_out = _chunked(read_documents(Path(settings.held_out_path)), config, base)
+    both = {each.id for each in documents} & {each.id for each in held_out}
+    if both:
+        raise CorpusError(f"{settings.held_out_path}: the id {min(both)!r} is also in {settings.path}")
+    return documents + [each.model_copy(update={"source": HELD_OUT}) for each in held_out]
+
+
+def _embedded_corpus(config: RunConfig) -> list[Document]:
+    settings = config.corpus
+    world = make_documents(
+        rng_from(config.seed, "world"), settings.embedded_articles, source=f"world-{config.seed}"
+    )
+    titles = [document.title for document in world]
+    held_out = make_documents(
+        rng_from(config.seed, HELD_OUT), settings.embedded_held_out, source=HELD_OUT, skip=titles
+    )
+    return world + held_out
+
+
+def _chunked(documents: Sequence[Document], config: RunConfig, base: Path) -> list[Document]:
+    from scope_selfplay.inference.codec import ChatCodec
+
+    tokenizer = ChatCodec.load(base).tokenizer
+    return [
+        piece
+        for document in documents
+        for piece in chunk(
+            document,
+            max_tokens=config.corpus.chunk_tokens,
+            encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+            decode=tokenizer.decode,
+        )
+    ]
+
+
+def training_seed(run: Run, iteration: int, stage: Stage) -> int:
+    return seed_from(*run.key(iteration, stage), "trainer")

@@ -1,0 +1,45 @@
+"""Where everything of a run lies; the same on a laptop and on a shared volume."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from scope_selfplay.store.manifest import Manifest, read_manifest
+
+
+class Stage(StrEnum):
+    CHALLENGER = "challenger"
+    TASKS = "tasks"
+    SOLVER = "solver"
+    COMPARE = "compare"
+
+
+class StageFolder:
+    """One stage of one iteration: records, metrics, perhaps a checkpoint, and the manifest last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.candidates = path / "candidates.jsonl"
+        self.rollouts = path / "rollouts.jsonl"
+        self.grades = path / "grades.jsonl"
+        self.comparisons = path / "comparisons.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint"
+        # Hidden: what a stage needs to go on after a kill; removed once its manifest stands.
+        self.work = path / ".work"
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return read_manifest(self.path)
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "run.yaml"
+        self.prompts = path / "prompts"
+        self.corpus = path / "corpus.jsonl"
+        self.summary = path / "summary.json"
+        self.log = path / "run.log"
+
+    def stage(self, iteration: int, stage: Stage) -> StageFolder:
+        return StageFolder(self.path / f"iteration-{iteration:02d}" / stage.value)

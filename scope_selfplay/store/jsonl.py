@@ -1,0 +1,98 @@
+"""Append-only records, one JSON object a line.
+
+A record counts when its line is complete. A kill can only tear the last line: reading drops it, appending
+cuts it off first. Damage anywhere else is an error that names file and line.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+from scope_selfplay.errors import RecordError
+from scope_selfplay.store.atomic import disk_faults, write_atomic
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Appender:
+    """Appends records to a file; each call is one write and one fsync, so what returned is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with disk_faults(path):
+            _cut_torn_tail(path)
+            self._file: IO[bytes] = path.open("ab")
+
+    def append(self, *records: BaseModel | dict[str, Any]) -> None:
+        data = b"".join(_line(record) for record in records)
+        with disk_faults(self._path):
+            self._file.write(data)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_records(path: Path, records: Iterable[BaseModel | dict[str, Any]]) -> None:
+    """Write a whole file of records at once, atomically."""
+    write_atomic(path, b"".join(_line(record) for record in records))
+
+
+def read_records(path: Path, model: type[Model]) -> list[Model]:
+    """All complete records; [] when there is no file. Raises RecordError with file and line for damage."""
+    return list(_read(path, model.model_validate_json))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All complete records as plain objects; otherwise as `read_records`."""
+    return list(_read(path, _plain_object))
+
+
+def _read(path: Path, parse: Callable[[bytes], Any]) -> Iterator[Any]:
+    if not path.exists():
+        return
+    # What follows the last line end was torn by a kill, or is zeros where a write did not reach the disk.
+    *lines, _torn = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield parse(line)
+        except ValueError as error:
+            what = " ".join(str(error).split())[:160]
+            raise RecordError(f"{path}:{number}: damaged record ({what}); restore the file or remove it") from None
+
+
+def _plain_object(line: bytes) -> dict[str, Any]:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError(f"found a {type(value).__name__}, expected an object")
+    return value
+
+
+def _line(record: BaseModel | dict[str, Any]) -> bytes:
+    if isinstance(record, BaseModel):
+        return record.model_dump_json().encode() + b"\n"
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _cut_torn_tail(path: Path) -> None:
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole != len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)

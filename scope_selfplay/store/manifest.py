@@ -1,0 +1,83 @@
+"""A stage is done when its manifest stands: written last, by exclusive create, with a checksum of every file."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from scope_selfplay.errors import RecordError
+from scope_selfplay.schemas import Value
+from scope_selfplay.store.atomic import disk_faults, sync_folder
+
+MANIFEST = "manifest.json"
+
+
+class Manifest(Value):
+    """What a finished stage was made from and what it made; `outputs` are SHA-256 sums by relative path."""
+
+    stage: str
+    iteration: int
+    spec_hash: str
+    inputs: dict[str, str] = Field(default_factory=dict)
+    outputs: dict[str, str] = Field(default_factory=dict)
+    rows: dict[str, int] = Field(default_factory=dict)
+    seconds: float = 0.0
+    version: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Names the stage's results; what comes later lists it among its inputs."""
+        return hashlib.sha256(self.model_dump_json(exclude={"seconds"}).encode()).hexdigest()[:16]
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """The checksum of every file below a folder, but for hidden ones and the manifest itself."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path: path.relative_to(folder) for path in files}
+    return {
+        str(name): checksum(path)
+        for path, name in names.items()
+        if name != Path(MANIFEST) and not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def publish_manifest(folder: Path, manifest: Manifest) -> None:
+    """Declare a stage done. The first to publish wins; a second one changes nothing."""
+    path = folder / MANIFEST
+    temporary = path.with_name(f".{MANIFEST}.{os.getpid()}.part")
+    with disk_faults(path):
+        try:
+            with temporary.open("w") as file:
+                file.write(manifest.model_dump_json(indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(folder)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a finished stage, or None. Raises RecordError when an output is missing or changed."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise RecordError(f"{path}: not a manifest ({str(error).splitlines()[0]}); remove the stage folder") from None
+    for name, expected in manifest.outputs.items():
+        file = folder / name
+        if not file.is_file():
+            raise RecordError(f"{file}: missing, but {path} lists it; restore it or remove the stage folder")
+        if checksum(file) != expected:
+            raise RecordError(f"{file}: changed since the stage was finished; restore it or remove the stage folder")
+    return manifest

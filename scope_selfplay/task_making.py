@@ -1,0 +1,62 @@
+"""Stage B: fill a quota of accepted tasks, one document after the other, many at a time.
+
+The quota fills in document order, not in finishing order: which tasks are kept does not depend on timing, and
+a resumed run keeps the same ones. What lies behind the document that filled the quota is not kept.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.pipeline import Assessed
+from scope_selfplay.schemas import Candidate, CandidateStatus
+
+Make = Callable[[SourcePrompt], Awaitable[Assessed]]
+
+
+async def fill_quota(
+    sources: Sequence[SourcePrompt],
+    make: Make,
+    *,
+    target: int,
+    in_flight: int,
+    finished: Mapping[str, Candidate],
+    keep: Callable[[Assessed], None],
+    report: Callable[[int, int], None],
+) -> list[Candidate]:
+    """Candidates in document order up to the one that made `target` accepted, or all there are.
+
+    `finished` are candidates of an earlier try by document id; they are not made again. `keep` is called with
+    each new one as soon as it exists; `report` with (accepted, tried).
+    """
+    running: deque[asyncio.Future[Candidate]] = deque()
+    waiting = iter(sources)
+    candidates: list[Candidate] = []
+    accepted = 0
+
+    async def candidate_of(source: SourcePrompt) -> Candidate:
+        if source.document.id in finished:
+            return finished[source.document.id]
+        assessed = await make(source)
+        keep(assessed)
+        return assessed.candidate
+
+    try:
+        while accepted < target:
+            # Close to the target fewer are started: most of what runs behind the last accepted is not kept.
+            while len(running) < min(in_flight, 2 * (target - accepted) + 8):
+                source = next(waiting, None)
+                if source is None:
+                    break
+                running.append(asyncio.ensure_future(candidate_of(source)))
+            if not running:
+                break
+            candidates.append(await running.popleft())
+            accepted += candidates[-1].status is CandidateStatus.ACCEPTED
+            report(accepted, len(candidates))
+    finally:
+        for future in running:
+            future.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return candidates

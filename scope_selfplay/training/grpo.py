@@ -1,0 +1,219 @@
+"""The seam to TRL: our rollouts and rewards go in, a trained Hugging Face directory comes out.
+
+Facts about TRL 1.16 that this file relies on (each has a contract test):
+- `rollout_func` gets every prompt G times in a row and returns one row per entry; extra lists reach the
+  reward function; `env_mask` keeps tool tokens out of loss and KL.
+- A reward of None becomes NaN and is left out of its group; its own advantage is 0.
+- The reference model is loaded from `model.config._name_or_path`: pointing that at M0 keeps the KL on M0 in
+  every iteration, whatever checkpoint training starts from.
+- With `steps_per_generation` equal to the accumulation steps, generation and update are aligned, so no second
+  pass for old log-probabilities is made.
+- Advantages use the sample standard deviation.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_selfplay.config import TrainConfig
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.store import Appender, StageFolder, write_records
+from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.training.policy import load_model
+from scope_selfplay.training.rows import Row
+
+_KEPT = {
+    "loss": "loss",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "zero_variance",
+    "kl": "kl",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "completions/mean_length": "completion_tokens",
+}
+
+
+class Scored(NamedTuple):
+    """One rollout of a step: its row (None when nothing was sampled) and its reward (None masks it)."""
+
+    row: Row | None
+    reward: float | None
+
+
+class StepResult(NamedTuple):
+    """All rollouts of a step in the order asked for, and numbers for the step's line in metrics.jsonl."""
+
+    scored: Sequence[Scored]
+    metrics: dict[str, float | None]
+
+
+RollStep = Callable[[Sequence[str], int], Awaitable[StepResult]]
+"""Record ids, each repeated G times in a row, and the step (from 0) -> what a policy made of them."""
+
+
+@dataclass(frozen=True)
+class GrpoJob:
+    """One role's training in one iteration. `records` are steps * batch ids, in the order of training."""
+
+    start: Path
+    base: Path
+    settings: TrainConfig
+    records: Sequence[str]
+    folder: StageFolder
+    codec: ChatCodec
+    temperature: float
+    seed: int
+    on_step: Callable[[int, dict[str, Any]], None]
+
+
+def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
+    """Train from `job.start` (or the newest checkpoint in the stage's work folder) and save `checkpoint/`.
+
+    `make_roll` gets the model that is being trained and returns what makes and scores a step's rollouts.
+    """
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
+
+    settings = job.settings
+    _check_batch(settings)
+    model = load_model(job.start)
+    model.config._name_or_path = str(job.base)
+    roll = make_roll(model)
+    meter = _Meter(job)
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        step = int(trainer.state.global_step)
+        result = asyncio.run(roll(prompts, step))
+        assert len(result.scored) == len(prompts), "a step must score every rollout that was asked for"
+        meter.step_metrics = result.metrics
+        return _columns(result.scored, job.codec.tokenizer.eos_token_id)
+
+    def reward(completions: list[Any], scored_reward: list[float | None], **_: Any) -> list[float | None]:
+        assert len(scored_reward) == len(completions), "rewards must line up with completions"
+        return scored_reward
+
+    class Log(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+            if logs and "reward" in logs:
+                meter.write(int(state.global_step), logs)
+
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=_trl_config(job),
+        train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
+        processing_class=job.codec.tokenizer,
+        rollout_func=rollout,
+        callbacks=[Log()],
+    )
+    newest = newest_checkpoint(job.folder.work)
+    meter.resume(newest)
+    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    return _save(trainer, job)
+
+
+def newest_checkpoint(work: Path) -> Path | None:
+    """The newest checkpoint whose state was completely written."""
+    whole = [path for path in work.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _check_batch(settings: TrainConfig) -> None:
+    rollouts = settings.batch * settings.group_size
+    if rollouts % settings.micro_batch:
+        raise ConfigError(
+            f"micro_batch: found {settings.micro_batch}, expected a divisor of batch * group_size = {rollouts}"
+        )
+
+
+def _trl_config(job: GrpoJob) -> Any:
+    import torch
+    from trl import GRPOConfig
+
+    settings = job.settings
+    accumulation = settings.batch * settings.group_size // settings.micro_batch
+    cuda = torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(job.folder.work),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.micro_batch,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=accumulation,
+        num_generations=settings.group_size,
+        max_completion_length=settings.max_response,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=round(settings.warmup_ratio * settings.steps),
+        max_grad_norm=settings.clip_norm,
+        beta=settings.kl_beta,
+        loss_type=settings.loss,
+        use_bias_correction_kl=False,
+        temperature=job.temperature,
+        shuffle_dataset=False,
+        seed=job.seed % 2**31,
+        bf16=cuda,
+        use_cpu=not cuda,
+        gradient_checkpointing=cuda,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+
+
+def _columns(scored: Sequence[Scored], filler: int) -> dict[str, Any]:
+    # TRL needs a token everywhere; a rollout that sampled nothing gets one that is masked out.
+    rows = [each.row or Row([filler], [filler], [0], [0.0]) for each in scored]
+    return {
+        "prompt_ids": [row.prompt_ids for row in rows],
+        "completion_ids": [row.completion_ids for row in rows],
+        "logprobs": [row.logprobs for row in rows],
+        "env_mask": [row.mask for row in rows],
+        "scored_reward": [each.reward if each.row else None for each in scored],
+    }
+
+
+def _save(trainer: Any, job: GrpoJob) -> Path:
+    """Write the trained policy beside its final name first, so that `checkpoint/` is whole or absent."""
+    part = job.folder.work / "final"
+    shutil.rmtree(part, ignore_errors=True)
+    trainer.save_model(str(part))
+    (part / "training_args.bin").unlink(missing_ok=True)
+    job.codec.tokenizer.save_pretrained(str(part))
+    shutil.rmtree(job.folder.checkpoint, ignore_errors=True)
+    part.rename(job.folder.checkpoint)
+    return job.folder.checkpoint
+
+
+class _Meter:
+    """Joins TRL's numbers of a step with ours, one line a step in metrics.jsonl."""
+
+    def __init__(self, job: GrpoJob) -> None:
+        self._job = job
+        self.step_metrics: dict[str, float | None] = {}
+
+    def resume(self, checkpoint: Path | None) -> None:
+        """Forget the steps after the checkpoint: they are made again."""
+        done = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+        kept = [row for row in read_rows(self._job.folder.metrics) if row["step"] <= done]
+        write_records(self._job.folder.metrics, kept)
+
+    def write(self, step: int, logs: dict[str, Any]) -> None:
+        from_trl = {ours: float(logs[theirs]) for theirs, ours in _KEPT.items() if theirs in logs}
+        line = {"step": step, **from_trl, **self.step_metrics}
+        line = {name: value for name, value in line.items() if value == value}
+        with Appender(self._job.folder.metrics) as file:
+            file.append(line)
+        self._job.on_step(step, line)

@@ -1,0 +1,49 @@
+"""Policies on disk: loading, checking and naming Hugging Face model directories."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.errors import CheckpointError
+
+EMBEDDED = "embedded"
+
+
+def policy_path(path: str) -> Path:
+    """A model directory; `embedded` is the tiny policy in the package. Raises CheckpointError when it is none."""
+    folder = Path(__file__).parent.parent / "embedded" / "policy" if path == EMBEDDED else Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such model directory; give a Hugging Face directory or `embedded`")
+    for name, what in (("config.json", "a config"), ("tokenizer_config.json", "a tokenizer")):
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder}: no {name}; a model directory holds {what}, a tokenizer and safetensors")
+    if not list(folder.glob("*.safetensors")):
+        pickled = [each.name for each in folder.glob("*.bin")]
+        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
+        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    if '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8"):
+        raise CheckpointError(f"{folder}: config.json has auto_map, which runs foreign code; remove it or use another model")
+    return folder
+
+
+@cache
+def weights_hash(folder: Path) -> str:
+    """Names the weights: the first 12 hex digits of a SHA-256 over all safetensors files."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def load_model(folder: Path) -> Any:
+    """A causal language model in float32 (the trainer casts). Raises CheckpointError."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]})") from None

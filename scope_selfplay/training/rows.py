@@ -1,0 +1,48 @@
+"""A rollout as a training row: exactly the ids that were sampled, and a mask that says which they are.
+
+Nothing is decoded and encoded again. A row per rollout exists only where every prompt begins with the previous
+prompt and sample; where a family rewrites its history (Qwen3 hides earlier thinking), each turn is a row.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scope_selfplay.schemas import Rollout, Turn
+
+
+class Row(NamedTuple):
+    """`mask` and `logprobs` are as long as `completion_ids`; 1 marks what the policy sampled."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+
+
+def rows_from(rollout: Rollout) -> list[Row]:
+    """One row for the whole rollout where its prompts continue each other, else one row per turn."""
+    turns = [turn for turn in rollout.turns if turn.ids]
+    if not turns:
+        return []
+    if all(continues(before, after) for before, after in zip(turns, turns[1:], strict=False)):
+        return [_joined(turns)]
+    return [_joined([turn]) for turn in turns]
+
+
+def continues(before: Turn, after: Turn) -> bool:
+    """Whether a turn's prompt begins with everything that the turn before it saw and sampled."""
+    seen = before.prompt_ids + before.ids
+    return after.prompt_ids[: len(seen)] == seen
+
+
+def _joined(turns: Sequence[Turn]) -> Row:
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    start = len(turns[0].prompt_ids)
+    for turn in turns:
+        between = turn.prompt_ids[start + len(ids) :]
+        ids += [*between, *turn.ids]
+        mask += [0] * len(between) + [1] * len(turn.ids)
+        logprobs += [0.0] * len(between) + list(turn.logprobs or [0.0] * len(turn.ids))
+    return Row(list(turns[0].prompt_ids), ids, mask, logprobs)

@@ -1,0 +1,65 @@
+"""What both roles' training steps share: the engine that samples from the model in training, and the books."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scope_selfplay.episodes import Voice
+from scope_selfplay.inference.in_process import InProcessModel
+from scope_selfplay.pipeline import Scene
+from scope_selfplay.schemas import Role, Rollout, RolloutStatus
+from scope_selfplay.training.grpo import GrpoJob, Scored
+from scope_selfplay.training.rows import rows_from
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The policy in training and how it is spoken to."""
+
+    engine: InProcessModel
+    voice: Voice
+
+    def renew(self, step: int) -> None:
+        """Sample the coming step from the weights as they are now."""
+        self.engine.refresh(f"{self.voice.checkpoint}@{step}")
+
+
+def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
+    config = scene.config
+    engine = InProcessModel(
+        model,
+        job.codec,
+        identity=checkpoint,
+        slots=config.model.slots,
+        max_length=min(config.model.max_length, job.settings.max_prompt + job.settings.max_response),
+        temperature=job.temperature,
+        deterministic=config.model.deterministic,
+    )
+    return Learner(engine, make_voice(scene, job.codec, role, checkpoint))
+
+
+def make_voice(scene: Scene, codec: Any, role: Role, checkpoint: str, *, greedy: bool = False) -> Voice:
+    from scope_selfplay.dialects import dialect
+
+    return Voice(codec, dialect(scene.config.model.dialect), checkpoint, scene.limits(role), greedy)
+
+
+def scored(rollout: Rollout, reward: float | None) -> Scored:
+    rows = rows_from(rollout)
+    assert len(rows) <= 1, "a family that hides earlier thinking needs one row per turn"
+    return Scored(rows[0] if rows else None, reward)
+
+
+def conduct(rollouts: Sequence[Rollout]) -> dict[str, float | None]:
+    """How the policy behaved in a step: searches, turns, finished share."""
+    finished = [rollout.status is RolloutStatus.FINISHED for rollout in rollouts]
+    return {
+        "searches": mean([rollout.searches for rollout in rollouts]),
+        "turns": mean([len(rollout.turns) for rollout in rollouts]),
+        "finished": mean(finished),
+    }
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
