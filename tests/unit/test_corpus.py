@@ -1,0 +1,216 @@
+"""Source documents: what is read, what is refused and how it is said, and how long ones are cut."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.corpus import chunk, read_documents
+from scope_selfplay.errors import CorpusError
+from scope_selfplay.schemas import Document
+from tests.reference_files import SHARED
+
+GOOD_LINE = b'{"id": "a", "title": "A", "text": "About a."}\n'
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_jsonl_file_is_read_in_its_order(tmp_path: Path) -> None:
+    lines = GOOD_LINE + b'\n{"id": "0", "title": "", "text": " z\xc3\xa9 ", "source": "s", "url": 1}\r\n  \n'
+    assert read_documents(write(tmp_path / "c.jsonl", b"\xef\xbb\xbf" + lines)) == [
+        Document(id="a", title="A", text="About a."),
+        Document(id="0", title="", text="zé", source="s"),
+    ]
+
+
+def test_the_wiki_18_form_has_its_title_on_the_first_line_of_the_contents(tmp_path: Path) -> None:
+    line = json.dumps({"id": "7", "contents": '"The "Great" Dam"\nIt stands.\nStill.'})
+    (document,) = read_documents(write(tmp_path / "c.jsonl", line.encode()))
+    assert document == Document(id="7", title='The "Great" Dam', text="It stands.\nStill.")
+
+
+def test_real_wiki_18_passages_are_read() -> None:
+    path = SHARED / "data" / "passages.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent; set SCOPE_SHARED")
+    documents = read_documents(path)
+    assert len(documents) == 1240
+    assert all(document.title and not document.title.startswith('"') for document in documents)
+
+
+def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
+    write(tmp_path / "b.txt", "Späte Notiz.".encode())
+    write(tmp_path / "a" / "old_mill-house.md", b"Just text.")
+    write(tmp_path / "a" / "Dam.MD", b"\xef\xbb\xbf# The dam\n\nIt stands.\n")
+    write(tmp_path / ".hidden" / "x.txt", b"\xff")
+    write(tmp_path / "picture.png", b"\xff")
+    assert read_documents(tmp_path) == [
+        Document(id="a/Dam.MD", title="The dam", text="It stands."),
+        Document(id="a/old_mill-house.md", title="old mill house", text="Just text."),
+        Document(id="b.txt", title="b", text="Späte Notiz."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"{", "line 2: damaged at character 2: Expecting property name"),
+        (
+            b'{"id": "b", "title": "B", "text": "cut',
+            "line 2: damaged at character 35: Unterminated string$",
+        ),
+        (b"\xff\xfe", "line 2: not UTF-8 at byte 1; convert"),
+        (b"[]", 'line 2: expected an object with "id", "title" and "text", found a list'),
+        (b"null", "line 2: expected an object .* found null"),
+        (b'"text"', "line 2: expected an object .* found text"),
+        (b'{"id": "b", "title": "B"}', "line 2: the field \"text\" is missing, found 'id', 'title'$"),
+        (b'{"id": "b", "titel": "B", "text": "t"}', '"title" is missing.*did you mean to rename "titel"'),
+        (b'{"title": "B", "text": "t"}', 'line 2: the field "id" is missing'),
+        (b"{}", 'line 2: the field "title" is missing, found none'),
+        (b'{"id": 1, "title": "B", "text": "t"}', 'line 2: "id" must be text, found a number'),
+        (b'{"id": "b", "title": null, "text": "t"}', 'line 2: "title" must be text, found null'),
+        (b'{"id": "b", "title": "B", "text": ["t"]}', 'line 2: "text" must be text, found a list'),
+        (b'{"id": "b", "title": "B", "text": {}}', 'line 2: "text" must be text, found an object'),
+        (
+            b'{"id": "b", "title": "B", "text": "t", "source": true}',
+            '"source" must be text, found true or false',
+        ),
+        (b'{"id": "b", "title": "B", "text": NaN}', "line 2: damaged: NaN is not JSON"),
+        (b'{"id": "b", "id": "c", "title": "B", "text": "t"}', "line 2: damaged: a key stands twice"),
+        (
+            b'{"id": "b", "title": "B", "text": "\\ud800"}',
+            "line 2: damaged: a string holds half a surrogate pair",
+        ),
+        (b"[" * 100_000, "line 2: damaged: nested too deeply"),
+        (b'{"id": "", "title": "B", "text": "t"}', 'line 2: "id" must not be blank'),
+        (b'{"id": "b", "title": "B", "text": " "}', 'line 2: "text" must not be blank'),
+        (b'{"id": "b", "contents": "only one line"}', 'line 2: "contents" needs the title on its first line'),
+        (b'{"id": "b", "contents": 3}', 'line 2: "contents" must be text, found a number'),
+        (GOOD_LINE.strip(), r"line 2: the id 'a' stands already at .*c\.jsonl, line 1; ids must be unique"),
+    ],
+)
+def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:
+    path = write(tmp_path / "c.jsonl", GOOD_LINE + line + b"\n" + GOOD_LINE)
+    with pytest.raises(CorpusError, match=complaint) as caught:
+        read_documents(path)
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_a_file_without_documents_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(CorpusError, match=r"c\.jsonl: holds no documents; expected"):
+        read_documents(write(tmp_path / "c.jsonl", content))
+
+
+def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"holds no documents; expected a JSONL file or a folder"):
+        read_documents(tmp_path)
+
+
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"nowhere: cannot be read as a corpus: No such file"):
+        read_documents(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(b"\xff", "not UTF-8 at byte 1"), (b" \n", "no text"), (b"# T\n", "no text")]
+)
+def test_a_damaged_text_file_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = write(tmp_path / "x.txt", content)
+    with pytest.raises(CorpusError, match=complaint) as caught:
+        read_documents(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+class ByteTokenizer:
+    """One token per UTF-8 byte: every token boundary inside a character is a trap."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        return text.encode()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+class WordTokenizer:
+    """One token per word, and decoding loses how the words were spaced."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        return range(len(text.split()))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join("word" for _ in ids)
+
+
+def pieces_of(
+    text: str, max_tokens: int, title: str = "", tokenizer: ByteTokenizer | WordTokenizer | None = None
+) -> list[str]:
+    tokenizer = tokenizer or ByteTokenizer()
+    document = Document(id="d", title=title, text=text, source="s")
+    pieces = chunk(document, max_tokens=max_tokens, encode=tokenizer.encode, decode=tokenizer.decode)
+    assert all((piece.title, piece.source) == (title, "s") for piece in pieces)
+    return [piece.text for piece in pieces]
+
+
+texts = st.text(st.sampled_from("ab.! \n\té東😀"), min_size=1, max_size=300)
+
+
+@given(texts, st.integers(8, 60), st.sampled_from(["", "T", "Ti"]))
+def test_pieces_fit_and_lose_nothing_but_whitespace(text: str, max_tokens: int, title: str) -> None:
+    pieces = pieces_of(text, max_tokens, title)
+    room = max_tokens - (len(title) + 1 if title else 0)
+    assert all(len(piece.encode()) <= room for piece in pieces)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@given(texts, st.integers(1, 20))
+def test_a_tokenizer_that_loses_spacing_still_gives_pieces_that_fit(text: str, max_tokens: int) -> None:
+    pieces = pieces_of(text, max_tokens, tokenizer=WordTokenizer())
+    assert all(len(piece.split()) <= max_tokens for piece in pieces)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+def test_a_document_that_fits_is_left_alone() -> None:
+    document = Document(id="d", title="T", text="12345678")
+    tokenizer = ByteTokenizer()
+    assert chunk(document, max_tokens=10, encode=tokenizer.encode, decode=tokenizer.decode) == [document]
+
+
+def test_pieces_are_numbered_after_their_document() -> None:
+    document = Document(id="d", title="", text="one two three")
+    tokenizer = ByteTokenizer()
+    pieces = chunk(document, max_tokens=5, encode=tokenizer.encode, decode=tokenizer.decode)
+    assert [(piece.id, piece.text) for piece in pieces] == [("d#0", "one"), ("d#1", "two"), ("d#2", "three")]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("One two. Three four five.", ["One two.", "Three four", "five."]),
+        ("One two three four.", ["One two", "three four."]),
+        ("abcdefghijklmnop", ["abcdefghijkl", "mnop"]),
+        ("東京東京東", ["東京東京", "東"]),
+    ],
+)
+def test_cuts_prefer_sentences_then_words(text: str, pieces: list[str]) -> None:
+    assert pieces_of(text, 12) == pieces
+
+
+def test_pieces_are_filled_well() -> None:
+    words = " ".join(f"word{number}" for number in range(3000))
+    pieces = pieces_of(words, 200)
+    assert len(pieces) <= 1.1 * len(words) / 200
+
+
+@pytest.mark.parametrize(("title", "text", "limit"), [("A long title", "some text", 8), ("", "😀😀", 3)])
+def test_a_limit_without_room_for_text_is_refused(title: str, text: str, limit: int) -> None:
+    with pytest.raises(CorpusError, match=rf"document 'd': {limit} tokens leave no room for text"):
+        pieces_of(text, limit, title)

@@ -1,0 +1,200 @@
+"""Drawing documents: no two stages share one, a resumed run draws the same, and shares come out exactly."""
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.corpus import (
+    TURN_RATIO,
+    apportion,
+    assign_task_types,
+    draw,
+    prompts_for,
+    search_turn_counts,
+    shuffled,
+)
+from scope_selfplay.errors import CorpusError
+from scope_selfplay.schemas import Document, rng_from
+
+seeds = st.integers(0, 2**32)
+shares = st.dictionaries(st.text("abc", max_size=2), st.floats(0.0, 1e3), min_size=1, max_size=6).filter(
+    lambda weights: sum(weights.values()) > 0
+)
+
+
+def corpus(size: int) -> list[Document]:
+    return [Document(id=f"d{number}", title="T", text=f"Text {number}.") for number in range(size)]
+
+
+def ids(documents: list[Document]) -> list[str]:
+    return [document.id for document in documents]
+
+
+def deal(deck: list[Document], counts: list[int], taken: list[str]) -> list[list[str]]:
+    """Draws stage after stage, each with what those before it have taken."""
+    drawn: list[list[str]] = []
+    for number, count in enumerate(counts):
+        used = [*taken, *(id for stage in drawn for id in stage)]
+        drawn.append(ids(draw(deck, count=count, taken=used, wanted_by=f"stage {number}")))
+    return drawn
+
+
+@given(st.integers(0, 60), seeds, st.randoms(use_true_random=False))
+def test_a_deck_holds_every_document_once_whatever_the_order_of_the_files(
+    size: int, seed: int, rng: random.Random
+) -> None:
+    documents = corpus(size)
+    deck = shuffled(documents, seed=seed)
+    assert sorted(ids(deck)) == sorted(ids(documents))
+    assert shuffled(rng.sample(documents, size), seed=seed) == deck
+
+
+@given(st.integers(1, 60), seeds)
+def test_a_document_that_is_added_moves_no_other(size: int, seed: int) -> None:
+    larger = shuffled(corpus(size), seed=seed)
+    added = f"d{size - 1}"
+    assert [id for id in ids(larger) if id != added] == ids(shuffled(corpus(size - 1), seed=seed))
+
+
+def test_another_seed_gives_another_deck() -> None:
+    decks = {tuple(ids(shuffled(corpus(20), seed=seed))) for seed in range(50)}
+    assert len(decks) == 50
+
+
+def test_every_document_comes_first_about_as_often_as_any_other() -> None:
+    first = Counter(shuffled(corpus(5), seed=seed)[0].id for seed in range(1000))
+    assert all(140 <= count <= 260 for count in first.values()) and len(first) == 5
+
+
+def test_an_id_that_stands_twice_is_refused() -> None:
+    with pytest.raises(CorpusError, match=r"the id 'a#1' occurs twice in the corpus"):
+        shuffled([Document(id="a#1", title="", text="x"), Document(id="a#1", title="", text="y")], seed=0)
+
+
+@given(st.lists(st.integers(0, 10), max_size=6), seeds, st.integers(0, 5))
+def test_no_two_stages_share_a_document(counts: list[int], seed: int, reserved: int) -> None:
+    deck = shuffled(corpus(reserved + sum(counts)), seed=seed)
+    taken = ids(deck)[:reserved]
+    stages = deal(deck, counts, taken)
+    dealt = [id for stage in stages for id in stage]
+    assert [len(stage) for stage in stages] == counts
+    assert len({*dealt, *taken}) == len(dealt) + reserved
+
+
+@given(st.lists(st.integers(1, 10), min_size=2, max_size=6), seeds, st.data())
+def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
+    counts: list[int], seed: int, data: st.DataObject
+) -> None:
+    documents = corpus(sum(counts) + 3)
+    undisturbed = deal(shuffled(documents, seed=seed), counts, [])
+    stop = data.draw(st.integers(0, len(counts) - 1))
+    taken = {id for stage in undisturbed[:stop] for id in stage}
+    resumed = draw(shuffled(documents[::-1], seed=seed), count=counts[stop], taken=taken, wanted_by="again")
+    assert ids(resumed) == undisturbed[stop]
+
+
+@given(st.integers(0, 20), st.integers(0, 20), seeds)
+def test_batches_of_one_stage_add_up_to_one_draw(first: int, second: int, seed: int) -> None:
+    deck = shuffled(corpus(40), seed=seed)
+    batches = deal(deck, [first, second], [])
+    assert [*batches[0], *batches[1]] == ids(draw(deck, count=first + second, taken=(), wanted_by="at once"))
+
+
+def test_running_out_of_documents_says_how_many_there_are() -> None:
+    with pytest.raises(
+        CorpusError, match=r"^iteration 2, tasks needs 5 .* corpus's 10 only 4 are not used yet"
+    ):
+        draw(corpus(10), count=5, taken={f"d{n}" for n in range(6)}, wanted_by="iteration 2, tasks")
+
+
+@given(st.integers(0, 500), shares)
+def test_shares_add_up_and_miss_their_quota_by_less_than_one(n: int, weights: dict[str, float]) -> None:
+    total = sum(weights.values())
+    dealt = apportion(n, weights)
+    assert sum(dealt.values()) == n
+    assert all(abs(dealt[choice] - n * weight / total) < 1 + 1e-6 for choice, weight in weights.items())
+
+
+@given(st.integers(0, 500), shares)
+def test_a_heavier_choice_never_gets_less(n: int, weights: dict[str, float]) -> None:
+    dealt = apportion(n, weights)
+    ranked = sorted(weights, key=lambda choice: weights[choice])
+    for light, heavy in pairwise(ranked):
+        assert weights[light] == weights[heavy] or dealt[light] <= dealt[heavy]
+
+
+@given(st.integers(0, 500), shares)
+def test_a_choice_without_weight_gets_nothing(n: int, weights: dict[str, float]) -> None:
+    assert apportion(n, {**weights, "off": 0.0})["off"] == 0
+
+
+@given(st.integers(0, 200), seeds)
+def test_search_turns_follow_the_ratio_4_3_2(rounds: int, seed: int) -> None:
+    turns = search_turn_counts(9 * rounds, random.Random(seed))
+    assert Counter(turns) == Counter({1: 4 * rounds, 2: 3 * rounds, 3: 2 * rounds})
+    assert dict(TURN_RATIO) == {1: 4, 2: 3, 3: 2}
+
+
+@pytest.mark.parametrize(
+    ("n", "counts"), [(0, []), (1, [1, 0, 0]), (8, [3, 3, 2]), (64, [29, 21, 14]), (2500, [1111, 833, 556])]
+)
+def test_search_turns_go_by_the_largest_remainder(n: int, counts: list[int]) -> None:
+    turns = Counter(search_turn_counts(n, random.Random(0)))
+    assert [turns[number] for number in (1, 2, 3)] == (counts or [0, 0, 0])
+
+
+@given(st.integers(0, 100), shares, seeds)
+def test_the_same_seed_assigns_the_same(n: int, weights: dict[str, float], seed: int) -> None:
+    assert assign_task_types(n, weights, random.Random(seed)) == assign_task_types(
+        n, weights, random.Random(seed)
+    )
+    assert search_turn_counts(n, random.Random(seed)) == search_turn_counts(n, random.Random(seed))
+
+
+def test_another_seed_assigns_in_another_order() -> None:
+    orders = {tuple(search_turn_counts(30, random.Random(seed))) for seed in range(20)}
+    assert len(orders) == 20
+
+
+@pytest.mark.parametrize(
+    "weights", [{}, {"a": 0.0}, {"a": -1.0, "b": 2.0}, {"a": float("nan")}, {"a": float("inf")}]
+)
+def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"weights"):
+        assign_task_types(3, weights, random.Random(0))
+
+
+def test_a_negative_count_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot split -1 prompts"):
+        search_turn_counts(-1, random.Random(0))
+    with pytest.raises(ValueError, match=r"a draw of -1 documents"):
+        draw(corpus(3), count=-1, taken=(), wanted_by="nobody")
+
+
+def test_prompts_pair_documents_in_order_with_exact_shares() -> None:
+    documents = corpus(90)
+    prompts = prompts_for(
+        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
+    )
+    assert [prompt.document for prompt in prompts] == documents
+    assert Counter(prompt.task_type for prompt in prompts) == {"long-form QA": 60, "planning": 30}
+    assert Counter(prompt.search_turns for prompt in prompts) == {1: 40, 2: 30, 3: 20}
+    again = prompts_for(
+        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
+    )
+    assert again == prompts
+
+
+def test_task_types_and_search_turns_are_dealt_independently() -> None:
+    pairs = Counter(
+        (prompt.task_type, prompt.search_turns)
+        for seed in range(50)
+        for prompt in prompts_for(corpus(18), {"a": 1.0, "b": 1.0}, random.Random(seed))
+    )
+    assert all(
+        abs(pairs[type, turns] - 50 * 9 * TURN_RATIO[turns] / 9) < 45 for type in "ab" for turns in TURN_RATIO
+    )
