@@ -1,4 +1,4 @@
-"""Chunks out of long documents: windows of tokens that end at a sentence where they can, each with the title."""
+"""Chunks of long documents: windows of tokens that end with a sentence where they can, titles kept."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
