@@ -32,8 +32,8 @@ STOPWORDS = frozenset(
     re.findall(
         r"\w+",
         "a an and are as at be been but by did do does for from had has have he her his how i in into is it"
-        " its of on or she s that the their them there these they this to was we were what when where which who"
-        " whom whose why will with would you",
+        " its of on or she s that the their them there these they this to was we were what when where which"
+        " who whom whose why will with would you",
     )
 )
 

@@ -8,12 +8,12 @@ untrusted: nothing in them becomes a path, and one line may unpack to at most `L
 import csv
 import gzip
 import html.parser
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from retrieval.passages import split_contents
+from retrieval.strict_json import parse_object
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 
@@ -132,32 +132,6 @@ def read_lines(path: Path) -> Iterator[str]:
             raise CorpusError(f"{path}:{number}: not UTF-8 at byte {error.start}") from None
         except (OSError, EOFError) as error:
             raise CorpusError(f"{path}:{number + 1}: cannot be read: {error}") from None
-
-
-def parse_object(line: str) -> dict[str, Any]:
-    """One JSON object. Raises ValueError for anything else, for NaN, for a key given twice and for deep
-    nesting.
-    """
-    try:
-        record = json.loads(line, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON at character {error.pos}: {error.msg}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON object was expected, found {type(record).__name__}")
-    return record
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        raise ValueError("a key is given twice")
-    return record
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _document(record: dict[str, Any], default_id: str) -> Document:
