@@ -1,0 +1,141 @@
+"""Gathers single queries into batches: encoding a batch of 32 costs a fraction of encoding 32 times one.
+
+A free engine takes what waits at once. Only right after a batch of several, whose clients are about to come
+back, it waits up to `linger` seconds for as many again; a lone client never waits.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from retrieval.hits import Hit
+
+
+class Engine(Protocol):
+    slots: int
+    """Batches that it can work on at once."""
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """Raises SearchError."""
+
+    async def close(self) -> None: ...
+
+
+class Overloaded(Exception):
+    """The queue is full; `retry_after` seconds is when it should have room."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the queue is full; try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class Waiting(NamedTuple):
+    query: str
+    topk: int
+    answer: "asyncio.Future[list[Hit]]"
+
+
+class Batcher:
+    """At most `capacity` queries wait; `on_batch` hears the size of every batch."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_batch: int = 32,
+        linger: float = 0.005,
+        capacity: int = 4096,
+        on_batch: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._engine = engine
+        self._max_batch = max_batch
+        self._linger = linger
+        self._capacity = capacity
+        self._on_batch = on_batch
+        self._queue: deque[Waiting] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_size = 1
+        self._last_end = 0.0
+        self._seconds_per_query = 0.01
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def room(self) -> int:
+        return self._capacity - len(self._queue)
+
+    def overloaded(self) -> Overloaded:
+        return Overloaded(max(0.1, len(self._queue) * self._seconds_per_query / self._engine.slots))
+
+    def submit(self, query: str, topk: int) -> "asyncio.Future[list[Hit]]":
+        """Raises Overloaded when the queue is full; the future raises SearchError."""
+        if self.room() < 1:
+            raise self.overloaded()
+        answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
+        self._queue.append(Waiting(query, topk, answer))
+        self._pump()
+        return answer
+
+    async def drain(self) -> None:
+        """Wait until nothing waits and nothing runs."""
+        while self._running or self._queue:
+            await asyncio.gather(*self._running, return_exceptions=True)
+            await asyncio.sleep(0 if self._running else self._linger)
+
+    def _pump(self) -> None:
+        while self._queue and len(self._running) < self._engine.slots:
+            left = self._linger - (asyncio.get_running_loop().time() - self._last_end)
+            if left > 0 and len(self._queue) < min(self._last_size, self._max_batch):
+                self._wake_in(left)
+                return
+            if batch := self._take():
+                task = asyncio.create_task(self._run(batch))
+                self._running.add(task)
+                task.add_done_callback(self._finished)
+
+    def _wake_in(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _take(self) -> list[Waiting]:
+        """The oldest query and, in order, others with its topk; those that nobody awaits are dropped."""
+        batch: list[Waiting] = []
+        others: list[Waiting] = []
+        while self._queue and len(batch) < self._max_batch:
+            item = self._queue.popleft()
+            if item.answer.done():
+                continue
+            # One topk per batch: an approximate index may rank differently for another one.
+            (batch if not batch or item.topk == batch[0].topk else others).append(item)
+        self._queue.extendleft(reversed(others))
+        return batch
+
+    async def _run(self, batch: list[Waiting]) -> None:
+        self._on_batch(len(batch))
+        start = asyncio.get_running_loop().time()
+        try:
+            answers = await self._engine.search([item.query for item in batch], batch[0].topk)
+        except Exception as error:  # noqa: BLE001 - whatever it was, every waiting client hears of it
+            for item in batch:
+                if not item.answer.done():
+                    item.answer.set_exception(error)
+            return
+        finally:
+            self._last_end = asyncio.get_running_loop().time()
+            self._last_size = len(batch)
+        # Remembered for Retry-After, smoothed over about ten batches.
+        self._seconds_per_query += 0.1 * ((self._last_end - start) / len(batch) - self._seconds_per_query)
+        for item, answer in zip(batch, answers, strict=True):
+            if not item.answer.done():
+                item.answer.set_result(answer)
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        self._pump()

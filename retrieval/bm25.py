@@ -1,0 +1,176 @@
+"""BM25 over a corpus: exact, deterministic, no model, no download (bm25s, Lucene's variant).
+
+Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article
+whose whole title stands in the query gets `title tokens * log(1 + rows / rows with that title)`, times the
+title's share of the query. With Lucene's variant a term adds less than its idf, and a title's words are never
+rarer than the title, so for a query that is exactly a title the bonus exceeds whatever other articles can
+score.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import bm25s  # type: ignore[import-untyped]
+import numpy as np
+from bm25s.tokenization import Tokenized  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from retrieval.hits import Hit, Scores, best_rows
+from retrieval.passages import Passages
+from scope_selfplay.errors import CorpusError, RecordError
+
+K1, B = 1.5, 0.75
+LONGEST_TITLE = 12
+"""Titles of more words get no bonus; bounds the work for one query."""
+WORD = re.compile(r"\w+")
+STOPWORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be been but by did do does for from had has have he her his how i in into is it"
+        " its of on or she s that the their them there these they this to was we were what when where which"
+        " who whom whose why will with would you",
+    )
+)
+
+
+class Bm25Index:
+    """An index of `size` rows; `titles` maps a title to the rows that carry it."""
+
+    def __init__(self, scorer: bm25s.BM25, titles: "TitleMap", size: int) -> None:
+        self._scorer = scorer
+        self._titles = titles
+        self.size = size
+
+    @classmethod
+    def build(cls, passages: Passages) -> "Bm25Index":
+        """Index titles and texts, in memory. Raises CorpusError for an empty corpus."""
+        if not passages.size:
+            raise CorpusError("the corpus is empty: nothing to search")
+        vocabulary: dict[str, int] = {}
+        ids: list[list[int]] = []
+        keys: list[int] = []
+        for row in range(passages.size):
+            document = passages.document(row)
+            words = content_words(f"{document.title} {document.text}")
+            ids.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
+            keys.append(title_key(all_words(document.title)))
+        if not vocabulary:
+            raise CorpusError("the corpus holds no word: nothing to search")
+        scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
+        scorer.index(Tokenized(ids=ids, vocab=vocabulary), show_progress=False)
+        return cls(scorer, TitleMap.build(keys), passages.size)
+
+    def save(self, folder: Path) -> None:
+        self._scorer.save(folder, show_progress=False)
+        self._titles.save(folder)
+        (folder / "size.json").write_text(json.dumps({"rows": self.size}))
+
+    @classmethod
+    def open(cls, folder: Path) -> "Bm25Index":
+        """Map a saved index. Raises RecordError when its files are missing or damaged."""
+        try:
+            scorer = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+            size = json.loads((folder / "size.json").read_text())["rows"]
+            return cls(scorer, TitleMap.open(folder), size)
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise RecordError(f"{folder}: not a readable BM25 index: {error}") from None
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        return [best_rows(self.scores(query), topk) for query in queries]
+
+    def scores(self, query: str) -> Scores:
+        """BM25 plus the title bonus, for every row (rows,); 0 where no word matches."""
+        words = content_words(query)
+        known = [word for word in words if word in self._scorer.vocab_dict]
+        scores: Scores = np.zeros(self.size, dtype=np.float32)
+        if known:
+            scores += self._scorer.get_scores(known)[: self.size]
+        for length, rows in self._named_articles(query):
+            share = min(1.0, length / max(len(words), 1))
+            scores[rows] += share * length * np.log1p(self.size / len(rows))
+        return scores
+
+    def _named_articles(self, query: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Titles that stand in the query: their length in words and their rows."""
+        words = all_words(query)
+        seen: set[int] = set()
+        for start in range(len(words)):
+            for end in range(start + 1, min(start + LONGEST_TITLE, len(words)) + 1):
+                part = words[start:end]
+                key = title_key(part)
+                is_name = len(part) == len(words) or any(word not in STOPWORDS for word in part)
+                if is_name and key not in seen and len(rows := self._titles.rows(key)):
+                    seen.add(key)
+                    yield len(part), rows
+
+
+class TitleMap:
+    """Rows by title: sorted 64-bit title keys (titles,), and `rows[starts[i]:starts[i + 1]]` for key i."""
+
+    def __init__(self, keys: NDArray[np.uint64], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        self._keys, self._starts, self._rows = keys, starts, rows
+
+    @classmethod
+    def build(cls, row_keys: Sequence[int]) -> "TitleMap":
+        """From the key of each row; key 0 is a row without a title."""
+        every = np.asarray(row_keys, dtype=np.uint64)
+        rows = np.argsort(every, kind="stable")
+        keys, starts = np.unique(every[rows], return_index=True)
+        return cls(keys, np.append(starts, len(rows)).astype(np.int64), rows.astype(np.int64))
+
+    def rows(self, key: int) -> NDArray[np.int64]:
+        place = int(np.searchsorted(self._keys, np.uint64(key)))
+        if not key or place == len(self._keys) or int(self._keys[place]) != key:
+            return self._rows[:0]
+        return self._rows[self._starts[place] : self._starts[place + 1]]
+
+    def save(self, folder: Path) -> None:
+        for name, array in zip(self._names(), (self._keys, self._starts, self._rows), strict=True):
+            np.save(folder / name, array)
+
+    @classmethod
+    def open(cls, folder: Path) -> "TitleMap":
+        arrays: list[Any] = [
+            np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in cls._names()
+        ]
+        return cls(*arrays)
+
+    @staticmethod
+    def _names() -> tuple[str, str, str]:
+        return "title_keys.npy", "title_starts.npy", "title_rows.npy"
+
+
+def title_key(words: Sequence[str]) -> int:
+    """A 64-bit key of a title's words; 0 for no words."""
+    if not words:
+        return 0
+    return int.from_bytes(hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest(), "big")
+
+
+def all_words(text: str) -> list[str]:
+    """Words without case, accents and plural endings, in order."""
+    if not text.isascii():
+        decomposed = unicodedata.normalize("NFKD", text)
+        # Lone surrogates cannot be hashed or stored as UTF-8.
+        text = (
+            "".join(c for c in decomposed if not unicodedata.combining(c)).encode("utf-8", "replace").decode()
+        )
+    return [singular(word) for word in WORD.findall(text.lower())]
+
+
+def content_words(text: str) -> list[str]:
+    return [word for word in all_words(text) if word not in STOPWORDS]
+
+
+def singular(word: str) -> str:
+    """Harman's S stemmer (1991): -ies to -y, -es to -e, -s dropped, with its exceptions."""
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("us", "ss")):
+        return word
+    if word.endswith("ies") and not word.endswith(("eies", "aies")):
+        return word[:-3] + "y"
+    return word[:-1]

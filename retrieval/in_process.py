@@ -1,0 +1,61 @@
+"""A searcher without a server: the same index and the same answers, inside this process.
+
+`bm25_searcher(documents)` needs nothing but the documents; `open_searcher(folder)` opens what `scope index
+build` made. Loads neither faiss nor onnxruntime nor torch unless the folder holds a dense index.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterable
+
+from retrieval.bm25 import Bm25Index
+from retrieval.hits import Index
+from retrieval.passages import Passages
+from scope_selfplay.errors import ScopeError, SearchError
+from scope_selfplay.schemas import Document, Passage
+
+LONGEST_QUERY = 16_384
+"""Characters of a query that are searched with; the rest is cut, a policy's runaway query is no fault."""
+
+
+class InProcessSearcher:
+    """Answers queries from one index and its corpus; `identity` names both."""
+
+    def __init__(self, index: Index, passages: Passages, identity: str) -> None:
+        if index.size != passages.size:
+            raise SearchError(
+                f"the index has {index.size:,} rows, the corpus {passages.size:,}: build it again"
+            )
+        self.identity = identity
+        self._index = index
+        self._passages = passages
+        # A thread's lock, not asyncio's: a searcher outlives the event loop that first used it.
+        self._turn = threading.Lock()
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        """At most `topk` passages, best first; [] only when no word of the query occurs in the corpus.
+
+        Raises SearchError for a query without text, a topk below 1, and when the search itself fails.
+        """
+        if not query.strip() or topk < 1:
+            raise SearchError(f"query {query[:40]!r} with topk {topk}: expected some text and at least 1")
+        return await asyncio.to_thread(self._search, query[:LONGEST_QUERY], topk)
+
+    def _search(self, query: str, topk: int) -> list[Passage]:
+        try:
+            with self._turn:
+                (hits,) = self._index.search([query], topk)
+            return [Passage(**self._passages.document(row).model_dump(), score=score) for row, score in hits]
+        except ScopeError:
+            raise
+        except Exception as error:  # the wall to faiss and onnxruntime
+            raise SearchError(f"the in-process search failed: {type(error).__name__}: {error}") from error
+
+
+def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:
+    """BM25 over `documents`, held in memory. Equal documents give equal results and an equal identity.
+
+    Raises CorpusError for no documents and for an id given twice.
+    """
+    passages = Passages.from_documents(documents)
+    return InProcessSearcher(Bm25Index.build(passages), passages, f"bm25-{passages.corpus_hash[:16]}")

@@ -1,0 +1,138 @@
+"""The manifest of an index folder: what was built from what, with a checksum of every file.
+
+It is written last, so a folder without one is unfinished. `identity` (index and corpus) is what a client
+checks at the handshake and what a rollout stores.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from retrieval.passages import OFFSETS, PASSAGES
+from scope_selfplay.errors import RecordError
+from scope_selfplay.schemas import Value
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+FULL_CHECK_BELOW = 2 << 30
+"""Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""
+
+
+class Kind(StrEnum):
+    BM25 = "bm25"
+    DENSE = "dense"
+
+
+class Verify(StrEnum):
+    AUTO = "auto"
+    """Checksums below FULL_CHECK_BELOW, sizes above."""
+    FULL = "full"
+    SIZES = "sizes"
+
+
+class FileSum(Value):
+    size: int
+    sha256: str
+
+
+class GateReport(Value):
+    """How the index compares with an exhaustive search of the same vectors."""
+
+    recall: float
+    """Mean share of the exact top `topk` that the index returned."""
+    topk: int
+    queries: int
+    target: float
+
+
+class Manifest(Value):
+    format: int = FORMAT
+    kind: Kind
+    profile: str
+    rows: int = Field(ge=1)
+    corpus_hash: str
+    index_hash: str
+    """sha256 over the names and checksums of the index files, the corpus left out."""
+    files: dict[str, FileSum]
+    factory: str = ""
+    dimensions: int = 0
+    encoder: str = ""
+    """Folder or package of the encoder, as it was given to the build."""
+    encoder_hash: str = ""
+    nprobe: int = 0
+    refine: float = 0.0
+    """Candidates per wanted row that are scored again with the finer copy; 0 without one."""
+    gate: GateReport | None = None
+    seconds: float = 0.0
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.kind}-{self.index_hash[:16]}-{self.corpus_hash[:16]}"
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(file.size for file in self.files.values())
+
+
+def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
+    """The manifest of a finished index folder whose files are as it says.
+
+    Raises RecordError for a folder that is unfinished, of another format, or damaged (with the file's name).
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(f"{folder}: no {MANIFEST}: not an index, or its build has not finished") from None
+    except (OSError, ValidationError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from None
+    if manifest.format != FORMAT:
+        raise RecordError(f"{path}: format {manifest.format}, this release reads {FORMAT}: build it again")
+    if index_hash(manifest.files) != manifest.index_hash:
+        raise RecordError(f"{path}: the index hash does not follow from the files' checksums")
+    full = verify is Verify.FULL or (verify is Verify.AUTO and manifest.size < FULL_CHECK_BELOW)
+    for name, expected in manifest.files.items():
+        _check(folder / name, expected, full=full)
+    if manifest.files[PASSAGES].sha256 != manifest.corpus_hash:
+        raise RecordError(f"{folder}: the index was built for another corpus than {PASSAGES}")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    part = folder / (MANIFEST + ".part")
+    part.write_text(manifest.model_dump_json(indent=1) + "\n")
+    part.replace(folder / MANIFEST)
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
+    return {name: _checksum(folder / name) for name in sorted(names)}
+
+
+def index_hash(files: dict[str, FileSum]) -> str:
+    index = {name: file.sha256 for name, file in files.items() if name not in (PASSAGES, OFFSETS)}
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(path: Path) -> FileSum:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileSum(size=file.tell(), sha256=digest)
+
+
+def _check(path: Path, expected: FileSum, *, full: bool) -> None:
+    try:
+        found = _checksum(path) if full else FileSum(size=path.stat().st_size, sha256=expected.sha256)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; the manifest lists it") from None
+    if found.size != expected.size:
+        raise RecordError(
+            f"{path}: {found.size:,} bytes, the manifest says {expected.size:,}: build it again"
+        )
+    if found != expected:
+        raise RecordError(f"{path}: damaged, its sha256 is not the manifest's: build it again")

@@ -1,0 +1,193 @@
+"""Documents out of a corpus as it was published: DPR's TSV, wiki-18 or plain JSONL, Parquet, a folder of
+files.
+
+Every reader streams, keeps the source's order, and names file and line when something is wrong. Texts are
+untrusted: nothing in them becomes a path, and one line may unpack to at most `LONGEST_LINE` bytes.
+"""
+
+import csv
+import gzip
+import html.parser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval.passages import split_contents
+from retrieval.strict_json import parse_object
+from scope_selfplay.errors import CorpusError
+from scope_selfplay.schemas import Document
+
+LONGEST_LINE = 1 << 24
+TEXT_SUFFIXES = frozenset({".txt", ".md", ".markdown", ".html", ".htm"})
+
+
+def read_documents(source: Path) -> Iterator[Document]:
+    """The documents of `source`, by its name: `.tsv[.gz]`, `.jsonl[.gz]`, `.parquet`, or a folder of text
+    files.
+
+    Raises CorpusError for a missing or unknown source and at the first line that is not a document.
+
+    """
+    if source.is_dir():
+        return read_folder(source)
+    if not source.is_file():
+        raise CorpusError(f"{source}: no such file or folder")
+    name = source.name.removesuffix(".gz")
+    match Path(name).suffix:
+        case ".tsv":
+            return read_dpr(source)
+        case ".jsonl" | ".json":
+            return read_jsonl(source)
+        case ".parquet":
+            return read_parquet(source)
+        case suffix:
+            raise CorpusError(
+                f"{source}: cannot read {suffix or 'a file without suffix'}; expected .tsv, .jsonl, .parquet "
+                "(the first two also as .gz) or a folder of .txt, .md and .html files"
+            )
+
+
+def read_dpr(path: Path) -> Iterator[Document]:
+    """DPR's `psgs_w100.tsv`: id, text and title, tab-separated with CSV quoting and a header line."""
+    rows = csv.reader(read_lines(path), delimiter="\t", strict=True)
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise CorpusError(f"{path}:{rows.line_num}: {error}") from None
+        if row is None:
+            return
+        if row == ["id", "text", "title"]:
+            continue
+        if len(row) != 3:
+            raise CorpusError(f"{path}:{rows.line_num}: {len(row)} columns, expected id, text, title")
+        yield Document(id=row[0], title=row[2], text=row[1])
+
+
+def read_jsonl(path: Path) -> Iterator[Document]:
+    """JSON lines with `id` and either `contents` (wiki-18: a quoted title line, then the text) or `text`,
+    `title`.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                yield _document(parse_object(line), str(number - 1))
+            except ValueError as error:
+                raise CorpusError(f"{path}:{number}: {error}") from None
+
+
+def read_parquet(path: Path) -> Iterator[Document]:
+    """Columns as in `read_jsonl`, 1,024 rows in memory at a time."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        row = 0
+        for batch in file.iter_batches(batch_size=1024):
+            for record in batch.to_pylist():
+                yield _document(record, str(row))
+                row += 1
+    except ValueError as error:  # arrow.ArrowInvalid is one
+        raise CorpusError(f"{path}: not a readable Parquet corpus: {error}") from None
+    except (arrow.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: cannot be read: {error}") from None
+
+
+def read_folder(folder: Path) -> Iterator[Document]:
+    """Text, Markdown and HTML files below `folder`, by relative path, which is also the id.
+
+    The title is the HTML title, the first Markdown heading, or the file's name. Links that lead out are
+    refused.
+    """
+    root = folder.resolve()
+    paths = sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
+    )
+    if not paths:
+        raise CorpusError(f"{folder}: no {', '.join(sorted(TEXT_SUFFIXES))} files in it")
+    for path in paths:
+        if not path.resolve().is_relative_to(root):
+            raise CorpusError(f"{path}: links out of {folder}")
+        if path.stat().st_size > LONGEST_LINE:
+            raise CorpusError(f"{path}: more than {LONGEST_LINE:,} bytes")
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{path}: not UTF-8 at byte {error.start}") from None
+        yield _file_document(path.relative_to(folder), text)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
+    number = 0
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise CorpusError(f"{path}:{number}: line of more than {LONGEST_LINE:,} bytes")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{path}:{number}: not UTF-8 at byte {error.start}") from None
+        except (OSError, EOFError) as error:
+            raise CorpusError(f"{path}:{number + 1}: cannot be read: {error}") from None
+
+
+def _document(record: dict[str, Any], default_id: str) -> Document:
+    fields = {name: record.get(name) for name in ("contents", "text", "title")}
+    for name, value in fields.items():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{name!r} is a {type(value).__name__}, expected a string")
+    identifier = record.get("id", default_id)
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        raise ValueError(f"'id' is a {type(identifier).__name__}, expected a string or a whole number")
+    if fields["contents"] is not None:
+        contents = split_contents(fields["contents"])
+        return Document(id=str(identifier), title=fields["title"] or contents.title, text=contents.text)
+    if fields["text"] is None:
+        raise ValueError("neither 'contents' nor 'text' in it")
+    return Document(id=str(identifier), title=fields["title"] or "", text=fields["text"])
+
+
+def _file_document(path: Path, text: str) -> Document:
+    title = path.stem
+    match path.suffix.lower():
+        case ".html" | ".htm":
+            page = _Page()
+            page.feed(text)
+            page.close()
+            title = " ".join("".join(page.title).split()) or title
+            text = "\n".join(line for part in page.text if (line := " ".join(part.split())))
+        case ".md" | ".markdown":
+            heading = next((line for line in text.splitlines() if line.startswith("# ")), "")
+            title = heading[2:].strip() or title
+        case _:
+            pass
+    return Document(id=path.as_posix(), title=title, text=text.strip(), source=path.as_posix())
+
+
+class _Page(html.parser.HTMLParser):
+    """Collects a page's title and its visible text, one entry per run of text."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title: list[str] = []
+        self.text: list[str] = []
+        self._hidden = 0
+        self._in_title = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in ("script", "style", "noscript", "template")
+        self._in_title = tag == "title"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style", "noscript", "template"):
+            self._hidden = max(0, self._hidden - 1)
+        self._in_title = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title.append(data)
+        elif not self._hidden:
+            self.text.append(data)

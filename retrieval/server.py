@@ -1,0 +1,171 @@
+"""The HTTP face: `/retrieve` and what an operator needs around it.
+
+POST /retrieve    the wire of `wire`; 400, 401, 408, 413, 429 (with Retry-After), 503, 504 say what is wrong
+GET  /info        hashes and sizes, for the client's handshake
+GET  /healthz     the process answers (also /health)
+GET  /readyz      200 once a real query was answered, 503 while draining
+GET  /metrics     Prometheus
+POST /reload      open the index folder again (only with a token)
+"""
+
+import asyncio
+import hmac
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from retrieval.batching import Overloaded
+from retrieval.service import Service
+from retrieval.wire import WireError, parse_request
+from scope_selfplay.errors import ScopeError
+
+BODY_SECONDS = 30.0
+IDENTITY_HEADER = "X-Scope-Index"
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def build_app(service: Service, token: str | None = None) -> Starlette:
+    """The application over a service that whoever runs it loads and closes.
+
+    With a `token`, /retrieve, /info and /reload need it as a bearer token.
+    """
+    guard = _guard(token)
+
+    routes = [
+        Route("/retrieve", guard(_retrieve(service)), methods=["POST"]),
+        Route("/info", guard(_info(service))),
+        Route("/healthz", _healthz),
+        Route("/health", _healthz),
+        Route("/readyz", _readyz(service)),
+        Route("/metrics", _metrics(service)),
+        Route("/reload", guard(_reload(service, allowed=token is not None)), methods=["POST"]),
+    ]
+    return Starlette(routes=routes)
+
+
+def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
+    if token is None:
+        return lambda endpoint: endpoint
+    expected = f"Bearer {token}".encode()
+
+    def guard(endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            given = request.headers.get("authorization", "").encode()
+            if not hmac.compare_digest(given, expected):
+                return _error(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
+            return await endpoint(request)
+
+        return guarded
+
+    return guard
+
+
+def _retrieve(service: Service) -> Endpoint:
+    async def retrieve(request: Request) -> Response:
+        start = time.perf_counter()
+        response = await _answer(service, request)
+        service.metrics.seconds.observe(time.perf_counter() - start)
+        service.metrics.requests.labels(str(response.status_code)).inc()
+        return response
+
+    return retrieve
+
+
+async def _answer(service: Service, request: Request) -> Response:
+    try:
+        body = await _body(request, service.settings.limits.max_body)
+        answer, identity = await service.answer(parse_request(body, service.settings.limits))
+    except WireError as error:
+        return _error(error.status, str(error))
+    except Overloaded as error:
+        return _error(429, str(error), {"Retry-After": str(math.ceil(error.retry_after))})
+    except TimeoutError:
+        return _error(504, f"no answer within {service.settings.deadline:g} s")
+    except ScopeError as error:
+        return _error(503, str(error), {"Retry-After": "1"})
+    return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The request's body. Raises WireError for one that is too long, too slow or cut off."""
+    too_long = WireError(413, f"a request may have {limit:,} bytes")
+    if _length(request) > limit:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_long
+    except TimeoutError:
+        raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None
+    except ClientDisconnect:
+        raise WireError(400, "the client went away") from None
+    return bytes(body)
+
+
+def _length(request: Request) -> int:
+    value = request.headers.get("content-length", "")
+    return int(value) if value.isdecimal() else 0
+
+
+def _info(service: Service) -> Endpoint:
+    async def info(request: Request) -> Response:
+        try:
+            manifest = service.manifest
+        except ScopeError as error:
+            return _error(503, str(error))
+        fields = manifest.model_dump(mode="json", exclude={"files"})
+        return _json(200, {"identity": manifest.identity, "bytes": manifest.size, **fields})
+
+    return info
+
+
+async def _healthz(request: Request) -> Response:
+    return _json(200, {"status": "ok"})
+
+
+def _readyz(service: Service) -> Endpoint:
+    async def readyz(request: Request) -> Response:
+        if service.is_ready:
+            return _json(200, {"status": "ready"})
+        return _json(503, {"status": "draining" if service.draining else "no search worker lives"})
+
+    return readyz
+
+
+def _metrics(service: Service) -> Endpoint:
+    async def metrics(request: Request) -> Response:
+        return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
+
+    return metrics
+
+
+def _reload(service: Service, *, allowed: bool) -> Endpoint:
+    async def reload(request: Request) -> Response:
+        if not allowed:
+            return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
+        try:
+            await service.load()
+        except ScopeError as error:
+            service.metrics.reloads.labels("failed").inc()
+            return _error(503, f"still serving the index before: {error}")
+        service.metrics.reloads.labels("done").inc()
+        return _json(200, {"identity": service.manifest.identity})
+
+    return reload
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return _json(status, {"error": message}, headers)
+
+
+def _json(status: int, value: dict[str, object], headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, media_type="application/json")

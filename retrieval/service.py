@@ -1,0 +1,188 @@
+"""What a running retriever does, without HTTP: open an index, answer requests, change the index, drain."""
+
+import asyncio
+from pathlib import Path
+
+from pydantic import Field
+
+from retrieval.batching import Batcher, Engine
+from retrieval.cache import AnswerCache, Counts
+from retrieval.hits import Hit
+from retrieval.indexes import open_index
+from retrieval.manifest import Manifest, Verify, read_manifest
+from retrieval.metrics import Metrics
+from retrieval.passages import Passages, shown
+from retrieval.token_cap import TokenCap
+from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
+from retrieval.workers import ThreadEngine, WorkerEngine
+from scope_selfplay.errors import SearchError
+from scope_selfplay.schemas import Value
+
+
+class Settings(Value):
+    folder: Path
+    workers: int = Field(default=1, ge=0)
+    """Search processes; 0 searches in a thread of the server."""
+    max_batch: int = Field(default=32, ge=1)
+    linger: float = Field(default=0.005, ge=0)
+    queue: int = Field(default=4096, ge=1)
+    """Queries that may wait before requests get 429."""
+    cache: int = Field(default=100_000, ge=0)
+    """Answers remembered, about 500 bytes each."""
+    deadline: float = Field(default=60.0, gt=0)
+    """Seconds after which a request gets 504."""
+    tokenizer: Path | None = None
+    """tokenizer.json of the policy; without it `max_tokens` is refused."""
+    verify: Verify = Verify.AUTO
+    limits: Limits = Limits()
+
+
+class Generation:
+    """One opened index with its engine, queue and cache; a reload makes the next one."""
+
+    def __init__(
+        self, manifest: Manifest, passages: Passages, engine: Engine, batcher: Batcher, cache: AnswerCache
+    ):
+        self.manifest = manifest
+        self.passages = passages
+        self.engine = engine
+        self.batcher = batcher
+        self.cache = cache
+        self.requests = 0
+        self.idle = asyncio.Event()
+
+    async def close(self) -> None:
+        """Wait for the requests that began here, then free the index."""
+        while self.requests:
+            self.idle.clear()
+            await self.idle.wait()
+        await self.batcher.drain()
+        await self.engine.close()
+
+
+class Service:
+    """Raises SearchError, WireError and Overloaded; the HTTP layer turns them into statuses."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.draining = False
+        self._generation: Generation | None = None
+        self._before = Counts(0, 0, 0)
+        self._closing: set[asyncio.Task[None]] = set()
+        self._reloading = asyncio.Lock()
+        self._cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
+
+    @property
+    def is_ready(self) -> bool:
+        """True from the first answered query until draining, while a worker lives."""
+        if self._generation is None or self.draining:
+            return False
+        engine = self._generation.engine
+        return not isinstance(engine, WorkerEngine) or engine.alive > 0
+
+    @property
+    def manifest(self) -> Manifest:
+        """Raises SearchError before the index is open."""
+        return self._current().manifest
+
+    async def load(self) -> None:
+        """Open the folder, answer one query with it, then serve from it; the index before it drains.
+
+        Raises RecordError or SearchError and keeps what was served before.
+        """
+        async with self._reloading:
+            generation = await self._open()
+            before, self._generation = self._generation, generation
+            if before is not None:
+                self._before = self.counts(before)
+                task = asyncio.create_task(before.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    async def answer(self, request: Retrieval) -> tuple[bytes, str]:
+        """The response body, and the identity of the index that it came from."""
+        if request.max_tokens is not None and self._cap is None:
+            raise WireError(400, "max_tokens needs a server that was started with --tokenizer")
+        generation = self._current()
+        generation.requests += 1
+        try:
+            async with asyncio.timeout(self.settings.deadline):
+                answers = await self._search(generation, request)
+        finally:
+            generation.requests -= 1
+            generation.idle.set()
+        rows = [self._rows(generation, hits, request.max_tokens) for hits in answers]
+        body = render_response(rows, return_scores=request.return_scores, limits=self.settings.limits)
+        return body, generation.manifest.identity
+
+    async def close(self) -> None:
+        if self._generation is not None:
+            await self._generation.close()
+        await asyncio.gather(*self._closing)
+
+    def render_metrics(self) -> bytes:
+        self.metrics.ready.set(self.is_ready)
+        counts = self._before
+        if self._generation is not None:
+            counts = self.counts(self._generation)
+            self.metrics.waiting.set(self._generation.batcher.waiting)
+            if isinstance(self._generation.engine, WorkerEngine):
+                self.metrics.restarts.set(self._generation.engine.restarts)
+        return self.metrics.render(counts)
+
+    def counts(self, generation: Generation) -> Counts:
+        return Counts(*(a + b for a, b in zip(self._before, generation.cache.counts, strict=True)))
+
+    def _current(self) -> Generation:
+        if self._generation is None:
+            raise SearchError("the index is not open yet")
+        return self._generation
+
+    async def _open(self) -> Generation:
+        # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
+        folder = self.settings.folder.resolve()
+        manifest = await asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        passages = Passages.open(folder, manifest.corpus_hash)
+        engine: Engine
+        if self.settings.workers:
+            engine = WorkerEngine(folder, self.settings.workers)
+            await engine.start()
+        else:
+            engine = ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        batcher = Batcher(
+            engine,
+            max_batch=self.settings.max_batch,
+            linger=self.settings.linger,
+            capacity=max(self.settings.queue, self.settings.limits.max_queries),
+            on_batch=self.metrics.batch.observe,
+        )
+        generation = Generation(
+            manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
+        )
+        try:
+            await self._try_out(generation)
+        except BaseException:
+            await engine.close()
+            raise
+        return generation
+
+    async def _try_out(self, generation: Generation) -> None:
+        """Search for the first passage's own words: ready means that a real query was answered."""
+        words = generation.passages.contents(0)[:200]
+        hits = await generation.batcher.submit(words, 1)
+        for hit in hits:
+            generation.passages.document(hit.row)
+
+    async def _search(self, generation: Generation, request: Retrieval) -> list[list[Hit]]:
+        cache, batcher = generation.cache, generation.batcher
+        if cache.missing(request.queries, request.topk) > batcher.room():
+            raise batcher.overloaded()
+        answers = [cache.ask(query, request.topk) for query in request.queries]
+        if all(answer.done() for answer in answers):
+            return [answer.result() for answer in answers]
+        return await asyncio.gather(*map(asyncio.shield, answers))
+
+    def _rows(self, generation: Generation, hits: list[Hit], max_tokens: int | None) -> list[Row]:
+        rows = [Row(shown(generation.passages.line(hit.row)), hit.score) for hit in hits]
+        return self._cap.cut(rows, max_tokens) if self._cap and max_tokens is not None else rows

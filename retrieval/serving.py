@@ -1,0 +1,98 @@
+"""Runs the server: binds, answers until SIGTERM, drains, ends. SIGHUP opens the index folder again."""
+
+import asyncio
+import signal
+import sys
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from retrieval.metrics import Metrics
+from retrieval.server import build_app
+from retrieval.service import Service, Settings
+from scope_selfplay.errors import ConfigError, ScopeError
+from scope_selfplay.schemas import Value
+
+
+class Address(Value):
+    host: str = "127.0.0.1"
+    port: int = 8000
+    drain_seconds: float = 0.0
+    """Seconds between SIGTERM (readyz turns 503) and the closing of the port; a few on Kubernetes, where
+    traffic still arrives until the endpoint is removed everywhere.
+    """
+
+
+async def serve(settings: Settings, address: Address, token: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests that arrived before are answered.
+
+    Raises RecordError or SearchError when the index cannot be opened, ConfigError when the port is taken.
+    """
+    service = Service(settings, Metrics())
+    # The index opens before the port, so that its errors reach the caller instead of a log.
+    await service.load()
+    server = _Server(_config(build_app(service, token), address), service, address.drain_seconds)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    print(
+        f"serving {service.manifest.identity} on http://{address.host}:{address.port}",
+        file=sys.stderr,
+        flush=True,
+    )
+    try:
+        await server.serve()
+    except SystemExit:
+        raise ConfigError(
+            f"{address.host}:{address.port} cannot be bound; is another server there?"
+        ) from None
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        await service.close()
+
+
+def _config(app: Starlette, address: Address) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        backlog=4096,
+    )
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain_seconds = drain_seconds
+        self._loop = asyncio.get_running_loop()
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.draining:
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._stop)
+
+    def reload(self) -> None:
+        task = asyncio.create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        try:
+            await self._service.load()
+        except ScopeError as error:
+            self._service.metrics.reloads.labels("failed").inc()
+            print(f"retriever: still serving the index before: {error}", file=sys.stderr, flush=True)
+            return
+        self._service.metrics.reloads.labels("done").inc()
+        print(f"retriever: now serving {self._service.manifest.identity}", file=sys.stderr, flush=True)
+
+    def _stop(self) -> None:
+        self.should_exit = True

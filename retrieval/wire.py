@@ -1,0 +1,130 @@
+"""Requests and responses of `POST /retrieve`, the wire that the field's trainers share.
+
+One deviation in each direction makes it safe: senseless input is refused with a reason, and rows without
+scores carry both shapes that clients read (`row["contents"]` and `row["document"]["contents"]`).
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from retrieval.strict_json import parse_object
+from scope_selfplay.schemas import Value
+
+
+class Limits(Value):
+    default_topk: int = 3
+    max_topk: int = 100
+    max_queries: int = 4096
+    """Per request. Batch clients post a whole rollout batch at once."""
+    max_query_characters: int = 16_384
+    max_body: int = 8 << 20
+    """Bytes of a request."""
+    max_response: int = 64 << 20
+    """Bytes of a response."""
+
+
+class Retrieval(NamedTuple):
+    """What a client asked for."""
+
+    queries: list[str]
+    topk: int
+    return_scores: bool
+    max_tokens: int | None
+
+
+class WireError(Exception):
+    """A request that is refused, with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Row(NamedTuple):
+    """One passage of a response: its stored JSON object and its score."""
+
+    line: bytes
+    score: float
+
+
+def parse_request(body: bytes, limits: Limits) -> Retrieval:
+    """Raises WireError (400 or 413) that names the field and what was expected."""
+    try:
+        record = parse_object(body)
+    except ValueError as error:
+        raise WireError(400, str(error)) from None
+    return Retrieval(
+        queries=_queries(record, limits),
+        topk=_topk(record.get("topk"), limits),
+        return_scores=_flag(record.get("return_scores")),
+        max_tokens=_max_tokens(record.get("max_tokens")),
+    )
+
+
+def render_response(results: Sequence[Sequence[Row]], *, return_scores: bool, limits: Limits) -> bytes:
+    """The JSON body, spliced from stored lines. Raises WireError (413) beyond the response limit."""
+    row = _scored if return_scores else _unscored
+    lists = [b"[" + b", ".join(map(row, rows)) + b"]" for rows in results]
+    body = b'{"result": [' + b", ".join(lists) + b"]}"
+    if len(body) > limits.max_response:
+        raise WireError(413, f"the response has {len(body):,} bytes: ask for fewer queries or a smaller topk")
+    return body
+
+
+def _scored(row: Row) -> bytes:
+    return b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
+
+
+def _unscored(row: Row) -> bytes:
+    return row.line[:-1] + b', "document": ' + row.line + b"}"
+
+
+def _queries(record: dict[str, Any], limits: Limits) -> list[str]:
+    found = record.get("queries", record.get("query"))
+    if found is None:
+        raise WireError(400, "neither 'queries' nor 'query' in the request")
+    queries = [found] if isinstance(found, str) else found
+    if not isinstance(queries, list):
+        raise WireError(400, f"'queries' is a {type(found).__name__}, expected strings")
+    if len(queries) > limits.max_queries:
+        raise WireError(413, f"{len(queries):,} queries, at most {limits.max_queries:,} fit into a request")
+    for place, query in enumerate(queries):
+        if not isinstance(query, str):
+            raise WireError(400, f"query {place} is a {type(query).__name__}, expected a string")
+        if not query.strip():
+            raise WireError(400, f"query {place} is empty")
+        if len(query) > limits.max_query_characters:
+            allowed = limits.max_query_characters
+            raise WireError(
+                413, f"query {place} has {len(query):,} characters, at most {allowed:,} are searched"
+            )
+        # A lone surrogate can be written in JSON but not be encoded.
+        if not query.isascii() and any("\ud800" <= character <= "\udfff" for character in query):
+            raise WireError(400, f"query {place} holds half of a surrogate pair")
+    return queries
+
+
+def _topk(value: object, limits: Limits) -> int:
+    if value is None:
+        return limits.default_topk
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.max_topk:
+        raise WireError(
+            400, f"topk is {str(value)[:40]}, expected a whole number from 1 to {limits.max_topk}"
+        )
+    return value
+
+
+def _flag(value: object) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise WireError(400, f"return_scores is {str(value)[:40]}, expected true or false")
+    return value
+
+
+def _max_tokens(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise WireError(400, f"max_tokens is {str(value)[:40]}, expected a whole number of at least 1")
+    return value

@@ -1,0 +1,188 @@
+"""Engines: where batches are searched. In a thread of this process, or in worker processes that may die.
+
+Worker processes keep the event loop free, use one core each, and a crash inside a native library costs one
+batch's retry instead of the server. Every worker maps the same index files, so they share its memory.
+"""
+
+import asyncio
+import json
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval.hits import Hit, Index
+from scope_selfplay.errors import ScopeError, SearchError
+
+START_SECONDS = 600.0
+BATCH_SECONDS = 60.0
+LENGTH = struct.Struct(">I")
+
+
+class ThreadEngine:
+    """Searches in one thread of this process: BM25, small indexes, and a GPU index, which allows no second
+    one.
+    """
+
+    slots = 1
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._turn = asyncio.Lock()
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(self._index.search, queries, topk)
+            except ScopeError:
+                raise
+            except Exception as error:  # the wall to the index libraries
+                raise SearchError(f"search failed: {type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        return
+
+
+class WorkerEngine:
+    """`count` processes that each search one batch at a time; a dead one is replaced, its batch tried once
+    more.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.slots = count
+        self.restarts = 0
+        self._folder = folder
+        self._idle: asyncio.Queue[Worker] = asyncio.Queue()
+        self._workers: set[Worker] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Raises SearchError with the worker's own words when one cannot open the index."""
+        for worker in await asyncio.gather(*(Worker.start(self._folder) for _ in range(self.slots))):
+            self._add(worker)
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        for _ in range(2):
+            worker = await self._living_worker()
+            try:
+                answers = await worker.search(queries, topk)
+            except WorkerDied:
+                self._replace(worker)
+                continue
+            except BaseException:
+                # Cancelled in the middle: its next answer would belong to this batch.
+                self._replace(worker)
+                raise
+            self._idle.put_nowait(worker)
+            return answers
+        raise SearchError("two search workers died over the same batch")
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._replacing:
+            task.cancel()
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+
+    @property
+    def alive(self) -> int:
+        return len(self._workers)
+
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
+    async def _living_worker(self) -> "Worker":
+        while True:
+            worker = await self._idle.get()
+            if worker.is_alive:
+                return worker
+            self._replace(worker)
+
+    def _add(self, worker: "Worker") -> None:
+        self._workers.add(worker)
+        self._idle.put_nowait(worker)
+
+    def _replace(self, worker: "Worker") -> None:
+        self._workers.discard(worker)
+        self.restarts += 1
+        task = asyncio.create_task(self._restart(worker))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _restart(self, worker: "Worker") -> None:
+        await worker.close()
+        pause = 0.5
+        while not self._closed:
+            try:
+                self._add(await Worker.start(self._folder))
+                return
+            except SearchError as error:
+                print(f"retriever: a worker did not start: {error}", file=sys.stderr)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 30.0)
+
+
+class WorkerDied(Exception):
+    pass
+
+
+class Worker:
+    """One process that runs `retrieval.worker` and speaks length-prefixed JSON over its stdin and stdout."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @classmethod
+    async def start(cls, folder: Path) -> "Worker":
+        environment = dict(os.environ, OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "retrieval.worker", str(folder)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        worker = cls(process)
+        try:
+            hello = await asyncio.wait_for(worker._read(), START_SECONDS)
+        except (WorkerDied, TimeoutError):
+            await worker.close()
+            raise SearchError(f"a search worker for {folder} stopped while it started") from None
+        if "error" in hello:
+            await worker.close()
+            raise SearchError(hello["error"])
+        return worker
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """Raises WorkerDied when the process is gone or too slow, SearchError when it says no."""
+        message = json.dumps({"queries": list(queries), "topk": topk}).encode()
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(LENGTH.pack(len(message)) + message)
+            await self._process.stdin.drain()
+            answer = await asyncio.wait_for(self._read(), BATCH_SECONDS)
+        except (OSError, TimeoutError) as error:
+            raise WorkerDied from error
+        if "error" in answer:
+            raise SearchError(answer["error"])
+        return [[Hit(row, score) for row, score in hits] for hits in answer["hits"]]
+
+    async def close(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        try:
+            (length,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
+            answer: dict[str, Any] = json.loads(await self._process.stdout.readexactly(length))
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise WorkerDied from error
+        return answer

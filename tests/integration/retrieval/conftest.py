@@ -1,0 +1,89 @@
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from retrieval.build import build_bm25
+from retrieval.metrics import Metrics
+from retrieval.server import build_app
+from retrieval.service import Service, Settings
+from scope_selfplay.schemas import Document
+
+Running = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real passages and questions, which stay outside the repository."""
+    root = Path(os.environ.get("SCOPE_SHARED", Path(__file__).parents[4] / "shared"))
+    if not (root / "data" / "passages.jsonl").is_file():
+        pytest.skip("the shared folder with real passages is absent (SCOPE_SHARED names it)")
+    return root / "data"
+
+
+@pytest.fixture(scope="session")
+def towns() -> list[Document]:
+    """500 towns, each found by its own number word."""
+    return [
+        Document(
+            id=f"t{n}", title=f"Town {n}", text=f'The ""harbour"" of town{n} has {n} piers. Fish, wool, salt.'
+        )
+        for n in range(500)
+    ]
+
+
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory: pytest.TempPathFactory, towns: list[Document]) -> Path:
+    folder = tmp_path_factory.mktemp("towns")
+    build_bm25(towns, folder)
+    return folder
+
+
+@asynccontextmanager
+async def serve_app(app: Starlette) -> AsyncIterator[str]:
+    """Any application on a free loopback port, for as long as the block lasts."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+        task = asyncio.create_task(server._serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@asynccontextmanager
+async def serve_folder(
+    folder: Path, *, token: str | None = None, service: Service | None = None, **settings: object
+) -> AsyncIterator[str]:
+    service = service or Service(
+        Settings.model_validate({"folder": folder, "workers": 0, **settings}), Metrics()
+    )
+    await service.load()
+    try:
+        async with serve_app(build_app(service, token)) as url:
+            yield url
+    finally:
+        await service.close()
+
+
+@pytest.fixture
+def running() -> Running:
+    return serve_folder
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session

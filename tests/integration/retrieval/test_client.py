@@ -1,0 +1,264 @@
+"""The client against our server and against servers that misbehave in every way we know."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from retrieval.client import HttpSearcher, Patience, checked_url
+from retrieval.in_process import bm25_searcher
+from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
+from scope_selfplay.schemas import Document
+
+from .conftest import Running, serve_app
+
+pytestmark = pytest.mark.integration
+
+HASTY = Patience(deadline=3.0, attempt=0.3, attempts=4, first_pause=0.01, longest_pause=0.05)
+GOOD = {"result": [[{"document": {"id": "a", "contents": '"T"\ntext'}, "score": 1.5}]]}
+
+
+async def test_http_and_in_process_give_the_same_passages(
+    running: Running, index_folder: Path, towns: list[Document]
+) -> None:
+    local = bm25_searcher(towns)
+    async with running(index_folder) as url, HttpSearcher(url) as remote:
+        for query in ("Town 7", "town123 piers", "zyzzyva", "harbour"):
+            assert await remote.search(query, 3) == await local.search(query, 3)
+
+
+async def test_the_handshake_refuses_another_index(running: Running, index_folder: Path) -> None:
+    async with running(index_folder) as url:
+        async with HttpSearcher(url) as searcher:
+            identity = searcher.identity
+        async with HttpSearcher(url, expected_identity=identity):
+            pass
+        with pytest.raises(RunMismatchError, match="this run was made with other"):
+            async with HttpSearcher(url, expected_identity="other"):
+                pass
+
+
+async def test_the_token_is_sent_and_a_missing_one_is_refused_at_once(
+    running: Running, index_folder: Path
+) -> None:
+    async with running(index_folder, token="secret") as url:
+        async with HttpSearcher(url, token="secret") as searcher:
+            assert await searcher.search("town7", 1)
+        with pytest.raises(SearchError, match="401"):
+            async with HttpSearcher(url):
+                pass
+
+
+class Peer:
+    """A server whose /retrieve answers are scripted; the last one repeats."""
+
+    def __init__(self, *answers: Callable[[], Awaitable[Response]], info: object = None) -> None:
+        self.calls = 0
+        self.times: list[float] = []
+        self._answers = answers
+        self._info = {"identity": "x"} if info is None else info
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[Route("/info", self.info), Route("/retrieve", self.retrieve, methods=["POST"])]
+        )
+
+    async def info(self, request: Request) -> Response:
+        return Response(json.dumps(self._info), media_type="application/json")
+
+    async def retrieve(self, request: Request) -> Response:
+        self.calls += 1
+        self.times.append(asyncio.get_running_loop().time())
+        return await self._answers[min(self.calls, len(self._answers)) - 1]()
+
+
+def gives(body: object, status: int = 200, **headers: str) -> Callable[[], Awaitable[Response]]:
+    async def answer() -> Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return Response(
+            data, status, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
+
+    return answer
+
+
+async def hangs() -> Response:
+    await asyncio.sleep(2)
+    return Response(b"{}")
+
+
+async def drips() -> Response:
+    async def parts() -> object:
+        for _ in range(100):
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    return StreamingResponse(parts())  # type: ignore[arg-type]
+
+
+async def half_a_body() -> Response:
+    return Response(b'{"result": [[', headers={"Content-Length": "13"})
+
+
+async def redirects() -> Response:
+    return RedirectResponse("http://127.0.0.1:9/retrieve", 307)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        gives({"error": "x"}, 500),
+        gives({}, 503),
+        gives({}, 429),
+        half_a_body,
+        hangs,
+        drips,
+        gives(b"\0garbage"),
+    ],
+)
+async def test_a_passing_fault_is_retried_and_nothing_is_lost(
+    fault: Callable[[], Awaitable[Response]],
+) -> None:
+    peer = Peer(fault, fault, gives(GOOD))
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        (passage,) = await searcher.search("q", 3)
+    assert (passage.id, passage.title, passage.text, passage.score) == ("a", "T", "text", 1.5)
+    assert peer.calls == 3
+
+
+@pytest.mark.parametrize("fault", [gives({}, 500), half_a_body, hangs])
+async def test_a_lasting_fault_is_a_search_error_after_bounded_attempts(
+    fault: Callable[[], Awaitable[Response]],
+) -> None:
+    peer = Peer(fault)
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        with pytest.raises(SearchError, match="gave up after 4 attempts"):
+            await searcher.search("q", 3)
+    assert peer.calls == 4
+
+
+async def test_retry_after_is_honoured() -> None:
+    peer = Peer(gives({}, 429, Retry_After="1"), gives(GOOD))
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        await searcher.search("q", 3)
+    assert peer.times[1] - peer.times[0] >= 0.95
+
+
+async def test_a_retry_after_beyond_the_deadline_ends_the_search_at_once() -> None:
+    peer = Peer(gives({}, 429, Retry_After="3600"))
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        with pytest.raises(SearchError, match="gave up after 1 attempts"):
+            await asyncio.wait_for(searcher.search("q", 3), 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"result": []},
+        {"result": [[], []]},
+        {"result": [[{"document": {"id": "a"}, "score": 1}]]},
+        {"result": [[{"document": {"id": "a", "contents": 7}, "score": 1}]]},
+        {"result": [[{"document": {"id": "a", "contents": "x"}, "score": "high"}]]},
+        {"result": [GOOD["result"][0] * 4]},
+    ],
+)
+async def test_a_response_of_another_shape_is_an_error_and_never_empty(body: object) -> None:
+    peer = Peer(gives(body))
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        with pytest.raises(SearchError):
+            await searcher.search("q", 3)
+    assert peer.calls == 1
+
+
+async def test_redirects_are_not_followed() -> None:
+    async with serve_app(Peer(redirects).app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        with pytest.raises(SearchError, match="status 307"):
+            await searcher.search("q", 3)
+
+
+async def test_a_huge_response_is_cut_off() -> None:
+    patience = HASTY.model_copy(update={"max_response": 1000})
+    async with (
+        serve_app(Peer(gives(b" " * 5000)).app()) as url,
+        HttpSearcher(url, patience=patience) as searcher,
+    ):
+        with pytest.raises(SearchError, match="more than 1,000 bytes"):
+            await searcher.search("q", 3)
+
+
+async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
+    peer = Peer(gives(GOOD, X_Scope_Index="another"))
+    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+        with pytest.raises(RunMismatchError, match="now serves another"):
+            await searcher.search("q", 3)
+
+
+async def test_a_server_that_is_no_retriever_is_refused_at_the_handshake() -> None:
+    async with serve_app(Peer(gives(GOOD), info={"hello": 1}).app()) as url:
+        with pytest.raises(RunMismatchError, match="names no index"):
+            async with HttpSearcher(url, patience=HASTY):
+                pass
+
+
+async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
+    running: Running, index_folder: Path
+) -> None:
+    patience = Patience(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
+    async with running(index_folder) as url:
+        searcher = HttpSearcher(url, patience=patience, jitter=random.Random(3))
+        await searcher.__aenter__()
+    searches = [asyncio.create_task(searcher.search(f"town{n}", 1)) for n in range(30)]
+    await asyncio.sleep(1.0)
+    assert not any(search.done() for search in searches)
+    port = int(url.rsplit(":", 1)[1])
+    from retrieval.metrics import Metrics
+    from retrieval.server import build_app
+    from retrieval.service import Service, Settings
+    from retrieval.serving import Address, _config, _Server
+
+    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    await service.load()
+    server = _Server(_config(build_app(service), Address(port=port)), service, 0.0)
+    serving = asyncio.create_task(server._serve())
+    found = await asyncio.gather(*searches)
+    assert [passages[0].id for passages in found] == [f"t{n}" for n in range(30)]
+    await searcher.__aexit__(None, None, None)
+    server.should_exit = True
+    await serving
+    await service.close()
+    print("searches during an outage: 30 injected, 30 answered, 0 empty")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1/x",
+        "http://example.org",
+        "http://user:password@127.0.0.1",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1/?x=1",
+        "file:///etc/passwd",
+        "http://[::1",
+        "",
+    ],
+)
+def test_urls_outside_the_allow_list_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="retriever URL"):
+        checked_url(url, {"127.0.0.1"})
+
+
+def test_link_local_addresses_are_refused_even_when_listed() -> None:
+    with pytest.raises(ConfigError, match="link-local"):
+        checked_url("http://169.254.169.254/", {"169.254.169.254"})
+
+
+def test_the_field_s_full_endpoint_url_is_accepted() -> None:
+    assert checked_url("http://127.0.0.1:8000/retrieve", {"127.0.0.1"}) == "http://127.0.0.1:8000"

@@ -1,0 +1,271 @@
+"""The server over real HTTP: the field's clients, the peer's bugs, bad input, limits, reload."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from retrieval.batching import Engine
+from retrieval.build import build_bm25
+from retrieval.hits import Hit
+from retrieval.metrics import Metrics
+from retrieval.service import Service, Settings
+from scope_selfplay.schemas import Document
+
+from .conftest import Running
+
+pytestmark = pytest.mark.integration
+
+
+async def post(
+    http: aiohttp.ClientSession, url: str, body: object, **kwargs: Any
+) -> tuple[int, dict[str, Any]]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with http.post(url + "/retrieve", data=data, **kwargs) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+async def test_unscored_results_are_rows_for_any_number_of_queries(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, queries: int
+) -> None:
+    """The peer: 500 for one and three queries, silently wrong rows for two."""
+    async with running(index_folder) as url:
+        body = {"queries": [f"town{n}" for n in range(queries)], "topk": 3, "return_scores": False}
+        status, answer = await post(http, url, body)
+        assert status == 200
+        assert [rows[0]["id"] for rows in answer["result"]] == [f"t{n}" for n in range(queries)]
+        assert all(
+            row["contents"] == row["document"]["contents"] for rows in answer["result"] for row in rows
+        )
+
+
+async def test_a_topk_beyond_the_corpus_gives_each_passage_once(
+    running: Running, tmp_path: Path, http: aiohttp.ClientSession, towns: list[Document]
+) -> None:
+    """The peer repeats the last passage with a score of -3.4e38."""
+    build_bm25(towns[:5], tmp_path)
+    async with running(tmp_path) as url:
+        _, answer = await post(http, url, {"queries": ["harbour"], "topk": 100, "return_scores": True})
+    (rows,) = answer["result"]
+    assert sorted(row["document"]["id"] for row in rows) == ["t0", "t1", "t2", "t3", "t4"]
+    assert all(0 < row["score"] < 100 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"queries": ["x"], "topk": -1}, 400),
+        ({"queries": ["x"], "topk": 0}, 400),
+        ({"queries": ["x"], "topk": 10**9}, 400),
+        ({"queries": [""]}, 400),
+        ({"queries": ["x" * 10_000_000]}, 413),
+        (b"{broken", 400),
+        (b'{"query": "\xff\xfe"}', 400),
+        ({"queries": ["x"], "max_tokens": 10}, 400),
+    ],
+)
+async def test_bad_input_is_refused_and_the_server_lives_on(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, body: object, status: int
+) -> None:
+    async with running(index_folder) as url:
+        answered, answer = await post(http, url, body)
+        assert answered == status
+        assert answer["error"]
+        assert (await post(http, url, {"query": "town7"}))[0] == 200
+
+
+async def test_a_body_without_a_length_is_cut_off_at_the_limit(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async def endless() -> Any:
+        for _ in range(200):
+            yield b"x" * 100_000
+
+    async with running(index_folder) as url:
+        try:
+            async with http.post(url + "/retrieve", data=endless()) as response:
+                assert response.status == 413
+        except aiohttp.ClientError:
+            pass  # the server may close before the client has finished sending
+        assert (await post(http, url, {"query": "town7"}))[0] == 200
+
+
+async def test_doubled_quotes_are_shown_once(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async with running(index_folder) as url:
+        _, answer = await post(http, url, {"query": "town7", "topk": 1})
+    assert '"Town 7"\nThe "harbour" of' in answer["result"][0][0]["contents"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/health", "/readyz"])
+async def test_probes_answer(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, path: str
+) -> None:
+    async with running(index_folder) as url, http.get(url + path) as response:
+        assert response.status == 200
+
+
+async def test_a_draining_server_still_answers_but_is_not_ready(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    async with running(index_folder, service=service) as url:
+        service.draining = True
+        async with http.get(url + "/readyz") as response:
+            assert response.status == 503
+        assert (await post(http, url, {"query": "town7"}))[0] == 200
+
+
+async def test_info_names_index_corpus_and_encoder(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async with running(index_folder) as url, http.get(url + "/info") as response:
+        info = await response.json()
+    assert {"identity", "index_hash", "corpus_hash", "encoder_hash", "rows", "bytes"} <= info.keys()
+    assert info["rows"] == 500
+
+
+async def test_metrics_count_requests_and_where_answers_came_from(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async with running(index_folder) as url:
+        await post(http, url, {"queries": ["town1", "town1", "town2"]})
+        await post(http, url, {"queries": ["town1"]})
+        await post(http, url, {"queries": [""]})
+        async with http.get(url + "/metrics") as response:
+            lines = set((await response.text()).splitlines())
+    assert {
+        'scope_retriever_queries_total{answer="remembered"} 1.0',
+        'scope_retriever_queries_total{answer="joined"} 1.0',
+        'scope_retriever_queries_total{answer="searched"} 2.0',
+        'scope_retriever_requests_total{status="200"} 2.0',
+        'scope_retriever_requests_total{status="400"} 1.0',
+        "scope_retriever_ready 1.0",
+    } <= lines
+
+
+async def test_a_token_guards_everything_but_probes_and_metrics(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async with running(index_folder, token="secret") as url:
+        assert (await post(http, url, {"query": "town7"}))[0] == 401
+        wrong = {"Authorization": "Bearer Secret"}
+        assert (await post(http, url, {"query": "town7"}, headers=wrong))[0] == 401
+        right = {"Authorization": "Bearer secret"}
+        assert (await post(http, url, {"query": "town7"}, headers=right))[0] == 200
+        for path, status in (("/info", 401), ("/readyz", 200), ("/metrics", 200)):
+            async with http.get(url + path) as response:
+                assert response.status == status
+
+
+class Slow:
+    """Searches only when it is let go."""
+
+    slots = 1
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        await self.go.wait()
+        return [[Hit(int(query), 1.0)] for query in queries]
+
+    async def close(self) -> None:
+        return
+
+
+class SlowService(Service):
+    """The service as it is, with an engine that holds its batches."""
+
+    engine: Engine
+
+    async def load(self) -> None:
+        await super().load()
+        assert self._generation is not None
+        self._generation.batcher._engine = self.engine
+
+
+async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    limits = {"max_queries": 4}
+    settings = Settings.model_validate({"folder": index_folder, "workers": 0, "queue": 4, "limits": limits})
+    service = SlowService(settings, Metrics())
+    service.engine = Slow()
+    async with running(index_folder, service=service) as url:
+
+        async def ask(number: int) -> tuple[int, str | None, Any]:
+            async with http.post(url + "/retrieve", json={"query": str(number), "topk": 1}) as response:
+                return response.status, response.headers.get("Retry-After"), await response.json()
+
+        asked = [asyncio.create_task(ask(number)) for number in range(20)]
+        while sum(task.done() for task in asked) < 15:
+            await asyncio.sleep(0.01)
+        service.engine.go.set()
+        answers = await asyncio.gather(*asked)
+    refused = [answer for answer in answers if answer[0] == 429]
+    assert len(refused) == 15
+    assert all(int(after or 0) >= 1 for _, after, _ in refused)
+    for number, (status, _, answer) in enumerate(answers):
+        assert status in (200, 429)
+        if status == 200:
+            assert answer["result"][0][0]["id"] == f"t{number}"
+
+
+async def test_a_search_without_end_is_answered_504(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    service = SlowService(Settings(folder=index_folder, workers=0, deadline=0.05), Metrics())
+    engine = Slow()
+    service.engine = engine
+    async with running(index_folder, service=service) as url:
+        assert (await post(http, url, {"query": "1"}))[0] == 504
+        engine.go.set()
+
+
+async def test_a_reload_switches_the_index_while_requests_are_answered(
+    running: Running, tmp_path: Path, http: aiohttp.ClientSession, towns: list[Document]
+) -> None:
+    old, new, current = tmp_path / "old", tmp_path / "new", tmp_path / "current"
+    build_bm25(towns, old)
+    build_bm25([town.model_copy(update={"id": f"new-{town.id}"}) for town in towns], new)
+    current.symlink_to(old)
+    statuses: list[int] = []
+    async with running(current, token="secret") as url:
+        headers = {"Authorization": "Bearer secret"}
+
+        async def ask_on() -> None:
+            for number in range(150):
+                status, answer = await post(http, url, {"query": f"town{number}", "topk": 1}, headers=headers)
+                statuses.append(status)
+                assert answer["result"][0][0]["id"] in (f"t{number}", f"new-t{number}")
+
+        asking = [asyncio.create_task(ask_on()) for _ in range(4)]
+        await asyncio.sleep(0.02)
+        current.unlink()
+        current.symlink_to(new)
+        async with http.post(url + "/reload", headers=headers) as response:
+            assert response.status == 200
+        await asyncio.gather(*asking)
+        _, answer = await post(http, url, {"query": "town3", "topk": 1}, headers=headers)
+        assert answer["result"][0][0]["id"] == "new-t3"
+        # A new file under the old name: writing into a mapped one would crash whoever reads it.
+        (new / "indices.csc.index.npy").unlink()
+        (new / "indices.csc.index.npy").write_bytes(b"damaged")
+        async with http.post(url + "/reload", headers=headers) as response:
+            assert response.status == 503
+        assert (await post(http, url, {"query": "town3"}, headers=headers))[0] == 200
+    assert set(statuses) == {200}
+
+
+async def test_reloading_over_http_needs_a_token(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    async with running(index_folder) as url, http.post(url + "/reload") as response:
+        assert response.status == 403

@@ -1,0 +1,119 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from retrieval.batching import Batcher, Overloaded
+from retrieval.hits import Hit
+from scope_selfplay.errors import SearchError
+
+
+class Engine:
+    """Answers a query with its own length as the row; every batch waits until the test lets it go."""
+
+    def __init__(self, slots: int = 1, seconds: float | None = 0.0) -> None:
+        self.slots = slots
+        self.batches: list[list[str]] = []
+        self.topks: list[int] = []
+        self.go = asyncio.Event()
+        self._seconds = seconds
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        self.batches.append(list(queries))
+        self.topks.append(topk)
+        await (self.go.wait() if self._seconds is None else asyncio.sleep(self._seconds))
+        if "poison" in queries:
+            raise SearchError("no")
+        return [[Hit(len(query), 1.0)] for query in queries]
+
+    async def close(self) -> None:
+        return
+
+
+async def test_a_lone_query_is_searched_at_once() -> None:
+    engine = Engine()
+    batcher = Batcher(engine, linger=10.0)
+    assert await asyncio.wait_for(batcher.submit("abc", 1), 1) == [Hit(3, 1.0)]
+
+
+async def test_what_arrives_while_the_engine_is_busy_becomes_one_batch_of_at_most_max_batch() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, max_batch=4, linger=0.0)
+    answers = [batcher.submit("x" * length, 1) for length in range(1, 11)]
+    await asyncio.sleep(0)
+    engine.go.set()
+    assert [hits[0].row for hits in await asyncio.gather(*answers)] == list(range(1, 11))
+    assert list(map(len, engine.batches)) == [1, 4, 4, 1]
+
+
+async def test_after_a_batch_of_several_the_next_one_waits_for_as_many_or_for_the_linger() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, linger=0.05)
+    first = [batcher.submit(str(place), 1) for place in range(5)]
+    await asyncio.sleep(0)
+    engine.go.set()
+    await asyncio.gather(*first)
+    second = [batcher.submit(f"again {place}", 1) for place in range(3)]
+    assert len(engine.batches) == 2
+    await asyncio.gather(*second)
+    assert list(map(len, engine.batches)) == [1, 4, 3]
+
+
+async def test_queries_of_different_topk_are_never_searched_together() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, linger=0.0)
+    answers = [batcher.submit(f"q{place}", 1 + place % 2) for place in range(6)]
+    await asyncio.sleep(0)
+    engine.go.set()
+    await asyncio.gather(*answers)
+    assert engine.batches == [["q0"], ["q1", "q3", "q5"], ["q2", "q4"]]
+    assert engine.topks == [1, 2, 1]
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, capacity=3)
+    answers = [batcher.submit(str(place), 1) for place in range(3)]
+    await asyncio.sleep(0)
+    answers.append(batcher.submit("fills the place of the one that runs", 1))
+    with pytest.raises(Overloaded) as refused:
+        batcher.submit("one too many", 1)
+    assert refused.value.retry_after >= 0.1
+    engine.go.set()
+    await asyncio.gather(*answers)
+    assert await batcher.submit("room again", 1)
+
+
+async def test_a_failing_batch_fails_its_own_queries_only() -> None:
+    batcher = Batcher(Engine())
+    with pytest.raises(SearchError):
+        await batcher.submit("poison", 1)
+    assert await batcher.submit("fine", 1) == [Hit(4, 1.0)]
+
+
+async def test_queries_that_nobody_awaits_any_more_are_not_searched() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, linger=0.0)
+    first, gone, last = (batcher.submit(query, 1) for query in ("first", "gone", "last"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    engine.go.set()
+    await asyncio.gather(first, last)
+    assert engine.batches == [["first"], ["last"]]
+
+
+async def test_two_slots_work_at_the_same_time() -> None:
+    engine = Engine(slots=2, seconds=None)
+    batcher = Batcher(engine, linger=0.0)
+    answers = [batcher.submit("a", 1), batcher.submit("b", 1)]
+    await asyncio.sleep(0)
+    assert engine.batches == [["a"], ["b"]]
+    engine.go.set()
+    await asyncio.gather(*answers)
+
+
+async def test_draining_waits_for_everything_that_was_accepted() -> None:
+    batcher = Batcher(Engine(seconds=0.01), max_batch=1)
+    answers = [batcher.submit(str(place), 1) for place in range(5)]
+    await batcher.drain()
+    assert all(answer.done() for answer in answers)

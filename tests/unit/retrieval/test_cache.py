@@ -1,0 +1,86 @@
+import asyncio
+
+import pytest
+
+from retrieval.cache import AnswerCache
+from retrieval.hits import Hit
+from scope_selfplay.errors import SearchError
+
+Answer = asyncio.Future[list[Hit]]
+
+
+class Searches:
+    """Counts the searches and leaves their answers to the test."""
+
+    def __init__(self) -> None:
+        self.pending: dict[tuple[str, int], Answer] = {}
+        self.count = 0
+
+    def __call__(self, query: str, topk: int) -> Answer:
+        self.count += 1
+        self.pending[query, topk] = asyncio.get_running_loop().create_future()
+        return self.pending[query, topk]
+
+
+async def settle() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_equal_queries_in_flight_share_one_search() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    answers = [cache.ask("same", 3) for _ in range(8)]
+    searches.pending["same", 3].set_result([Hit(1, 0.5)])
+    assert await asyncio.gather(*answers) == [[Hit(1, 0.5)]] * 8
+    assert (searches.count, cache.counts) == (1, (0, 7, 1))
+
+
+async def test_a_remembered_answer_needs_no_search_but_another_topk_does() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    cache.ask("q", 3)
+    searches.pending["q", 3].set_result([])
+    await settle()
+    assert cache.ask("q", 3).done()
+    assert not cache.ask("q", 4).done()
+    assert cache.missing(["q", "q", "new", "new"], 3) == 1
+
+
+async def test_the_answer_used_longest_ago_is_forgotten_first() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 2)
+    for query in ("a", "b", "a", "c"):
+        if not (answer := cache.ask(query, 1)).done():
+            searches.pending[query, 1].set_result([])
+            await answer
+            await settle()
+    assert cache.missing(["a", "c"], 1) == 0
+    assert cache.missing(["b"], 1) == 1
+
+
+async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    answers = [asyncio.shield(cache.ask("q", 3)) for _ in range(2)]
+    searches.pending["q", 3].set_exception(SearchError("down"))
+    assert [type(error) for error in await asyncio.gather(*answers, return_exceptions=True)] == [
+        SearchError
+    ] * 2
+    assert cache.missing(["q"], 3) == 1
+
+
+async def test_a_caller_that_leaves_does_not_take_the_answer_from_the_others() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+
+    async def wait() -> list[Hit]:
+        return await asyncio.shield(cache.ask("q", 3))
+
+    leaving, staying = asyncio.create_task(wait()), asyncio.create_task(wait())
+    await settle()
+    leaving.cancel()
+    await settle()
+    searches.pending["q", 3].set_result([Hit(2, 1.0)])
+    assert await staying == [Hit(2, 1.0)]
+    with pytest.raises(asyncio.CancelledError):
+        await leaving

@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from retrieval.passages import passage_line
+from retrieval.token_cap import TokenCap
+from retrieval.wire import Row
+from scope_selfplay.errors import CheckpointError
+from scope_selfplay.schemas import Document
+
+
+@pytest.fixture(scope="module")
+def cap(tmp_path_factory: pytest.TempPathFactory) -> TokenCap:
+    """Byte-level BPE with merges, so that a cut text can tokenise differently from its beginning."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: number for number, piece in enumerate([*alphabet, "ab", "abc", "Ġab", "Ġabc"])}
+    merges = [("a", "b"), ("ab", "c"), ("Ġ", "ab"), ("Ġab", "c")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return TokenCap(path.parent)
+
+
+def row(text: str) -> Row:
+    return Row(passage_line(Document(id="x", title="T", text=text)), 1.0)
+
+
+texts = st.text(st.sampled_from(list('abc é日\n"')), max_size=30)
+
+
+@given(st.lists(texts, max_size=4), st.integers(1, 60))
+def test_no_response_is_over_its_cap_and_lower_ranks_are_cut_first(
+    cap: TokenCap, texts: list[str], tokens: int
+) -> None:
+    rows = [row(text) for text in texts]
+    kept = cap.cut(rows, tokens)
+    contents = [json.loads(row.line)["contents"] for row in kept]
+    assert sum(map(cap.count, contents)) <= tokens
+    whole = [json.loads(row.line)["contents"] for row in rows]
+    assert contents[:-1] == whole[: len(contents)][:-1]
+    assert all(text.startswith(part) for part, text in zip(contents, whole, strict=False))
+
+
+def test_what_fits_is_passed_on_byte_for_byte(cap: TokenCap) -> None:
+    rows = [row("abc"), row("ab")]
+    assert cap.cut(rows, 1000) == rows
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"not a tokenizer\.json"):
+        TokenCap(tmp_path)
