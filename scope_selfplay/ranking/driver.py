@@ -7,7 +7,7 @@ calls cancelled.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
@@ -75,7 +75,7 @@ async def play(
     async def judge(wave: list[Match]) -> list[Outcome | None]:
         plan = [orders(match) for match in wave]
         flat = [order for presentations in plan for order in presentations]
-        await desk.ask({names(order): order for order in flat if not _all_equal(names(order))})
+        await desk.ask((names(order), order) for order in flat if not _all_equal(names(order)))
         shown.extend((order, verdict(order)) for order in flat)
         return [_mean([verdict(order) for order in presentations]) for presentations in plan]
 
@@ -101,7 +101,7 @@ async def play_groups(
         return None if places is None else [group[place] for place in places]
 
     async def judge(wave: list[list[int]]) -> list[list[int] | None]:
-        await desk.ask({names(group): group for group in wave if not _all_equal(names(group))})
+        await desk.ask((names(group), group) for group in wave if not _all_equal(names(group)))
         for group in wave:
             shown.extend(_implied(group, verdict(group)))
         return [verdict(group) for group in wave]
@@ -118,9 +118,12 @@ class _Desk(Generic[Question, Answer]):
         self._ask_one = ask_one
         self._waves = 0
 
-    async def ask(self, questions: Mapping[Names, Question]) -> None:
-        """Asks all that have no answer yet, together."""
-        new = {name: question for name, question in questions.items() if name not in self.answers}
+    async def ask(self, questions: Iterable[tuple[Names, Question]]) -> None:
+        """Asks all that have no answer yet, together, and one name once."""
+        new: dict[Names, Question] = {}
+        for name, question in questions:
+            if name not in self.answers:
+                new.setdefault(name, question)
         if not new:
             return
         tasks = [asyncio.ensure_future(self._ask_one(question)) for question in new.values()]

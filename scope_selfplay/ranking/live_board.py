@@ -10,8 +10,7 @@ from scope_selfplay.schemas import Outcome
 class LiveBoard:
     """The running leaderboard of one group, driven by whoever sees rollouts finish and verdicts arrive.
 
-    Ordered by the win rate over each entrant's judged matches, a tie counting half, and one half before the
-    first; ties by arrival. The paper ranks by the mean soft share, which gives the same order.
+    Ordered by the mean soft share of the judged matches, one half before the first one, ties by arrival.
     """
 
     def __init__(self, *, gamma: float = 0.9) -> None:
@@ -28,7 +27,7 @@ class LiveBoard:
         """
         if entrant in self._points:
             raise ValueError(f"entrant {entrant} has joined before")
-        ranked = self._ranked()
+        ranked = [other for other, _ in self.leaderboard()]
         between = ranked[1:-1]
         median = between[(len(between) - 1) // 2 :][:1]
         opponents = [*ranked[:1], *ranked[1:][-1:], *median]
@@ -48,10 +47,15 @@ class LiveBoard:
         """Bradley-Terry log-strengths by number, up to the highest that joined; None: never judged."""
         return bradley_terry(1 + max(self._points, default=-1), self._shares)
 
-    def _ranked(self) -> list[int]:
+    def leaderboard(self) -> list[tuple[int, float | None]]:
+        """Who has joined, best first, with the mean soft share of the judged matches; None without any."""
         # Points are halves, so that equal rates are equal numbers; sums of shares like 0.9 and 0.1 are not.
         rates = {entrant: sum(won) / len(won) if won else 0.5 for entrant, won in self._points.items()}
-        return sorted(rates, key=rates.__getitem__, reverse=True)
+        ranked = sorted(rates, key=rates.__getitem__, reverse=True)
+        low, span = 1.0 - self._gamma, 2.0 * self._gamma - 1.0
+        return [
+            (entrant, low + span * rates[entrant] if self._points[entrant] else None) for entrant in ranked
+        ]
 
 
 def live(arrival: Sequence[int], *, gamma: float = 0.9) -> Topology:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from scope_selfplay.ranking.matches import Ledger, Match, Topology
 from scope_selfplay.ranking.ranks import standing
@@ -83,15 +84,14 @@ class _Table:
 def _pair_up(order: Sequence[int], table: _Table) -> Pairs:
     """Pairs neighbours of the order, best first, and grants the bye of an odd number to one of the lowest.
 
-    Who has met does not meet again, unless only entrants with another record are left; then like still
-    meets like.
+    In this order of importance: equal records meet, nobody meets again, the bye goes to the lowest.
     """
     byes = (
         [entrant for entrant in reversed(order) if not table.had_bye(entrant)] if len(order) % 2 else [None]
     )
     tries = iter(range(_MOST_TRIES))
-    for bye in byes:
-        pairs = _new_pairs([entrant for entrant in order if entrant != bye], table, tries)
+    for like, bye in product((True, False), byes):
+        pairs = _new_pairs([entrant for entrant in order if entrant != bye], table, tries, like=like)
         if pairs is not None:
             break
     else:
@@ -102,18 +102,20 @@ def _pair_up(order: Sequence[int], table: _Table) -> Pairs:
     return pairs
 
 
-def _new_pairs(waiting: list[int], table: _Table, tries: Iterator[int]) -> Pairs | None:
-    """Pairs of entrants that have not met, each with the nearest record there is; None if no such pairing is
-    found.
+def _new_pairs(waiting: list[int], table: _Table, tries: Iterator[int], *, like: bool) -> Pairs | None:
+    """Pairs of entrants that have not met, from the top; None if no such pairing is found.
+
+    Each gets a rival with the nearest record of all that are left (`like`), or of those that it has not met.
     """
     if not waiting:
         return []
     one, *others = waiting
     rivals = [rival for rival in others if not table.have_met(one, rival)]
+    nearest = table.share((others if like or not rivals else rivals)[0])
     for rival in rivals:
-        if table.share(rival) != table.share(rivals[0]) or next(tries, None) is None:
+        if table.share(rival) != nearest or next(tries, None) is None:
             return None
-        rest = _new_pairs([other for other in others if other != rival], table, tries)
+        rest = _new_pairs([other for other in others if other != rival], table, tries, like=like)
         if rest is not None:
             return [(one, rival), *rest]
     return None

@@ -108,7 +108,7 @@ def test_the_mean_rule_misplaces_an_extreme_anchor() -> None:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("tree", TREES)
 def test_the_best_comes_first_in_group_tournaments(tree: Tree, n: int) -> None:
-    # Five entrants make a group of three and a pair with a bye, whose missing point only neutral byes restore.
+    # Five entrants make a group of three and a pair with a bye, whose lost point only neutral byes restore.
     assert share_of_group_tournaments(tree, n, neutral_byes=tree[0] == 4 and n == 5) == 1.0
 
 
