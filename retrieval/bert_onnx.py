@@ -58,11 +58,12 @@ def _config(model: Path) -> dict[str, Any]:
 
 
 def _weights(model: Path) -> Weights:
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
         weights = load_file(model / "model.safetensors")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{model}: model.safetensors cannot be read: {error}") from None
     return {name.removeprefix("bert."): value.astype(np.float32) for name, value in weights.items()}
 

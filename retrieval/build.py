@@ -128,10 +128,7 @@ def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
     """Write the manifest over every file of the folder: the build is finished."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in paths]
-    unfinished = (RECIPE, STORED)
-    files = checksums(
-        folder, (name for name in names if name not in unfinished and not name.endswith(".part"))
-    )
+    files = checksums(folder, (name for name in names if _is_sealed(name)))
     if {PASSAGES, OFFSETS} - files.keys():
         raise RecordError(f"{folder}: {PASSAGES} or {OFFSETS} vanished during the build")
     sealed = manifest.model_copy(
@@ -145,6 +142,11 @@ def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
     )
     write_manifest(folder, sealed)
     return sealed
+
+
+def _is_sealed(name: str) -> bool:
+    """Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash."""
+    return name not in (RECIPE, STORED) and not name.startswith("shards/") and not name.endswith(".part")
 
 
 def _versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.build import Progress, Recipe, begin, seal, silent, store_passages
+from retrieval.build import RECIPE, STORED, Progress, Recipe, begin, seal, silent, store_passages
 from retrieval.encoder import (
     ENCODER,
     FAMILIES,
@@ -29,7 +29,7 @@ from retrieval.encoder import (
 )
 from retrieval.gate import TOPK, Looking, exact, measure, tune
 from retrieval.manifest import GateReport, Kind, Manifest
-from retrieval.passages import Passages, split_contents
+from retrieval.passages import OFFSETS, PASSAGES, Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from retrieval.vectors import (
     FINE,
@@ -44,7 +44,7 @@ from retrieval.vectors import (
     fine_span,
     open_array,
 )
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.schemas import Document, numpy_rng_from
 
 SHARDS = "shards"
@@ -64,6 +64,8 @@ class Plan(NamedTuple):
     keep_shards: bool = False
     questions: Sequence[str] = ()
     """For the gate; without any, spans of sampled passages serve as queries."""
+    encoded: Path | None = None
+    """Folder of a finished build with kept shards; its passages and vectors are taken over."""
 
 
 def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = silent) -> Manifest:
@@ -72,6 +74,8 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
     if (finished := begin(plan.folder, plan.recipe)) is not None:
         return finished
     faiss.omp_set_num_threads(plan.threads)
+    if plan.encoded is not None:
+        take_over(plan.encoded, plan.folder, plan.recipe)
     passages = store_passages(documents, plan.folder, progress)
     encoder = _encoder(plan)
     shards = _encode(passages, encoder, plan, progress)
@@ -94,6 +98,24 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
         corpus_hash=passages.corpus_hash,
     )
     return seal(plan.folder, manifest, time.monotonic() - start)
+
+
+def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
+    """Link the passages, encoder and shards of `encoded` into `folder`.
+
+    Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
+    """
+    before = Recipe.model_validate_json((encoded / RECIPE).read_bytes())
+    if before.model_copy(update={"profile": recipe.profile}) != recipe or not (encoded / SHARDS).is_dir():
+        raise RunMismatchError(f"{encoded}: not the same corpus and encoder, or built without --keep-vectors")
+    if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
+        raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
+    for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):
+        if not (folder / name).exists():
+            if (encoded / name).is_dir():
+                shutil.copytree(encoded / name, folder / name, copy_function=os.link)
+            else:
+                os.link(encoded / name, folder / name)
 
 
 def _encoder(plan: Plan) -> Encoder:

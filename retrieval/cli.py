@@ -47,6 +47,7 @@ def index() -> None:
 @click.option(
     "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
 )
+@click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
 def build(
@@ -63,6 +64,7 @@ def build(
     questions: Path | None,
     threads: int,
     keep_vectors: bool,
+    encoded: Path | None,
     seed: int,
     estimate_only: bool,
 ) -> None:
@@ -94,7 +96,9 @@ def build(
         from retrieval.build_dense import Plan, build_dense
 
         asked = _questions(questions) if questions else ()
-        plan = Plan(folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked)
+        plan = Plan(
+            folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked, encoded=encoded
+        )
         manifest = build_dense(documents, plan, progress)
     else:
         manifest = build_bm25(documents, folder, recipe, progress)

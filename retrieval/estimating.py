@@ -41,7 +41,8 @@ def estimate_build(recipe: Recipe, source: Path, threads: int) -> str:
     minutes = (costs.encode_seconds + costs.index_seconds) / 60
     return (
         f"estimate for profile {name} and about {rows:,} passages: {minutes:,.0f} min "
-        f"({costs.encode_seconds / 60:,.0f} of them encoding), disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
+        f"({costs.encode_seconds / 60:,.0f} of them encoding), "
+        f"disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
         f"memory {costs.build_memory / 1e9:,.1f} GB to build and {costs.serve_memory / 1e9:,.1f} GB to serve"
     )
 

@@ -68,9 +68,10 @@ def _save_weights(path: Path, config: dict[str, Any], draw: np.random.Generator)
         }
 
     weights: dict[str, NDArray[np.float32]] = {}
-    sizes = {"word": config["vocab_size"], "position": 512, "token_type": 2}
-    for name, rows in sizes.items():
-        table = draw.standard_normal((rows, hidden), dtype=np.float32) * np.float32(0.5)
+    # Words outweigh positions, or the mean over a text would hardly depend on what it says.
+    sizes = {"word": (config["vocab_size"], 1.0), "position": (512, 0.1), "token_type": (2, 0.1)}
+    for name, (rows, spread) in sizes.items():
+        table = draw.standard_normal((rows, hidden), dtype=np.float32) * np.float32(spread)
         weights[f"embeddings.{name}_embeddings.weight"] = table
     weights |= norm("embeddings.LayerNorm")
     for layer in range(config["num_hidden_layers"]):
