@@ -41,6 +41,8 @@ class Recipe(Value):
     source_bytes: int
     chunk_tokens: int = 0
     chunk_overlap: int = 0
+    rows: str = ""
+    """FIRST:END for a shard of a larger corpus."""
     encoder: str = ""
     family: str = ""
     backend: str = ""

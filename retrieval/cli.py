@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from retrieval.profiles import ProfileName
 
 if TYPE_CHECKING:
     from retrieval.build import Progress, Recipe
+    from retrieval.server import Retriever
     from scope_selfplay.schemas import Document
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -43,6 +45,7 @@ def index() -> None:
     "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
 )
 @click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
+@click.option("--rows", help="FIRST:END, the rows of SOURCE for one shard; default all.")
 @click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True)
 @click.option(
     "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
@@ -62,6 +65,7 @@ def build(
     chunk_overlap: int,
     tokenizer: Path | None,
     questions: Path | None,
+    rows: str | None,
     threads: int,
     keep_vectors: bool,
     encoded: Path | None,
@@ -86,6 +90,7 @@ def build(
         family=(family or _family(encoder)) if dense else "",
         backend=backend if dense else "",
         seed=seed,
+        rows=rows or "",
     )
     _show_estimate(recipe, source, threads)
     if estimate_only:
@@ -131,7 +136,9 @@ def info(folder: Path) -> None:
 
 
 @click.command("serve-retriever")
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=FOLDER, required=False)
+@click.option("--shard", "shards", multiple=True, help="URL of a shard, in row order, instead of FOLDER.")
+@click.option("--shard-host", "hosts", multiple=True, help="A host that --shard may name besides this one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Search processes.")
@@ -143,19 +150,51 @@ def info(folder: Path) -> None:
 @click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
 @click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
 def serve_retriever(
-    folder: Path, *, host: str, port: int, drain: float, token_env: str | None, **settings: object
+    folder: Path | None,
+    *,
+    shards: tuple[str, ...],
+    hosts: tuple[str, ...],
+    host: str,
+    port: int,
+    drain: float,
+    token_env: str | None,
+    **settings: object,
 ) -> None:
-    """Serve the index of FOLDER over HTTP until SIGTERM; SIGHUP opens the folder again."""
+    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens the folder again."""
     import asyncio
 
-    from retrieval.service import Settings
     from retrieval.serving import Address, serve
+    from scope_selfplay.errors import ConfigError
 
     token = _token(token_env)
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
         click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
     address = Address(host=host, port=port, drain_seconds=drain)
-    asyncio.run(serve(Settings.model_validate({"folder": folder, **settings}), address, token))
+    if bool(shards) == (folder is not None):
+        raise ConfigError("serve-retriever takes either the FOLDER of an index or --shard URLs")
+
+    async def run() -> None:
+        await serve(_retriever(folder, shards, hosts, token, settings), address, token)
+
+    asyncio.run(run())
+
+
+def _retriever(
+    folder: Path | None,
+    shards: tuple[str, ...],
+    hosts: tuple[str, ...],
+    token: str | None,
+    settings: dict[str, object],
+) -> "Retriever":
+    if folder is None:
+        from retrieval.client import LOOPBACK
+        from retrieval.router import Router
+
+        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token)
+    from retrieval.metrics import Metrics
+    from retrieval.service import Service, Settings
+
+    return Service(Settings.model_validate({"folder": folder, **settings}), Metrics())
 
 
 def _family(encoder: str) -> str:
@@ -178,14 +217,26 @@ def _chunked(
 ) -> "Iterable[Document]":
     from retrieval.chunking import chunk_documents, word_spans
 
+    first, end = row_range(recipe.rows)
     if not recipe.chunk_tokens:
-        return documents
+        return islice(documents, first, end)
     spans = word_spans
     if tokenizer is not None:
         from retrieval.token_cap import TokenCap
 
         spans = TokenCap(tokenizer).spans
-    return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
+    chunks = chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
+    return islice(chunks, first, end)
+
+
+def row_range(text: str) -> tuple[int, int | None]:
+    """`FIRST:END` of passages, both optional. Raises ConfigError."""
+    from scope_selfplay.errors import ConfigError
+
+    first, colon, end = text.partition(":")
+    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
+        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
+    return int(first or 0), int(end) if end else None
 
 
 def _questions(path: Path) -> list[str]:

@@ -17,6 +17,8 @@ IVF = "cells.faiss"
 FINE = "fine.npy"
 FINE_RANGE = "fine_range.npy"
 FLAT = "vectors.npy"
+SPARE = 8
+"""Copies of one passage that may tie at the cut."""
 Rows = NDArray[np.int64]
 
 
@@ -44,10 +46,11 @@ class Exhaustive:
         return cls(open_array(folder / FLAT))
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
-        scores, rows = faiss.knn(
-            queries, self._vectors, min(topk, self.size), metric=faiss.METRIC_INNER_PRODUCT
-        )
-        return Nearest(scores, rows)
+        # FAISS picks any of the rows that tie at the cut; a few more let the lowest row win, as it does in shards.
+        wanted = min(topk + SPARE, self.size)
+        scores, rows = faiss.knn(queries, self._vectors, wanted, metric=faiss.METRIC_INNER_PRODUCT)
+        order = np.lexsort((rows, -scores), axis=1)[:, :topk]
+        return Nearest(np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1))
 
 
 class Cells:
