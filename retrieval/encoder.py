@@ -199,18 +199,17 @@ class SentenceTransformersEncoder:
         return np.asarray(vectors, dtype=np.float32)
 
 
-def length_groups(lengths: Sequence[int], waste: float = 0.15, smallest: int = 4) -> Iterator[list[int]]:
+def length_groups(lengths: Sequence[int], waste: float = 0.02) -> Iterator[list[int]]:
     """Places of texts to encode together: sorted by length, a new group where padding would pass `waste`.
 
-    A group has at least `smallest` texts unless none are left: below that the weights are read for too few
-    texts.
+    Padding costs what a token costs, while a small group costs hardly more per token than a large one: on a
+    CPU, groups of equal length beat full batches by an eighth.
     """
     group: list[int] = []
     total = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        widest = lengths[group[0]] if group else lengths[place]
-        padded = widest * (len(group) + 1)
-        if len(group) >= smallest and padded - total - lengths[place] > waste * padded:
+        padded = (lengths[group[0]] if group else lengths[place]) * (len(group) + 1)
+        if padded - total - lengths[place] > waste * padded:
             yield group
             group, total = [], 0
         group.append(place)

@@ -46,7 +46,7 @@ class Exhaustive:
         return cls(open_array(folder / FLAT))
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
-        # FAISS picks any of the rows that tie at the cut; a few more let the lowest row win, as it does in shards.
+        # FAISS picks any of the rows that tie at the cut; a few more let the lowest row win, as in shards.
         wanted = min(topk + SPARE, self.size)
         scores, rows = faiss.knn(queries, self._vectors, wanted, metric=faiss.METRIC_INNER_PRODUCT)
         order = np.lexsort((rows, -scores), axis=1)[:, :topk]

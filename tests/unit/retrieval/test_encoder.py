@@ -91,6 +91,5 @@ def test_length_groups_cover_every_text_once_with_little_padding(lengths: list[i
     groups = list(length_groups(lengths))
     assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
     for group in groups:
-        if len(group) > 4:
-            padded = len(group) * max(lengths[place] for place in group)
-            assert sum(lengths[place] for place in group) >= 0.85 * padded - 1e-9
+        padded = len(group) * max(lengths[place] for place in group)
+        assert sum(lengths[place] for place in group) >= 0.98 * padded - 1e-9
