@@ -8,15 +8,20 @@ export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration check format setup warm-start bench-learning bench-warm-start clean
 
-setup: $(VENV)/.ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+setup: $(VENV)/.dev
+
+$(VENV)/.local: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,retrieval,dev]'
+	$(INSTALL) '.[local]'
 	@touch $@
 
-run: setup ## the whole self-play loop on this machine, in minutes
+$(VENV)/.dev: $(VENV)/.local
+	$(INSTALL) '.[local,retrieval,dev]'
+	@touch $@
+
+run: $(VENV)/.local ## the whole self-play loop on this machine, in minutes
 	$(BIN)/scope run $(ARGS)
 
 test: setup ## unit tests, then what trains and serves for real on the CPU
