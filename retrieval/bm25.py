@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import bm25s  # type: ignore[import-untyped]
+import bm25s
 import numpy as np
-from bm25s.tokenization import Tokenized  # type: ignore[import-untyped]
+from bm25s.tokenization import Tokenized
 from numpy.typing import NDArray
 
 from retrieval.hits import Hit, Scores, best_rows

@@ -39,9 +39,11 @@ MIN_CRITERIA = 3
 
 
 class _Resolved(NamedTuple):
+    """`path` leads from the named entity to the one that is asked about; `known` are the facts it has of those asked."""
+
     question: Question
     path: list[Entity]
-    """The entities from the named one to the one that is asked about."""
+    known: tuple[str, ...]
 
 
 class LexicalJudge:
@@ -68,12 +70,12 @@ class LexicalJudge:
 
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
         found = self._resolve(task.text)
-        if isinstance(found, str):
+        if isinstance(found, str) or not found.known:
             return None
         question, target = found.question, found.path[-1]
         asked = [
             _criterion(f"Identifies the {noun} of {target.name} as {target.facts[noun]}.", Priority.CRITICAL)
-            for noun in question.nouns
+            for noun in found.known
         ]
         if question.links:
             chain = write_identity(question.links, question.anchor, target.name).removesuffix(".")
@@ -163,10 +165,7 @@ class LexicalJudge:
                 if relation not in path[-1].links:
                     return f"The article about {name} names no {relation}."
                 name = path[-1].links[relation]
-        missing = [noun for noun in question.nouns if noun not in path[-1].facts]
-        if missing:
-            return f"Nothing is known of the {missing[0]} of {name}."
-        return _Resolved(question, path)
+        return _Resolved(question, path, tuple(noun for noun in question.nouns if noun in path[-1].facts))
 
 
 def is_stated(criterion: str, answer: str) -> bool:
@@ -202,6 +201,8 @@ def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
     if source is None:
         return Verdict(value=False, reasoning="The source is no article of this world.")
     near = {source.name, *source.links.values()}
+    if not found.known:
+        return Verdict(value=False, reasoning=f"Nothing that it asks about {found.path[-1].name} is known.")
     touched = [entity.name for entity in found.path if entity.name in near]
     if not touched:
         return Verdict(
