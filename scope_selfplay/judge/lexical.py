@@ -39,7 +39,7 @@ MIN_CRITERIA = 3
 
 
 class _Resolved(NamedTuple):
-    """`path` leads from the named entity to the one that is asked about; `known` are the facts it has of those asked."""
+    """`path` leads from the named entity to the one that is asked about; `known` are those asked facts that it has."""
 
     question: Question
     path: list[Entity]
