@@ -14,13 +14,16 @@ Facts about TRL 1.16 that this file relies on (each has a contract test):
 import asyncio
 import os
 import shutil
+import signal
+import sys
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import TrainConfig
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import Appender, StageFolder, write_records
 from scope_selfplay.store.jsonl import read_rows
@@ -80,7 +83,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     """
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
     settings = job.settings
@@ -108,6 +111,11 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
             if logs and "reward" in logs:
                 meter.write(int(state.global_step), logs)
 
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if terminated.asked:
+                control.should_save = control.should_training_stop = True
+
+    terminated = _Termination()
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
@@ -117,9 +125,13 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
         rollout_func=rollout,
         callbacks=[Log()],
     )
+    trainer.remove_callback(PrinterCallback)
     newest = newest_checkpoint(job.folder.work)
     meter.resume(newest)
-    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    with terminated:
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    if terminated.asked:
+        sys.exit(ExitCode.TERMINATED)
     return _save(trainer, job)
 
 
@@ -197,6 +209,24 @@ def _save(trainer: Any, job: GrpoJob) -> Path:
     shutil.rmtree(job.folder.checkpoint, ignore_errors=True)
     part.rename(job.folder.checkpoint)
     return job.folder.checkpoint
+
+
+class _Termination:
+    """While entered, SIGTERM asks for a checkpoint after the step at work instead of ending the process."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
 
 
 class _Meter:

@@ -46,7 +46,9 @@ def load_model(folder: Path) -> Any:
     """A causal language model in float32 (the trainer casts). Raises CheckpointError."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False
