@@ -146,7 +146,7 @@ def fine_span(sample: Vectors) -> Vectors:
     both ends.
     """
     low, high = sample.min(axis=0), sample.max(axis=0)
-    margin = (high - low) * 0.05 + 1e-9
+    margin = (high - low) * 0.01 + 1e-9
     return np.stack([low - margin, (high - low + 2 * margin) / 255]).astype(np.float32)
 
 
