@@ -19,6 +19,7 @@ from scope_selfplay.errors import CorpusError
 
 TOPK = 3
 CHUNK = 1 << 15
+REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Looking(NamedTuple):
@@ -89,7 +90,7 @@ def _ways(index: Cells | Refined) -> Iterator[Looking]:
     coarse = index.coarse if isinstance(index, Refined) else index
     nlist = coarse.nlist
     probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
-    for refine in (4.0, 8.0, 16.0, 32.0, 64.0) if isinstance(index, Refined) else (0.0,):
+    for refine in REFINES if isinstance(index, Refined) else (0.0,):
         yield from (Looking(nprobe, refine) for nprobe in probes)
 
 

@@ -142,12 +142,19 @@ class OnGpu:
 
 
 def fine_span(sample: Vectors) -> Vectors:
-    """Lowest value and step (2, d) with which a byte covers each dimension of the sample, a little more at
-    both ends.
+    """Lowest value and step (2, d) of each dimension's byte: the range with the least squared error on the
+    sample.
+
+    The full range wastes steps on a few extreme values, a narrow one cuts them off; which is worse differs
+    from one dimension of an encoder to the next.
     """
+    part = sample[: 1 << 14]
     low, high = sample.min(axis=0), sample.max(axis=0)
-    margin = (high - low) * 0.05 + 1e-9
-    return np.stack([low - margin, (high - low + 2 * margin) / 255]).astype(np.float32)
+    middle, half = (low + high) / 2, (high - low) / 2 + 1e-9
+    spans = [np.stack([middle - share * half, share * half * 2 / 255]) for share in (1.0, 0.9, 0.8, 0.7)]
+    errors = [np.square(fine_codes(part, span) * span[1] + span[0] - part).mean(axis=0) for span in spans]
+    best = np.argmin(errors, axis=0)
+    return np.stack(spans)[best, :, np.arange(len(best))].T.astype(np.float32)
 
 
 def fine_codes(vectors: Vectors, span: Vectors) -> NDArray[np.uint8]:
