@@ -2,8 +2,8 @@
 
 Reading order: `matches` (what a topology is), `topologies`, `brackets`, `swiss_rounds`, `live_board`,
 `circulant` and `group_rounds` (the designs), `shares` and `margins` (two ways to fit strengths, the second on
-`equations`), `judge_effects` (what a step tells about its judge), `ranks` (rewards), `routing` (which groups need
-a tournament), `driver` (plays a topology against a judge). All are pure but `driver`, which awaits the caller's
+`equations`), `judge_effects` (what a step tells about its judge), `ranks` (rewards), `routing` (who needs a
+tournament), `driver` (plays a topology against a judge). All are pure but `driver`, which awaits the caller's
 judge. Sources: Tournament-GRPO, ArenaRL, Reasoning Arena; `balanced` is ours.
 """
 

@@ -60,7 +60,7 @@ def test_calls_fail_as_often_as_declared() -> None:
     assert np.mean(failed) == pytest.approx(0.15, abs=0.015)
 
 
-@pytest.mark.parametrize("n", [4, 8, 16])
+@pytest.mark.parametrize("n", [4, 8])
 def test_every_design_is_faithful_before_a_judge_without_faults(n: int) -> None:
     qualities = population(20, n)
     for design in designs(n):
@@ -111,7 +111,7 @@ def test_entrants_without_a_strength_are_left_out_and_counted() -> None:
 
 
 def test_a_standard_error_is_the_spread_between_repetitions() -> None:
-    runs = [fidelity("anchor", groups=40, seed=seed) for seed in range(25)]
+    runs = [fidelity("anchor", groups=30, seed=seed) for seed in range(20)]
     for estimates in ([found.tau for found in runs], [found.correlation for found in runs]):
         spread = np.std([estimate.value for estimate in estimates], ddof=1)
         assert np.mean([estimate.error for estimate in estimates]) == pytest.approx(spread, rel=0.5)
@@ -126,22 +126,20 @@ def test_a_paired_gain_has_a_smaller_error_than_two_runs_apart() -> None:
 
 
 def test_no_design_rewards_an_entrant_that_was_never_judged() -> None:
-    judge = SimulatedJudge(failure=0.4)
-    for n in (4, 8):
-        qualities = population(15, n)
-        for design in designs(n):
-            found = measure(design.name, design.ours, run(design, qualities, judge, 0), qualities)
-            assert found.unearned == 0, design.name
+    judge, qualities = SimulatedJudge(failure=0.5), population(15, 6)
+    for design in designs(6):
+        found = measure(design.name, design.ours, run(design, qualities, judge, 0), qualities)
+        assert found.unearned == 0, design.name
 
 
 def test_balanced_exceeds_single_elimination_at_equal_calls() -> None:
-    ours, theirs = fidelity("balanced, 28 calls", 300), fidelity("single elimination, own scores", 300)
+    ours, theirs = fidelity("balanced, 28 calls", 256), fidelity("single elimination, own scores", 256)
     gain = ours.gain_over(theirs)
     assert gain.tau.value >= 0.05 and gain.correlation.value >= 0.07
 
 
 def test_balanced_holds_when_calls_fail() -> None:
-    assert fidelity("balanced, 28 calls", 300, judge=SimulatedJudge(failure=0.15)).tau.value > 0.64
+    assert fidelity("balanced, 28 calls", 192, judge=SimulatedJudge(failure=0.15)).tau.value > 0.64
 
 
 @pytest.mark.integration
