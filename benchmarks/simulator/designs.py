@@ -19,34 +19,43 @@ from scope_selfplay.ranking import (
     position_offset,
     rank_rewards,
     round_robin,
+    score_level,
     single_elimination,
     swiss,
 )
 from scope_selfplay.schemas import rng_from
 
 STEP = 64
-"""Groups of one training step, over which a position offset is pooled."""
+"""Groups of one training step, over which the judge's offset and level are pooled."""
 
 
 class Trial(NamedTuple):
-    """One group under one design: what came out, and what it cost."""
+    """One group under one design: what came out, and what it cost. `answers`: shown in all calls together."""
 
     strengths: Strengths
     rewards: Strengths
     judged: frozenset[int]
     calls: int
+    answers: int
     waves: int
 
 
 @dataclass(frozen=True)
 class Design:
-    """`play` judges one group. `pooled`: all groups of a step are fitted again with their common position offset."""
+    """`play` judges one group. `pooled`: all groups of a step are fitted again with their common offset.
+
+    `levels`: also with the level of the judge's scores. `ours`: in none of the papers.
+    """
 
     name: str
     play: Callable[[Session], Strengths]
     reward: Callable[[Strengths], Strengths]
     pooled: bool = False
-    ours: bool = False
+    levels: bool = False
+
+    @property
+    def ours(self) -> bool:
+        return self.pooled
 
 
 def run(design: Design, qualities: Sequence[Quality], judge: SimulatedJudge, seed: int) -> list[Trial]:
@@ -59,9 +68,16 @@ def run(design: Design, qualities: Sequence[Quality], judge: SimulatedJudge, see
         ]
         strengths = [design.play(session) for session in sessions]
         if design.pooled:
-            strengths = _refitted(sessions)
+            strengths = _refitted(sessions, design.levels)
         trials += [
-            Trial(values, design.reward(values), frozenset(session.judged), session.calls, session.waves)
+            Trial(
+                strengths=values,
+                rewards=design.reward(values),
+                judged=frozenset(session.judged),
+                calls=session.calls,
+                answers=session.answers,
+                waves=session.waves,
+            )
             for session, values in zip(sessions, strengths, strict=True)
         ]
     return trials
@@ -71,23 +87,28 @@ def designs(n: int) -> list[Design]:
     """Every design for groups of n, at the budgets of the papers and of `balanced`."""
     pairs = n * (n - 1) // 2
     live_calls = sum(min(earlier, 3) for earlier in range(n))
-    budgets = sorted({live_calls, 2 * (n - 1), pairs, 2 * pairs, 4 * (n - 1)})
+    budgets = sorted({2 * (n - 1), live_calls, 4 * (n - 1), pairs, 2 * pairs})
     return [
         _in_both_orders("round robin", lambda session: round_robin(session.n)),
-        _in_both_orders("anchor", lambda session: anchor(session.n, score="own")),
-        _in_both_orders("single elimination", lambda session: single_elimination(session.n, score="own")),
+        _in_both_orders("anchor", lambda session: anchor(session.n)),
+        _in_both_orders("anchor, own scores", lambda session: anchor(session.n, score="own")),
+        _in_both_orders("single elimination", lambda session: single_elimination(session.n)),
         _in_both_orders(
-            "double elimination", lambda session: double_elimination(session.n, session.rng, score="own")
+            "single elimination, own scores", lambda session: single_elimination(session.n, score="own")
+        ),
+        _in_both_orders("double elimination", lambda session: double_elimination(session.n, session.rng)),
+        _in_both_orders(
+            "double elimination, own scores",
+            lambda session: double_elimination(session.n, session.rng, score="own"),
         ),
         _in_both_orders("Swiss", lambda session: swiss(session.n, session.rng)),
         Design("live, Bradley-Terry", lambda session: session.play(_live(session)), min_max),
-        Design(
-            "live, margins", lambda session: session.play(_live(session)), min_max, pooled=True, ours=True
-        ),
+        Design("live, margins", lambda session: session.play(_live(session)), min_max, pooled=True),
         _groups("groups of 2, M=4", group_size=2, winners=1, repeats=4),
         _groups("groups of 4, M=8", group_size=4, winners=2, repeats=8),
         Design("rubric, 5 criteria", lambda session: session.grade(5), list),
-        *(_balanced(calls) for calls in budgets if calls >= n - 1),
+        *(_balanced(calls, levels=False) for calls in budgets),
+        *(_balanced(calls, levels=True) for calls in budgets),
     ]
 
 
@@ -105,17 +126,23 @@ def _groups(name: str, *, group_size: int, winners: int, repeats: int) -> Design
     return Design(name, play, min_max)
 
 
-def _balanced(calls: int) -> Design:
+def _balanced(calls: int, *, levels: bool) -> Design:
     def play(session: Session) -> Strengths:
         return session.play(balanced(session.n, calls, session.rng))
 
-    return Design(f"balanced, {calls} calls", play, min_max, pooled=True, ours=True)
+    name = f"balanced + levels, {calls} calls" if levels else f"balanced, {calls} calls"
+    return Design(name, play, min_max, pooled=True, levels=levels)
 
 
 def _live(session: Session) -> Topology:
     return live(session.rng.sample(range(session.n), session.n))
 
 
-def _refitted(sessions: Sequence[Session]) -> list[Strengths]:
-    offset = position_offset([(session.matches, session.outcomes) for session in sessions])
-    return [fit_margins(session.n, session.matches, session.outcomes, offset=offset) for session in sessions]
+def _refitted(sessions: Sequence[Session], levels: bool) -> list[Strengths]:
+    graphs = [(session.matches, session.outcomes) for session in sessions]
+    offset = position_offset(graphs)
+    level = score_level(graphs, offset=offset) if levels else 0.0
+    return [
+        fit_margins(session.n, session.matches, session.outcomes, offset=offset, level=level)
+        for session in sessions
+    ]

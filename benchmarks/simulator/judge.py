@@ -13,12 +13,13 @@ Quality = Sequence[float]
 
 @dataclass(frozen=True)
 class SimulatedJudge:
-    """In one call every answer shown gets a score: quality, position, the mood of the call and logistic noise.
+    """In a call every answer shown gets a score: quality, position, the mood of the call, logistic noise.
 
-    All scales are in standard deviations of the latent quality. `noise`: scale of the logistic noise of a score.
-    `bias`: what the first place is worth over the last. `mood`: standard deviation of a shift that all scores of
-    a call share. `grain`: scores are rounded to its multiples, so that some matches are ties. `failure`: probability
-    that a call brings no verdict. `vagueness`: scale of the logistic noise on one binary criterion.
+    All scales are in standard deviations of the latent quality. `noise`: scale of the logistic noise of
+    a score. `bias`: what the first place is worth over the last. `mood`: standard deviation of a shift
+    that all scores of a call share. `grain`: scores are rounded to its multiples, so that some matches
+    are ties. `failure`: probability that a call brings no verdict. `vagueness`: scale of the logistic
+    noise on one binary criterion.
     """
 
     noise: float = 0.58
@@ -42,7 +43,7 @@ class SimulatedJudge:
         return [entrant for _, entrant in ranked]
 
     def grade(self, quality: float, thresholds: Sequence[float], rng: random.Random) -> float | None:
-        """Share of the criteria that are met, of those with a verdict; a higher threshold is a harder criterion."""
+        """Share of the criteria met, of those with a verdict; a high threshold is a hard criterion."""
         met = [
             quality + self.vagueness * _logistic(rng) > threshold
             for threshold in thresholds

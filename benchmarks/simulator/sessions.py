@@ -14,12 +14,13 @@ Reply = TypeVar("Reply")
 
 @dataclass
 class Session:
-    """`judged` holds the entrants of at least one call that brought a verdict; `matches` every presentation."""
+    """`judged` holds the entrants in a call that brought a verdict, `matches` every presentation."""
 
     quality: Quality
     judge: SimulatedJudge
     rng: random.Random
     calls: int = 0
+    answers: int = 0
     waves: int = 0
     judged: set[int] = field(default_factory=set)
     matches: list[Match] = field(default_factory=list)
@@ -30,7 +31,7 @@ class Session:
         return len(self.quality)
 
     def play(self, topology: Topology, *, both_orders: bool = False) -> Strengths:
-        """Drives a topology of matches, each shown in one order or in both, with a fresh verdict every time."""
+        """Drives a topology of matches, shown in one order or in both. Every verdict is drawn afresh."""
         return self._drive(topology, lambda wave: [self._match(match, both_orders) for match in wave])
 
     def play_groups(self, topology: GroupTopology, winners: int) -> Strengths:
@@ -40,7 +41,8 @@ class Session:
     def grade(self, criteria: int) -> Strengths:
         """Mean of binary criteria whose thresholds are drawn once for the group; one call per criterion."""
         thresholds = [self.rng.gauss(0.0, 1.0) for _ in range(criteria)]
-        self.calls, self.waves = criteria * self.n, 1
+        self.calls = self.answers = criteria * self.n
+        self.waves = 1
         grades = [self.judge.grade(quality, thresholds, self.rng) for quality in self.quality]
         self.judged.update(entrant for entrant, grade in enumerate(grades) if grade is not None)
         return grades
@@ -71,6 +73,7 @@ class Session:
     def _shown(self, match: Match) -> Outcome | None:
         outcome = self.judge.compare(self.quality, match, self.rng)
         self.calls += 1
+        self.answers += 2
         self.matches.append(match)
         self.outcomes.append(outcome)
         if outcome is not None:
@@ -80,6 +83,7 @@ class Session:
     def _winners(self, group: list[int], winners: int) -> list[int] | None:
         order = self.judge.order(self.quality, group, self.rng)
         self.calls += 1
+        self.answers += len(group)
         if order is None:
             return None
         self.judged.update(group)

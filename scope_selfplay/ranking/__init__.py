@@ -1,18 +1,19 @@
 """From comparisons to strengths, and from strengths to rewards: numbers only, no judge and no text.
 
-Reading order: `matches` (what a topology is), `shares` and `margins` (two ways to fit strengths),
-`topologies`, `brackets`, `swiss_rounds`, `live_board`, `circulant` and `group_rounds` (the designs),
-`ranks` (rewards), `routing` (which groups need a tournament), `driver` (plays a topology against a judge).
-All are pure but `driver`, which awaits the caller's judge. Sources: Tournament-GRPO, ArenaRL, Reasoning
-Arena; `balanced` is ours.
+Reading order: `matches` (what a topology is), `topologies`, `brackets`, `swiss_rounds`, `live_board`,
+`circulant` and `group_rounds` (the designs), `shares` and `margins` (two ways to fit strengths, the second on
+`equations`), `judge_effects` (what a step tells about its judge), `ranks` (rewards), `routing` (who needs a
+tournament), `driver` (plays a topology against a judge). All are pure but `driver`, which awaits the caller's
+judge. Sources: Tournament-GRPO, ArenaRL, Reasoning Arena; `balanced` is ours.
 """
 
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
 from scope_selfplay.ranking.circulant import balanced_matches
 from scope_selfplay.ranking.driver import Compare, Played, Select, play, play_groups
 from scope_selfplay.ranking.group_rounds import group_tournament
+from scope_selfplay.ranking.judge_effects import position_offset, score_level
 from scope_selfplay.ranking.live_board import LiveBoard, live
-from scope_selfplay.ranking.margins import balanced, fit_margins, position_offset
+from scope_selfplay.ranking.margins import balanced, fit_margins
 from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
 from scope_selfplay.ranking.ranks import min_max, rank_rewards
 from scope_selfplay.ranking.routing import (
@@ -62,6 +63,7 @@ __all__ = [
     "round_robin",
     "route",
     "routed_rewards",
+    "score_level",
     "single_elimination",
     "soft_share",
     "swiss",

@@ -7,7 +7,7 @@ calls cancelled.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
@@ -21,8 +21,6 @@ Select = Callable[[list[int]], Awaitable[list[int] | None]]
 
 Names = tuple[Hashable, ...]
 """What the entrants of one call say, in the order shown."""
-
-_TIE = Outcome(0.0, 0.0)
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -70,7 +68,7 @@ async def play(
         return [match, Match(match.second, match.first)] if both else [match]
 
     def verdict(order: Match) -> Outcome | None:
-        return _TIE if _all_equal(names(order)) else desk.answers[names(order)]
+        return _tie(names(order)[0], desk.answers) if _all_equal(names(order)) else desk.answers[names(order)]
 
     async def judge(wave: list[Match]) -> list[Outcome | None]:
         plan = [orders(match) for match in wave]
@@ -163,6 +161,17 @@ def _naming(identity: Sequence[Hashable] | None) -> Callable[[Sequence[int]], Na
 
 def _all_equal(names: Names) -> bool:
     return len(set(names)) == 1
+
+
+def _tie(name: Hashable, answers: Mapping[Names, Outcome | None]) -> Outcome:
+    """Equal scores at the level that the judge has given this answer, else any answer, else 0."""
+    heard = [(names, outcome) for names, outcome in answers.items() if outcome is not None]
+    own = [
+        score for names, outcome in heard for who, score in zip(names, outcome, strict=True) if who == name
+    ]
+    scores = own or [score for _, outcome in heard for score in outcome] or [0.0]
+    level = sum(scores) / len(scores)
+    return Outcome(level, level)
 
 
 def _finite(compare: Compare) -> Compare:

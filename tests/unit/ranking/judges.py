@@ -51,6 +51,14 @@ def perfect(quality: Sequence[float]) -> Callable[[Match], Outcome]:
     return judge
 
 
+def biased(quality: Sequence[float], bias: float, noise: float, seed: int) -> Callable[[Match], Outcome]:
+    """Scores with Gaussian noise of their own, and a bonus for being shown first."""
+    rng = random.Random(seed)
+    return lambda match: Outcome(
+        quality[match.first] + bias + rng.gauss(0.0, noise), quality[match.second] + rng.gauss(0.0, noise)
+    )
+
+
 def best_of(quality: Sequence[float], winners: int) -> Callable[[list[int]], list[int]]:
     return lambda group: sorted(group, key=lambda entrant: quality[entrant], reverse=True)[:winners]
 

@@ -127,6 +127,20 @@ async def test_identical_answers_tie_without_a_call() -> None:
     assert played.calls == 1
 
 
+async def test_a_tie_without_a_call_stands_at_the_level_of_the_scores() -> None:
+    quality = {0: 8.0, 1: 8.0, 2: 5.0, 3: 3.0, 4: 3.0}
+    topology, heard = waves_of([Match(0, 1), Match(1, 2), Match(3, 4)], [Match(4, 3), Match(3, 2)])
+
+    def judge(match: Match) -> Outcome:
+        return Outcome(quality[match.first], quality[match.second])
+
+    await play(topology, Judge(judge), identity=["a", "a", "b", "c", "c"])
+    assert heard[0][0] == Outcome(8.0, 8.0)
+    # Nobody has scored "c" yet: the mean of all scores, then its own.
+    assert heard[0][2] == Outcome(6.5, 6.5)
+    assert heard[1][0] == Outcome(3.0, 3.0)
+
+
 async def test_those_who_say_the_same_share_their_verdicts() -> None:
     topology, heard = waves_of([Match(0, 2), Match(1, 2), Match(2, 1)])
     judge = Judge(lambda match: Outcome(float(match.first), float(match.second)))

@@ -2,7 +2,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.ranking import min_max, rank_rewards
@@ -10,6 +10,7 @@ from scope_selfplay.ranking import min_max, rank_rewards
 STRENGTHS = st.lists(st.none() | st.floats(-1e6, 1e6), max_size=12)
 
 
+@settings(max_examples=50)
 @given(STRENGTHS)
 def test_rewards_lie_in_the_unit_interval_and_missing_stays_missing(strengths: list[float | None]) -> None:
     for rewards in (min_max(strengths), rank_rewards(strengths)):
@@ -17,6 +18,7 @@ def test_rewards_lie_in_the_unit_interval_and_missing_stays_missing(strengths: l
         assert all(0.0 <= reward <= 1.0 for reward in rewards if reward is not None)
 
 
+@settings(max_examples=50)
 @given(STRENGTHS)
 def test_rewards_keep_the_order(strengths: list[float | None]) -> None:
     for rewards in (min_max(strengths), rank_rewards(strengths)):
@@ -26,12 +28,14 @@ def test_rewards_keep_the_order(strengths: list[float | None]) -> None:
             assert strength != other or reward == other_reward
 
 
+@settings(max_examples=50)
 @given(STRENGTHS)
 def test_rank_rewards_are_one_half_on_average(strengths: list[float | None]) -> None:
     known = [reward for reward in rank_rewards(strengths) if reward is not None]
     assert not known or math.isclose(sum(known) / len(known), 0.5)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=8, unique=True), st.floats(0.1, 10.0))
 def test_rank_rewards_depend_on_the_order_alone(strengths: list[float], factor: float) -> None:
     stretched = [math.copysign(abs(strength) ** (1 / 3), strength) * factor for strength in strengths]

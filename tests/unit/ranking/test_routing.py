@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route, routed_rewards
@@ -34,6 +34,7 @@ def test_without_a_budget_all_flat_groups_go() -> None:
     assert routing.routed_share == 2 / 3
 
 
+@settings(max_examples=50)
 @given(GROUPS, st.integers(0, 40), st.integers(0, 100))
 def test_a_budget_is_kept_and_used(groups: list[list[float | None]], budget: int, seed: int) -> None:
     routing = route(groups, lambda n: 3 * n, random.Random(seed), budget=budget)
@@ -100,6 +101,7 @@ def test_a_live_group_passes_over_a_reward_that_is_not_known() -> None:
     ]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from([0.0, 1.0, None]), max_size=8))
 def test_the_live_decision_agrees_with_the_final_one(rewards: list[float | None]) -> None:
     gate = LiveRoute()

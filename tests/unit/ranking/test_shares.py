@@ -46,10 +46,10 @@ def test_bradley_terry_agrees_with_l_bfgs_b(n: int, ridge: float) -> None:
         assert [0.0 if b is None else b for b in beta] == pytest.approx(found.x, abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [2, 5, 8])
+@pytest.mark.parametrize("n", [2, 6])
 def test_bradley_terry_agrees_with_choix(n: int) -> None:
     choix = pytest.importorskip("choix", reason="the oracle needs choix (extra dev)")
-    for seed in range(3):
+    for seed in range(2):
         shares = random_shares(n, 4 * n, seed)
         # choix counts whole wins; ten of them make a share of 0.1 possible, and equation 10 counts twice.
         wins = []

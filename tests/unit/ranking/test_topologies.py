@@ -3,7 +3,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.ranking import (
@@ -175,6 +175,7 @@ def test_swiss_pairs_equal_records(n: int) -> None:
             won.update(min(match) for match in wave)
 
 
+@settings(max_examples=50)
 @given(n=st.integers(2, 14), seed=st.integers(0, 10_000), data=st.data())
 def test_swiss_plays_any_number_of_rounds(n: int, seed: int, data: st.DataObject) -> None:
     rounds = data.draw(st.integers(1, n - 1))
@@ -207,6 +208,7 @@ def test_own_scores_rank_an_anchor_by_its_mean() -> None:
     assert driven.strengths == [8.0, 5.5, 4.0]
 
 
+@settings(max_examples=50)
 @given(n=st.integers(2, 40))
 def test_a_round_robin_shows_everybody_first_as_often_as_second(n: int) -> None:
     lead = Counter[int]()
@@ -216,6 +218,7 @@ def test_a_round_robin_shows_everybody_first_as_often_as_second(n: int) -> None:
     assert max(map(abs, lead.values())) <= 1
 
 
+@settings(max_examples=50)
 @given(order=st.permutations(range(9)), seed=st.integers(0, 1000))
 def test_a_live_newcomer_meets_three_different_earlier_entrants(order: list[int], seed: int) -> None:
     driven = drive(live(order), perfect(qualities(9, seed)))
