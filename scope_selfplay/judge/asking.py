@@ -161,8 +161,13 @@ class Asker:
         role, account = asked.role.value, self.accounts[asked.role]
         account.attempts += 1
         self._metrics.attempts.labels(role).inc()
-        seconds = min(self._config.patience.call, max(0.1, self._stage_end - time.monotonic()))
-        reply = await board.endpoints[SEATS[asked.role]].ask(request, seconds=seconds)
+        left = self._stage_end - time.monotonic()
+        try:
+            async with asyncio.timeout(left if left < float("inf") else None):
+                endpoint = board.endpoints[SEATS[asked.role]]
+                reply = await endpoint.ask(request, seconds=self._config.patience.call)
+        except TimeoutError:
+            raise ChatFault(Fault.TIMED_OUT, "the stage's time is over") from None
         account.tokens_in += reply.tokens_in
         account.tokens_out += reply.tokens_out
         self._metrics.tokens.labels(role, "in").inc(reply.tokens_in)

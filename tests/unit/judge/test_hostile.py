@@ -18,8 +18,8 @@ from scope_selfplay.judge import (
 from scope_selfplay.judge.fences import Fenced, clean, read_fences, text_outside
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.schemas import Criterion, Gate, Outcome, Verdict
+from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 from tests.reference_files import reference_cases
-from tests.unit.judge.conftest import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 
 OPPONENT = "The dam was built against floods, which came in 1927 and 1932."
 

@@ -10,7 +10,7 @@ from scope_selfplay.inference.fake_server import FakeServer, FaultKind
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.schemas import Criterion, Fault, Gate, Outcome, Priority, Rubric
-from tests.unit.judge.conftest import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
+from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 
 RUBRIC_TEXT = (
     '<rubric>[{"text": "Identifies 1936.", "priority": "critical"}, {"text": "Explains floods.", '
