@@ -17,7 +17,7 @@ import yaml
 from scope_selfplay import __version__
 from scope_selfplay.config import JudgeConfig, RunConfig, parse_config
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
-from scope_selfplay.embedded.world import make_documents
+from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, RunMismatchError
 from scope_selfplay.judge import Judge, LexicalJudge
@@ -26,13 +26,10 @@ from scope_selfplay.judge.questions import SEATS
 from scope_selfplay.pipeline import Scene
 from scope_selfplay.progress import Progress, Silent
 from scope_selfplay.prompts import Pack, load_pack
-from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
+from scope_selfplay.prompts.shipped import pack_path
 from scope_selfplay.schemas import Document, Key, Provenance, Role, rng_from, seed_from
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.training.policy import load_model, policy_path, weights_hash
-
-HELD_OUT = "held-out"
-"""`Document.source` of what the held-out tasks are made from."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +243,7 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
 def _read_corpus(config: RunConfig, base: Path) -> list[Document]:
     settings = config.corpus
     if settings.path == "embedded":
-        return _embedded_corpus(config)
+        return embedded_documents(config.seed, settings)
     documents = _chunked(read_documents(Path(settings.path)), config, base)
     if settings.held_out_path is None:
         return documents
@@ -255,18 +252,6 @@ def _read_corpus(config: RunConfig, base: Path) -> list[Document]:
     if both:
         raise CorpusError(f"{settings.held_out_path}: the id {min(both)!r} is also in {settings.path}")
     return documents + [each.model_copy(update={"source": HELD_OUT}) for each in held_out]
-
-
-def _embedded_corpus(config: RunConfig) -> list[Document]:
-    settings = config.corpus
-    world = make_documents(
-        rng_from(config.seed, "world"), settings.embedded_articles, source=f"world-{config.seed}"
-    )
-    titles = [document.title for document in world]
-    held_out = make_documents(
-        rng_from(config.seed, HELD_OUT), settings.embedded_held_out, source=HELD_OUT, skip=titles
-    )
-    return world + held_out
 
 
 def _chunked(documents: Sequence[Document], config: RunConfig, base: Path) -> list[Document]:
