@@ -31,13 +31,17 @@ _TRANSIENT = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class ChatRequest(NamedTuple):
-    """One user message. With `choices`, the reply is one of them, and its first token's odds are asked."""
+    """One user message. With `choices`, the reply is one of them, and its first token's odds are asked.
+
+    With a `pattern`, a regular expression, the reply matches it. Both need an engine with structured outputs.
+    """
 
     prompt: str
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
     choices: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 class ChatReply(NamedTuple):
@@ -132,6 +136,8 @@ class ChatClient:
         if request.choices:
             body["structured_outputs"] = {"choice": list(request.choices)}
             body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        elif request.pattern:
+            body["structured_outputs"] = {"regex": request.pattern}
         return body
 
     async def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> dict[str, Any]:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 ENOUGH_CALLS = 50
 """A failure rate over fewer judgements says little."""
 _WARM_AGAIN = 0.6
+# Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
+_SHORT_TOKENS = 64
 # 31 bits: some servers keep seeds in signed 32-bit integers.
 _SEED_BITS = 0x7FFF_FFFF
 
@@ -131,10 +133,11 @@ class Asker:
         warm = call.temperature if attempt == 0 else max(call.temperature, _WARM_AGAIN)
         return ChatRequest(
             prompt=asked.prompt,
-            max_tokens=1 if asked.choices else call.max_tokens,
+            max_tokens=1 if asked.choices else _SHORT_TOKENS if asked.pattern else call.max_tokens,
             temperature=0.0 if asked.choices and attempt == 0 else warm,
             seed=seed_from(self._seed, "judge", asked.prompt, attempt) & _SEED_BITS,
             choices=asked.choices,
+            pattern=asked.pattern,
         )
 
     async def _reply(self, board: Switchboard, asked: Asked, request: ChatRequest) -> tuple[ChatReply, str]:

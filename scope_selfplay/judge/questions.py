@@ -18,6 +18,17 @@ NO_ANSWER = "(no answer)"
 
 SCORE_CHOICES = ("1", "0")
 PREFERENCE_CHOICES = ("A", "B", "T")
+_TENTH = r"(10|[0-9](\.[0-9])?)"
+_RATING = ('\\{"score": ' + _TENTH + "\\}", "Answer at once with the JSON object and nothing before it.")
+_SHORT = {
+    PromptRole.COMPARE_SCORES: (
+        f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
+        "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
+    ),
+    PromptRole.SCORE_IMPLICIT: _RATING,
+    PromptRole.SCORE_EXPLICIT: _RATING,
+}
+"""What a verdict of a few tokens looks like where one token is not enough, and how it is asked for."""
 _ONE_TOKEN = {
     SCORE_CHOICES: "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
     PREFERENCE_CHOICES: (
@@ -59,7 +70,9 @@ SEATS = {
 
 
 class Asked(NamedTuple):
-    """A rendered prompt. `choices`: the one token that may come back, or none for a written verdict.
+    """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
+
+    Neither is set for a written verdict.
 
     `order` holds, for `select`, the candidates' numbers in the order in which they are shown, `labels` their
     labels in that order.
@@ -70,6 +83,7 @@ class Asked(NamedTuple):
     choices: tuple[str, ...] = ()
     order: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 class Questions:
@@ -140,7 +154,7 @@ class Questions:
             role = PromptRole.COMPARE_SCORES
             native = Seat.COMPARE in self._native
             prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
-            return Asked(role, prompt)
+            return self._short(role, prompt)
         prompt = self._pack.render(
             PromptRole.COMPARE_PREFERENCE, **slots, reference=self._reference(reference)
         )
@@ -181,13 +195,11 @@ class Questions:
         slots = {"task": self._task(task), "answer": self._answer(answer)}
         if isinstance(rubric, Criterion):
             criterion = self._fencer.fence("criterion", _listed(rubric))
-            return Asked(
-                PromptRole.SCORE_EXPLICIT,
-                self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion),
-            )
+            prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
+            return self._short(PromptRole.SCORE_EXPLICIT, prompt)
         if scale is Scale.IMPLICIT:
             prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
-            return Asked(PromptRole.SCORE_IMPLICIT, prompt)
+            return self._short(PromptRole.SCORE_IMPLICIT, prompt)
         shown = self._reference(reference)
         prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
         return Asked(PromptRole.SCORE_CORRECTNESS, prompt)
@@ -201,6 +213,12 @@ class Questions:
         if not self._token:
             return Asked(role, prompt)
         return Asked(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+
+    def _short(self, role: PromptRole, prompt: str) -> Asked:
+        if not self._token:
+            return Asked(role, prompt)
+        pattern, wish = _SHORT[role]
+        return Asked(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
 
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)

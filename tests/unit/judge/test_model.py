@@ -1,6 +1,7 @@
 """The model judge: every role over the wire, both ways to read a verdict, nothing made up."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,21 @@ async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
         assert judge.identity == same.identity and judge.identity.startswith("fake model-")
     async with judge_over(says("1"), verdict="token") as other:
         assert other.identity != judge.identity
+
+
+async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<first>7</first>\n<second>4.5</second>"))
+    async with judge_over(fake, verdict="token") as judge:
+        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+    body = fake.requests[0].body
+    outputs = body["structured_outputs"]
+    assert isinstance(outputs, dict) and body["max_tokens"] == 64
+    assert re.fullmatch(outputs["regex"], "<first>7</first>\n<second>4.5</second>")
+    assert re.fullmatch(outputs["regex"], "<first>11</first>\n<second>4</second>") is None
+    assert pair.outcome == Outcome(7, 4.5)
+
+    fake = FakeServer(says('{"score": 7.5}'))
+    async with judge_over(fake, verdict="token") as judge:
+        assert await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT) == 7.5
+    outputs = fake.requests[0].body["structured_outputs"]
+    assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')

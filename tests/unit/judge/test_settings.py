@@ -76,7 +76,7 @@ def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
 def test_a_run_keeps_the_judges_texts_and_opens_again_with_another_address(tmp_path: Path) -> None:
     # Opening a run looks for the policy's files and does not read them.
     (tmp_path / "policy").mkdir()
-    for name in ("config.json", "tokenizer_config.json"):
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
         (tmp_path / "policy" / name).write_text("{}")
     settings = [*SMALL, f"model.path={tmp_path / 'policy'}"]
     run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, Silent())
