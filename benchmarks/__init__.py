@@ -1,0 +1,1 @@
+"""Long measurements and makers: run by `make bench-...`, never by the tests."""

@@ -67,6 +67,8 @@ class HttpSearcher:
         self._jitter = jitter or random.Random()
         self._session: aiohttp.ClientSession | None = None
         self.identity = ""
+        self.info: dict[str, Any] = {}
+        """What the server said about itself at the handshake."""
 
     async def __aenter__(self) -> "HttpSearcher":
         connector = aiohttp.TCPConnector(limit=self._patience.connections, resolver=GuardedResolver())
@@ -88,10 +90,14 @@ class HttpSearcher:
         """At most `topk` passages, best first. Raises SearchError, RunMismatchError for another index."""
         request = {"queries": [query], "topk": topk, "return_scores": True}
         body = json.dumps(request).encode()
-        passages = _passages(await self._ask("POST", "/retrieve", body))
+        passages = _passages(await self.ask(body))
         if len(passages) > topk:
             raise SearchError(f"{self._url}: {len(passages)} passages for topk {topk}")
         return passages
+
+    async def ask(self, body: bytes) -> dict[str, Any]:
+        """The response to a whole request of the wire, unread. Raises as `search`."""
+        return await self._ask("POST", "/retrieve", body)
 
     async def _handshake(self) -> None:
         info = await self._ask("GET", "/info", None)
@@ -103,7 +109,7 @@ class HttpSearcher:
                 f"{self._url} serves {identity}, this run was made with {self._expected}: "
                 "serve that index, or start a new run"
             )
-        self.identity = identity
+        self.identity, self.info = identity, info
 
     async def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         """One JSON object, after retries. Raises SearchError."""

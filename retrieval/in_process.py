@@ -7,9 +7,12 @@ build` made. Loads neither faiss nor onnxruntime nor torch unless the folder hol
 import asyncio
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 from retrieval.bm25 import Bm25Index
 from retrieval.hits import Index
+from retrieval.indexes import open_index
+from retrieval.manifest import Verify, read_manifest
 from retrieval.passages import Passages
 from scope_selfplay.errors import ScopeError, SearchError
 from scope_selfplay.schemas import Document, Passage
@@ -50,6 +53,13 @@ class InProcessSearcher:
             raise
         except Exception as error:  # the wall to faiss and onnxruntime
             raise SearchError(f"the in-process search failed: {type(error).__name__}: {error}") from error
+
+
+def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUTO) -> InProcessSearcher:
+    """The index of a folder. Raises RecordError when it is unfinished or damaged."""
+    manifest = read_manifest(folder, verify)
+    index = open_index(folder, manifest, threads=threads)
+    return InProcessSearcher(index, Passages.open(folder, manifest.corpus_hash), manifest.identity)
 
 
 def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:

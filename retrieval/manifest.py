@@ -6,6 +6,7 @@ checks at the handshake and what a rollout stores.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -55,9 +56,10 @@ class Manifest(Value):
     profile: str
     rows: int = Field(ge=1)
     corpus_hash: str
-    index_hash: str
+    index_hash: str = ""
     """sha256 over the names and checksums of the index files, the corpus left out."""
-    files: dict[str, FileSum]
+    files: dict[str, FileSum] = Field(default_factory=dict)
+    """Empty only until the build is sealed."""
     factory: str = ""
     dimensions: int = 0
     encoder: str = ""
@@ -94,7 +96,7 @@ def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
         raise RecordError(f"{path}: cannot be read: {error}") from None
     if manifest.format != FORMAT:
         raise RecordError(f"{path}: format {manifest.format}, this release reads {FORMAT}: build it again")
-    if index_hash(manifest.files) != manifest.index_hash:
+    if index_hash(manifest.files) != manifest.index_hash or PASSAGES not in manifest.files:
         raise RecordError(f"{path}: the index hash does not follow from the files' checksums")
     full = verify is Verify.FULL or (verify is Verify.AUTO and manifest.size < FULL_CHECK_BELOW)
     for name, expected in manifest.files.items():
@@ -105,9 +107,17 @@ def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    part = folder / (MANIFEST + ".part")
-    part.write_text(manifest.model_dump_json(indent=1) + "\n")
-    part.replace(folder / MANIFEST)
+    write_json(folder / MANIFEST, manifest)
+
+
+def write_json(path: Path, value: Value) -> None:
+    """Durable before it is visible: a crash leaves the old file or the new one."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w") as file:
+        file.write(value.model_dump_json(indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:

@@ -14,6 +14,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -21,8 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.batching import Overloaded
-from retrieval.service import Service
-from retrieval.wire import WireError, parse_request
+from retrieval.metrics import Metrics
+from retrieval.wire import Limits, Retrieval, WireError, parse_request
 from scope_selfplay.errors import ScopeError
 
 BODY_SECONDS = 30.0
@@ -30,7 +31,30 @@ IDENTITY_HEADER = "X-Scope-Index"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(service: Service, token: str | None = None) -> Starlette:
+class Retriever(Protocol):
+    """What is served: one index (`service.Service`) or many (`router.Router`)."""
+
+    limits: Limits
+    deadline: float
+    metrics: Metrics
+    draining: bool
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    async def load(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def answer(self, request: Retrieval) -> tuple[bytes, str]:
+        """The response body, and the identity of the index that it came from."""
+
+    def info(self) -> dict[str, Any]: ...
+
+    def render_metrics(self) -> bytes: ...
+
+
+def build_app(service: Retriever, token: str | None = None) -> Starlette:
     """The application over a service that whoever runs it loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
@@ -66,7 +90,7 @@ def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
     return guard
 
 
-def _retrieve(service: Service) -> Endpoint:
+def _retrieve(service: Retriever) -> Endpoint:
     async def retrieve(request: Request) -> Response:
         start = time.perf_counter()
         response = await _answer(service, request)
@@ -77,16 +101,16 @@ def _retrieve(service: Service) -> Endpoint:
     return retrieve
 
 
-async def _answer(service: Service, request: Request) -> Response:
+async def _answer(service: Retriever, request: Request) -> Response:
     try:
-        body = await _body(request, service.settings.limits.max_body)
-        answer, identity = await service.answer(parse_request(body, service.settings.limits))
+        body = await _body(request, service.limits.max_body)
+        answer, identity = await service.answer(parse_request(body, service.limits))
     except WireError as error:
         return _error(error.status, str(error))
     except Overloaded as error:
         return _error(429, str(error), {"Retry-After": str(math.ceil(error.retry_after))})
     except TimeoutError:
-        return _error(504, f"no answer within {service.settings.deadline:g} s")
+        return _error(504, f"no answer within {service.deadline:g} s")
     except ScopeError as error:
         return _error(503, str(error), {"Retry-After": "1"})
     return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
@@ -116,14 +140,12 @@ def _length(request: Request) -> int:
     return int(value) if value.isdecimal() else 0
 
 
-def _info(service: Service) -> Endpoint:
+def _info(service: Retriever) -> Endpoint:
     async def info(request: Request) -> Response:
         try:
-            manifest = service.manifest
+            return _json(200, service.info())
         except ScopeError as error:
             return _error(503, str(error))
-        fields = manifest.model_dump(mode="json", exclude={"files"})
-        return _json(200, {"identity": manifest.identity, "bytes": manifest.size, **fields})
 
     return info
 
@@ -132,7 +154,7 @@ async def _healthz(request: Request) -> Response:
     return _json(200, {"status": "ok"})
 
 
-def _readyz(service: Service) -> Endpoint:
+def _readyz(service: Retriever) -> Endpoint:
     async def readyz(request: Request) -> Response:
         if service.is_ready:
             return _json(200, {"status": "ready"})
@@ -141,14 +163,14 @@ def _readyz(service: Service) -> Endpoint:
     return readyz
 
 
-def _metrics(service: Service) -> Endpoint:
+def _metrics(service: Retriever) -> Endpoint:
     async def metrics(request: Request) -> Response:
         return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
 
     return metrics
 
 
-def _reload(service: Service, *, allowed: bool) -> Endpoint:
+def _reload(service: Retriever, *, allowed: bool) -> Endpoint:
     async def reload(request: Request) -> Response:
         if not allowed:
             return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
@@ -158,7 +180,7 @@ def _reload(service: Service, *, allowed: bool) -> Endpoint:
             service.metrics.reloads.labels("failed").inc()
             return _error(503, f"still serving the index before: {error}")
         service.metrics.reloads.labels("done").inc()
-        return _json(200, {"identity": service.manifest.identity})
+        return _json(200, {"identity": service.info()["identity"]})
 
     return reload
 

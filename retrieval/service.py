@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -65,6 +66,8 @@ class Service:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings = settings
+        self.limits = settings.limits
+        self.deadline = settings.deadline
         self.metrics = metrics
         self.draining = False
         self._generation: Generation | None = None
@@ -81,10 +84,11 @@ class Service:
         engine = self._generation.engine
         return not isinstance(engine, WorkerEngine) or engine.alive > 0
 
-    @property
-    def manifest(self) -> Manifest:
-        """Raises SearchError before the index is open."""
-        return self._current().manifest
+    def info(self) -> dict[str, Any]:
+        """Hashes and sizes of the served index. Raises SearchError before it is open."""
+        manifest = self._current().manifest
+        fields = manifest.model_dump(mode="json", exclude={"files"})
+        return {"identity": manifest.identity, "bytes": manifest.size, **fields}
 
     async def load(self) -> None:
         """Open the folder, answer one query with it, then serve from it; the index before it drains.

@@ -8,9 +8,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from retrieval.metrics import Metrics
-from retrieval.server import build_app
-from retrieval.service import Service, Settings
+from retrieval.server import Retriever, build_app
 from scope_selfplay.errors import ConfigError, ScopeError
 from scope_selfplay.schemas import Value
 
@@ -24,19 +22,18 @@ class Address(Value):
     """
 
 
-async def serve(settings: Settings, address: Address, token: str | None = None) -> None:
+async def serve(service: Retriever, address: Address, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests that arrived before are answered.
 
     Raises RecordError or SearchError when the index cannot be opened, ConfigError when the port is taken.
     """
-    service = Service(settings, Metrics())
     # The index opens before the port, so that its errors reach the caller instead of a log.
     await service.load()
     server = _Server(_config(build_app(service, token), address), service, address.drain_seconds)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     print(
-        f"serving {service.manifest.identity} on http://{address.host}:{address.port}",
+        f"serving {service.info()['identity']} on http://{address.host}:{address.port}",
         file=sys.stderr,
         flush=True,
     )
@@ -65,7 +62,7 @@ def _config(app: Starlette, address: Address) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: Retriever, drain_seconds: float) -> None:
         super().__init__(config)
         self._service = service
         self._drain_seconds = drain_seconds
@@ -92,7 +89,7 @@ class _Server(uvicorn.Server):
             print(f"retriever: still serving the index before: {error}", file=sys.stderr, flush=True)
             return
         self._service.metrics.reloads.labels("done").inc()
-        print(f"retriever: now serving {self._service.manifest.identity}", file=sys.stderr, flush=True)
+        print(f"retriever: now serving {self._service.info()['identity']}", file=sys.stderr, flush=True)
 
     def _stop(self) -> None:
         self.should_exit = True

@@ -26,6 +26,11 @@ class TokenCap:
     def count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Start and end character of every token."""
+        offsets: list[tuple[int, int]] = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return offsets
+
     def cut(self, rows: Sequence[Row], max_tokens: int) -> list[Row]:
         """Rows in rank order whose `contents` have at most `max_tokens` tokens in total.
 

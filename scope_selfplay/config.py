@@ -8,6 +8,7 @@ under another one (`RunConfig.hash`).
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -375,10 +376,8 @@ def _parse_override(text: str) -> dict[str, Any]:
         raise ConfigError(f"--set {text}: {value!r} is not a YAML value; quote it if it is text") from None
     # YAML 1.1 reads 1e-3 as text because it has no dot.
     if isinstance(parsed, str):
-        try:
+        with suppress(ValueError):
             parsed = float(parsed)
-        except ValueError:
-            pass
     for part in reversed(key.split(".")):
         parsed = {part: parsed}
     return dict(parsed)
@@ -410,5 +409,7 @@ def _did_you_mean(key: str, known: Iterable[str]) -> str:
     by_last = {name.rsplit(".", 1)[-1]: name for name in names}
     close = get_close_matches(key, names, n=1, cutoff=0.6)
     if not close:
-        close = [by_last[last] for last in get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.6)]
+        close = [
+            by_last[last] for last in get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.6)
+        ]
     return f"; did you mean {close[0]}?" if close else "; `scope config` lists all settings"

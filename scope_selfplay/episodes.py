@@ -56,9 +56,7 @@ class ChallengerPrompts:
     closing: str
 
 
-def solver_episode(
-    voice: Voice, key: Key, *, task_id: str, prompt: str, max_search_turns: int
-) -> Episode:
+def solver_episode(voice: Voice, key: Key, *, task_id: str, prompt: str, max_search_turns: int) -> Episode:
     """Search up to `max_search_turns` times, then answer (SCOPE section 3; appendix F.2 counts the turns)."""
     talk = _Talk(voice)
     talk.open(prompt)
@@ -157,7 +155,8 @@ class _Talk:
         try:
             sample = yield Generate(self.ids, room, dialect.stop, self.voice.greedy)
         except InferenceError as fault:
-            return self._fail(fault)
+            self._fail(fault)
+            return None
         assert isinstance(sample, Sample)
         # Some templates open the thinking in the prompt: the turn is read as if it had opened it itself.
         opened = dialect.template_opens_thinking and codec.decode(self.ids[-4:]).rstrip().endswith("<think>")
@@ -185,7 +184,8 @@ class _Talk:
         try:
             passages = yield Search(query)
         except SearchError as fault:
-            return self._fail(fault)
+            self._fail(fault)
+            return None
         assert isinstance(passages, list)
         text, shown = show_passages(passages, self.voice.codec, self.voice.limits.max_tool_response)
         self.turns[-1] = self.turns[-1].model_copy(update={"passages": tuple(shown)})
@@ -248,5 +248,3 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
         else:
             merged.append(message)
     return merged
-
-

@@ -192,7 +192,10 @@ async def make_candidate(
 def evidence(rollout: Rollout) -> list[Document]:
     """What the rollout retrieved, each document once, in the order of its first appearance."""
     passages = {passage.id: passage for turn in rollout.turns for passage in turn.passages}
-    return [Document(id=each.id, title=each.title, text=each.text, source=each.source) for each in passages.values()]
+    return [
+        Document(id=each.id, title=each.title, text=each.text, source=each.source)
+        for each in passages.values()
+    ]
 
 
 async def _try(

@@ -92,7 +92,9 @@ class Live(AbstractContextManager["Live"]):
     def end(self, note: str = "") -> None:
         self._bar.remove_task(self._task)
         seconds = time.monotonic() - self._began
-        self._console.print(f"[green]done[/green] {self._title}  {note}  [dim]{seconds:.0f} s[/dim]", highlight=False)
+        self._console.print(
+            f"[green]done[/green] {self._title}  {note}  [dim]{seconds:.0f} s[/dim]", highlight=False
+        )
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

@@ -125,7 +125,9 @@ class Run:
         family = dialect(self.config.model.dialect)
         return Voice(self.codec, family, policy.identity, self.scene.limits(role), greedy)
 
-    def sources(self, iteration: int, stage: Stage, count: int, *, taken: Sequence[str]) -> list[SourcePrompt]:
+    def sources(
+        self, iteration: int, stage: Stage, count: int, *, taken: Sequence[str]
+    ) -> list[SourcePrompt]:
         """`count` documents that no stage before has used, with task types and search turns dealt out."""
         held_out = iteration == 0
         pool = [each for each in self.documents if (each.source == HELD_OUT) == held_out] or self.documents
@@ -141,7 +143,9 @@ class Run:
         ratio = self.config.tasks.search_turns or self.pack.domain.search_turns
         return prompts_for(documents, kinds, rng_from(*self.key(iteration, stage), "prompts"), ratio=ratio)
 
-    def provenance(self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None) -> Provenance:
+    def provenance(
+        self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None
+    ) -> Provenance:
         return Provenance(
             run=self.config.name,
             iteration=iteration,
@@ -194,7 +198,9 @@ def _check_switches(config: RunConfig, pack: Pack) -> None:
     known = [kind.name for kind in pack.domain.task_types]
     for name in config.tasks.types or ():
         if name not in known:
-            raise ConfigError(f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}")
+            raise ConfigError(
+                f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}"
+            )
 
 
 def _check_same(folder: RunFolder, config: RunConfig, pack: Pack) -> None:

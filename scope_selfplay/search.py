@@ -18,7 +18,9 @@ class Searcher(Protocol):
         ...
 
 
-def show_passages(passages: Sequence[Passage], codec: TextCodec, max_tokens: int) -> tuple[str, list[Passage]]:
+def show_passages(
+    passages: Sequence[Passage], codec: TextCodec, max_tokens: int
+) -> tuple[str, list[Passage]]:
     """The text of a tool response of at most `max_tokens`, and the passages as the policy sees them.
 
     The lowest-ranked passage is cut first: documents are added in rank order until the budget is used up.

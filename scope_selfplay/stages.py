@@ -60,10 +60,15 @@ def train_challenger(run: Run, iteration: int) -> Manifest:
         settings, scene = run.config.challenger, run.fresh_scene()
         start, opponent = run.challenger(iteration - 1), run.promoted(iteration - 1)
         count = settings.steps * settings.batch
-        sources = run.sources(iteration, Stage.CHALLENGER, count, taken=_taken(run, iteration, Stage.CHALLENGER))
+        sources = run.sources(
+            iteration, Stage.CHALLENGER, count, taken=_taken(run, iteration, Stage.CHALLENGER)
+        )
         _write_documents(folder, [source.document.id for source in sources])
         difficulty = Difficulty(
-            run.engine(opponent, Role.SOLVER), run.voice(opponent, Role.SOLVER), settings.rollouts, window=False
+            run.engine(opponent, Role.SOLVER),
+            run.voice(opponent, Role.SOLVER),
+            settings.rollouts,
+            window=False,
         )
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
@@ -206,7 +211,9 @@ def _write_documents(folder: StageFolder, ids: Sequence[str]) -> None:
     write_atomic(folder.path / "documents.json", json.dumps(list(ids)) + "\n")
 
 
-def _make_tasks(run: Run, folder: StageFolder, iteration: int, target: int, *, solver: Policy | None) -> JudgeTally:
+def _make_tasks(
+    run: Run, folder: StageFolder, iteration: int, target: int, *, solver: Policy | None
+) -> JudgeTally:
     scene, settings = run.fresh_scene(), run.config.tasks
     policy = run.challenger(iteration)
     sources = _task_sources(run, iteration, target)
@@ -316,7 +323,9 @@ def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
 
 
 def _accepted(folder: StageFolder) -> list[Candidate]:
-    return [each for each in read_records(folder.candidates, Candidate) if each.status is CandidateStatus.ACCEPTED]
+    return [
+        each for each in read_records(folder.candidates, Candidate) if each.status is CandidateStatus.ACCEPTED
+    ]
 
 
 async def _answer(
@@ -376,7 +385,9 @@ def _job(
 
     def on_step(step: int, line: dict[str, Any]) -> None:
         reward, part = line.get("reward", float("nan")), line.get(curve)
-        run.progress.advance(step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else ""))
+        run.progress.advance(
+            step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
+        )
         check_budget(run, tally)
 
     return GrpoJob(

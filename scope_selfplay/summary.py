@@ -23,7 +23,8 @@ def summarise(run: Run) -> dict[str, object]:
         "prompt_hash": run.pack.hash,
         "iterations": [_iteration(run, number) for number in done],
         "held_out": {
-            name: groups["all"].model_dump() | {"groups": {group: each.model_dump() for group, each in groups.items()}}
+            name: groups["all"].model_dump()
+            | {"groups": {group: each.model_dump() for group, each in groups.items()}}
             for name, groups in held_out.items()
         },
     }
@@ -37,7 +38,9 @@ def read_ratings(run: Run, iteration: int) -> Ratings | None:
 def _iteration(run: Run, iteration: int) -> dict[str, Any]:
     folders = {stage: run.folder.stage(iteration, stage) for stage in Stage}
     candidates = read_records(folders[Stage.TASKS].candidates, Candidate)
-    rejected = Counter(each.reason.value for each in candidates if each.status is not CandidateStatus.ACCEPTED)
+    rejected = Counter(
+        each.reason.value for each in candidates if each.status is not CandidateStatus.ACCEPTED
+    )
     accepted = [each for each in candidates if each.status is CandidateStatus.ACCEPTED]
     means = [each.mean for each in accepted if each.mean is not None]
     ratings = read_ratings(run, iteration)

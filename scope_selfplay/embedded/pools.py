@@ -1,10 +1,12 @@
-"""The word pools of every world. One word is one token of the tiny policy, so that a fact is a thing to copy."""
+"""The word pools of every world; one word is one token of the tiny policy, so that a fact is one thing to copy."""
 
 _STEMS = "Ald Brin Cor Dun Esk Fen Gar Hal Ist Jor Kel Lor Mar Nor Oth Pel Quar Rav Sel Tam"
 _ENDINGS = "moor haven vale mere wick ford ton gate stead rock"
 
 PLACES = tuple(stem + ending for stem in _STEMS.split() for ending in _ENDINGS.split())
-KINDS = tuple("Abbey Bridge Castle Guild Harbour Library Market Mill Observatory School Theatre Tower".split())
+KINDS = tuple(
+    "Abbey Bridge Castle Guild Harbour Library Market Mill Observatory School Theatre Tower".split()
+)
 REGIONS = tuple(
     """Vessia Orlund Tarn Istria Calder Morvane Sundrey Pelora Wend Harrow Lys Quill Ostmark Brava Neve Talmar
     Ruse Candor Ithel Farrow""".split()

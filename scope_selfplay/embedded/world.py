@@ -40,10 +40,12 @@ def make_world(rng: random.Random, names: Sequence[str]) -> list[Entity]:
     """One entity per name, each with a region, four of the eight attributes and a link for every relation."""
     if len(names) <= len(RELATIONS):
         raise ValueError(f"a world needs more than {len(RELATIONS)} names, got {len(names)}")
-    return [_make_entity(rng, name, names) for name in names]
+    return [make_entity(rng, name, names) for name in names]
 
 
-def make_documents(rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()) -> list[Document]:
+def make_documents(
+    rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()
+) -> list[Document]:
     """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
     free = [name for name in all_names() if name not in set(skip)]
     if count > len(free):
@@ -73,7 +75,8 @@ def read_article(text: str) -> Entity | None:
     return Entity(*place, facts, links)
 
 
-def _make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
+def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
+    """An entity whose links lead to two others of `names`."""
     chosen = rng.sample(ATTRIBUTES, FACTS_PER_ARTICLE)
     facts = {attribute.noun: rng.choice(attribute.values) for attribute in chosen}
     others: list[str] = []

@@ -61,7 +61,11 @@ def rate(
     """The newest checkpoint is the last contestant; it is promoted `always`, or unless it is clearly worse."""
     held_out = {
         each.name: breakdown(
-            [Answered(candidate, each.grades[candidate.task.id]) for candidate in candidates if candidate.task],
+            [
+                Answered(candidate, each.grades[candidate.task.id])
+                for candidate in candidates
+                if candidate.task
+            ],
             seed=seed,
             resamples=resamples,
         )

@@ -51,7 +51,9 @@ def bootstrap(values: Sequence[float], *, seed: int, resamples: int) -> tuple[fl
 
 def breakdown(answered: Sequence[Answered], *, seed: int, resamples: int) -> dict[str, Estimate]:
     """Estimates for all tasks, for asked and hidden criteria apart, and by family; in this order."""
-    groups: dict[str, list[float]] = {"all": [each.grade.score for each in answered if each.grade.score is not None]}
+    groups: dict[str, list[float]] = {
+        "all": [each.grade.score for each in answered if each.grade.score is not None]
+    }
     for dimension in ("asked", "hidden"):
         groups[f"{dimension} criteria"] = _by_dimension(answered, dimension)
     for each in sorted(answered, key=lambda item: family(_task(item))):

@@ -18,7 +18,9 @@ _MARK = "\ue000{}\ue001"
 class ChatCodec:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.end_ids = frozenset({tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None})
+        self.end_ids = frozenset(
+            {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None}
+        )
 
     @classmethod
     def load(cls, folder: Path) -> "ChatCodec":
@@ -51,7 +53,9 @@ class ChatCodec:
         return self._fill(rendered, messages)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(
+            self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
 
     def count(self, text: str) -> int:
         return len(self._encode(text, special=False))

@@ -183,7 +183,7 @@ class InProcessModel:
 
     def _advance(self, sequence: _Sequence, token: int) -> None:
         stops, texts = self._stops(sequence.request.stop)
-        stopped = token in stops or bool(texts) and self._ends_with(sequence, texts)
+        stopped = token in stops or (bool(texts) and self._ends_with(sequence, texts))
         if not stopped and len(sequence.ids) < len(sequence.noise):
             return
         self._last_used[sequence.slot] = self._clock

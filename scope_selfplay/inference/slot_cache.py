@@ -28,7 +28,7 @@ class SlotCache:
         options = {"dtype": model.dtype, "device": model.device}
         self._layers = [_SlotLayer(shape, options) for _ in range(config.num_hidden_layers)]
         self._spare = max_length
-        self._cache = Cache(layers=self._layers)
+        self._cache: Any = Cache(layers=self._layers)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         for layer in self._layers:
@@ -53,7 +53,9 @@ class SlotCache:
         index = torch.tensor(slots, dtype=torch.long, device=device)
         for layer in self._layers:
             layer.aim(index, writes.to(device), span)
-        mask = torch.arange(span, device=device)[None, None, None, :] <= positions.to(device)[:, None, :, None]
+        mask = (
+            torch.arange(span, device=device)[None, None, None, :] <= positions.to(device)[:, None, :, None]
+        )
         last = torch.tensor([len(row) - 1 for row in rows], device=device)
         hidden = self._model.model(
             input_ids=ids.to(device),
@@ -68,6 +70,8 @@ class SlotCache:
 
 class _SlotLayer(CacheLayerMixin):
     is_sliding = False
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...], options: dict[str, Any]) -> None:
         super().__init__()

@@ -20,7 +20,8 @@ async def grade_rollout(judge: Judge, task: Task, rubric: Rubric, rollout: Rollo
         verdicts = [Verdict(value=False, reasoning=reason, attempts=0) for _ in rubric.criteria]
     else:
         calls = [
-            judge.grade(task, criterion, answer, key=(*key, row)) for row, criterion in enumerate(rubric.criteria)
+            judge.grade(task, criterion, answer, key=(*key, row))
+            for row, criterion in enumerate(rubric.criteria)
         ]
         verdicts = list(await asyncio.gather(*calls))
     weights = [criterion.weight for criterion in rubric.criteria]

@@ -81,7 +81,9 @@ class LexicalJudge:
         region = f"Provides the region of {target.name}, {target.region}."
         hidden = [_criterion(region, Priority.BONUS, dimension="hidden")]
         hidden += [
-            _criterion(f"Identifies the {noun} of {target.name} as {value}.", Priority.BONUS, dimension="hidden")
+            _criterion(
+                f"Identifies the {noun} of {target.name} as {value}.", Priority.BONUS, dimension="hidden"
+            )
             for noun, value in target.facts.items()
             if noun not in question.nouns
         ]
@@ -92,7 +94,9 @@ class LexicalJudge:
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         met = is_stated(criterion.text, answer)
-        return Verdict(value=met, reasoning="The answer states it." if met else "The answer does not state it.")
+        return Verdict(
+            value=met, reasoning="The answer states it." if met else "The answer does not state it."
+        )
 
     async def compare(
         self,
@@ -108,7 +112,9 @@ class LexicalJudge:
         if rubric is None:
             raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
         outcome = Outcome(*(_share_stated(rubric, rollout.answer) for rollout in (first, second)))
-        verdict = Verdict(value=outcome.first >= outcome.second, reasoning=f"{outcome.first:.2f}:{outcome.second:.2f}")
+        verdict = Verdict(
+            value=outcome.first >= outcome.second, reasoning=f"{outcome.first:.2f}:{outcome.second:.2f}"
+        )
         return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
 
     async def select(
@@ -198,5 +204,9 @@ def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
     near = {source.name, *source.links.values()}
     touched = [entity.name for entity in found.path if entity.name in near]
     if not touched:
-        return Verdict(value=False, reasoning=f"Nothing in the task is about {source.name} or what it links to.")
-    return Verdict(value=True, reasoning=f"The task is about {touched[0]}, which the source is about or links to.")
+        return Verdict(
+            value=False, reasoning=f"Nothing in the task is about {source.name} or what it links to."
+        )
+    return Verdict(
+        value=True, reasoning=f"The task is about {touched[0]}, which the source is about or links to."
+    )

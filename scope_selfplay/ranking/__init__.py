@@ -1,0 +1,68 @@
+"""From comparisons to strengths, and from strengths to rewards: numbers only, no judge and no text.
+
+Reading order: `matches` (what a topology is), `shares` and `margins` (two ways to fit strengths),
+`topologies`, `brackets`, `swiss_rounds`, `live_board`, `circulant` and `group_rounds` (the designs),
+`ranks` (rewards), `routing` (which groups need a tournament), `driver` (plays a topology against a judge).
+All are pure but `driver`, which awaits the caller's judge. Sources: Tournament-GRPO, ArenaRL, Reasoning
+Arena; `balanced` is ours.
+"""
+
+from scope_selfplay.ranking.brackets import double_elimination, single_elimination
+from scope_selfplay.ranking.circulant import balanced_matches
+from scope_selfplay.ranking.driver import Compare, Played, Select, play, play_groups
+from scope_selfplay.ranking.group_rounds import group_tournament
+from scope_selfplay.ranking.live_board import LiveBoard, live
+from scope_selfplay.ranking.margins import balanced, fit_margins, position_offset
+from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
+from scope_selfplay.ranking.ranks import min_max, rank_rewards
+from scope_selfplay.ranking.routing import (
+    LiveRoute,
+    Routing,
+    informative_share,
+    is_flat,
+    route,
+    routed_rewards,
+)
+from scope_selfplay.ranking.shares import bradley_terry, bradley_terry_batch, logistic_share, soft_share
+from scope_selfplay.ranking.swiss_rounds import swiss
+from scope_selfplay.ranking.topologies import AnchorScore, anchor, round_robin
+from scope_selfplay.schemas import Outcome
+
+__all__ = [
+    "AnchorScore",
+    "Compare",
+    "Graph",
+    "GroupTopology",
+    "LiveBoard",
+    "LiveRoute",
+    "Match",
+    "Outcome",
+    "Played",
+    "Routing",
+    "Select",
+    "Strengths",
+    "Topology",
+    "anchor",
+    "balanced",
+    "balanced_matches",
+    "bradley_terry",
+    "bradley_terry_batch",
+    "double_elimination",
+    "fit_margins",
+    "group_tournament",
+    "informative_share",
+    "is_flat",
+    "live",
+    "logistic_share",
+    "min_max",
+    "play",
+    "play_groups",
+    "position_offset",
+    "rank_rewards",
+    "round_robin",
+    "route",
+    "routed_rewards",
+    "single_elimination",
+    "soft_share",
+    "swiss",
+]

@@ -40,4 +40,6 @@ def disk_faults(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageError(f"{path}: cannot be written ({reason}); make room or fix it, then run again") from error
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); make room or fix it, then run again"
+        ) from error

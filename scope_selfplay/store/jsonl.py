@@ -72,7 +72,9 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> Iterator[Any]:
             yield parse(line)
         except ValueError as error:
             what = " ".join(str(error).split())[:160]
-            raise RecordError(f"{path}:{number}: damaged record ({what}); restore the file or remove it") from None
+            raise RecordError(
+                f"{path}:{number}: damaged record ({what}); restore the file or remove it"
+            ) from None
 
 
 def _plain_object(line: bytes) -> dict[str, Any]:

@@ -73,11 +73,15 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise RecordError(f"{path}: not a manifest ({str(error).splitlines()[0]}); remove the stage folder") from None
+        raise RecordError(
+            f"{path}: not a manifest ({str(error).splitlines()[0]}); remove the stage folder"
+        ) from None
     for name, expected in manifest.outputs.items():
         file = folder / name
         if not file.is_file():
             raise RecordError(f"{file}: missing, but {path} lists it; restore it or remove the stage folder")
         if checksum(file) != expected:
-            raise RecordError(f"{file}: changed since the stage was finished; restore it or remove the stage folder")
+            raise RecordError(
+                f"{file}: changed since the stage was finished; restore it or remove the stage folder"
+            )
     return manifest

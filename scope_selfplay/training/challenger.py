@@ -8,7 +8,16 @@ from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import SourcePrompt
 from scope_selfplay.pipeline import Assessed, Difficulty, Scene, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
-from scope_selfplay.schemas import Candidate, CandidateStatus, Key, Provenance, Reason, Role, Rollout, RolloutStatus
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Key,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    RolloutStatus,
+)
 from scope_selfplay.store import Appender
 from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
 from scope_selfplay.training.steps import conduct, make_learner, mean, scored
@@ -19,7 +28,11 @@ def format_of(rollout: Rollout, expected_searches: int) -> float:
     if not rollout.turns:
         return 0.0
     return challenger_format(
-        rollout.thinking_turns, len(rollout.turns), rollout.searches, expected_searches, rollout.task is not None
+        rollout.thinking_turns,
+        len(rollout.turns),
+        rollout.searches,
+        expected_searches,
+        rollout.task is not None,
     )
 
 
@@ -53,7 +66,9 @@ def make_challenger_roll(
     learner = make_learner(model, job, scene, Role.CHALLENGER, provenance.challenger)
     settings = scene.config.challenger
 
-    async def one(source: SourcePrompt, member: int, tried: dict[str, asyncio.Future[Assessed]]) -> tuple[Rollout, Assessed]:
+    async def one(
+        source: SourcePrompt, member: int, tried: dict[str, asyncio.Future[Assessed]]
+    ) -> tuple[Rollout, Assessed]:
         each = (*key, source.document.id, member)
         rollout = await scene.roll(scene.challenger(learner.voice, each, source), learner.engine, each)
         made_from = provenance.model_copy(update={"document_id": source.document.id})
@@ -72,9 +87,7 @@ def make_challenger_roll(
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         tried: dict[str, asyncio.Future[Assessed]] = {}
-        calls = [
-            one(sources[record], row % settings.group_size, tried) for row, record in enumerate(records)
-        ]
+        calls = [one(sources[record], row % settings.group_size, tried) for row, record in enumerate(records)]
         results = await asyncio.gather(*calls)
         structures = [
             format_of(rollout, sources[record].search_turns)
@@ -85,7 +98,9 @@ def make_challenger_roll(
             for (rollout, assessed), structure in zip(results, structures, strict=True)
         ]
         _keep(job, results)
-        metrics = _metrics(scene, results, structures) | {"masked": mean([reward is None for reward in rewards])}
+        metrics = _metrics(scene, results, structures) | {
+            "masked": mean([reward is None for reward in rewards])
+        }
         lined_up = zip(results, rewards, strict=True)
         return StepResult([scored(rollout, reward) for (rollout, _), reward in lined_up], metrics)
 

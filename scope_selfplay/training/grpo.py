@@ -14,7 +14,7 @@ Facts about TRL 1.16 that this file relies on (each has a contract test):
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class StepResult(NamedTuple):
     metrics: dict[str, float | None]
 
 
-RollStep = Callable[[Sequence[str], int], Awaitable[StepResult]]
+RollStep = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
 """Record ids, each repeated G times in a row, and the step (from 0) -> what a policy made of them."""
 
 
@@ -101,8 +101,10 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
         assert len(scored_reward) == len(completions), "rewards must line up with completions"
         return scored_reward
 
-    class Log(TrainerCallback):  # type: ignore[misc]
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    class Log(TrainerCallback):
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+        ) -> None:
             if logs and "reward" in logs:
                 meter.write(int(state.global_step), logs)
 

@@ -14,16 +14,22 @@ def policy_path(path: str) -> Path:
     """A model directory; `embedded` is the tiny policy in the package. Raises CheckpointError when it is none."""
     folder = Path(__file__).parent.parent / "embedded" / "policy" if path == EMBEDDED else Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such model directory; give a Hugging Face directory or `embedded`")
+        raise CheckpointError(
+            f"{folder}: no such model directory; give a Hugging Face directory or `embedded`"
+        )
     for name, what in (("config.json", "a config"), ("tokenizer_config.json", "a tokenizer")):
         if not (folder / name).is_file():
-            raise CheckpointError(f"{folder}: no {name}; a model directory holds {what}, a tokenizer and safetensors")
+            raise CheckpointError(
+                f"{folder}: no {name}; a model directory holds {what}, a tokenizer and safetensors"
+            )
     if not list(folder.glob("*.safetensors")):
         pickled = [each.name for each in folder.glob("*.bin")]
         found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
         raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
     if '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8"):
-        raise CheckpointError(f"{folder}: config.json has auto_map, which runs foreign code; remove it or use another model")
+        raise CheckpointError(
+            f"{folder}: config.json has auto_map, which runs foreign code; remove it or use another model"
+        )
     return folder
 
 

@@ -5,6 +5,7 @@ prompt and sample; where a family rewrites its history (Qwen3 hides earlier thin
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from scope_selfplay.schemas import Rollout, Turn
@@ -24,7 +25,7 @@ def rows_from(rollout: Rollout) -> list[Row]:
     turns = [turn for turn in rollout.turns if turn.ids]
     if not turns:
         return []
-    if all(continues(before, after) for before, after in zip(turns, turns[1:], strict=False)):
+    if all(continues(before, after) for before, after in pairwise(turns)):
         return [_joined(turns)]
     return [_joined([turn]) for turn in turns]
 

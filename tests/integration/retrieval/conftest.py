@@ -47,9 +47,9 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, towns: list[Document]
 
 
 @asynccontextmanager
-async def serve_app(app: Starlette) -> AsyncIterator[str]:
-    """Any application on a free loopback port, for as long as the block lasts."""
-    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+async def serve_app(app: Starlette, port: int = 0) -> AsyncIterator[str]:
+    """Any application on a loopback port (0: a free one), for as long as the block lasts."""
+    with socket.create_server(("127.0.0.1", port), backlog=2048) as listener:
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -65,14 +65,19 @@ async def serve_app(app: Starlette) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def serve_folder(
-    folder: Path, *, token: str | None = None, service: Service | None = None, **settings: object
+    folder: Path,
+    *,
+    token: str | None = None,
+    service: Service | None = None,
+    port: int = 0,
+    **settings: object,
 ) -> AsyncIterator[str]:
     service = service or Service(
         Settings.model_validate({"folder": folder, "workers": 0, **settings}), Metrics()
     )
     await service.load()
     try:
-        async with serve_app(build_app(service, token)) as url:
+        async with serve_app(build_app(service, token), port) as url:
             yield url
     finally:
         await service.close()

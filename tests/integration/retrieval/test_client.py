@@ -219,21 +219,10 @@ async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
     await asyncio.sleep(1.0)
     assert not any(search.done() for search in searches)
     port = int(url.rsplit(":", 1)[1])
-    from retrieval.metrics import Metrics
-    from retrieval.server import build_app
-    from retrieval.service import Service, Settings
-    from retrieval.serving import Address, _config, _Server
-
-    service = Service(Settings(folder=index_folder, workers=0), Metrics())
-    await service.load()
-    server = _Server(_config(build_app(service), Address(port=port)), service, 0.0)
-    serving = asyncio.create_task(server._serve())
-    found = await asyncio.gather(*searches)
+    async with running(index_folder, port=port):
+        found = await asyncio.gather(*searches)
     assert [passages[0].id for passages in found] == [f"t{n}" for n in range(30)]
     await searcher.__aexit__(None, None, None)
-    server.should_exit = True
-    await serving
-    await service.close()
     print("searches during an outage: 30 injected, 30 answered, 0 empty")
 
 

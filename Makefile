@@ -1,0 +1,57 @@
+# `make run` and `make test` set up everything they need in .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS := 1
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: run test test-unit test-integration check format setup warm-start bench-learning bench-warm-start clean
+
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+setup: $(VENV)/.dev
+
+$(VENV)/.local: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[local]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.local
+	$(INSTALL) '.[local,retrieval,dev]'
+	@touch $@
+
+run: $(VENV)/.local ## the whole self-play loop on this machine, in minutes
+	$(BIN)/scope run $(ARGS)
+
+test: setup ## unit tests, then what trains and serves for real on the CPU
+	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/integration -m integration
+
+test-unit: setup
+	$(BIN)/pytest tests/unit
+
+test-integration: setup
+	$(BIN)/pytest tests/integration -m integration
+
+check: setup ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+warm-start: setup ## make the tiny policy that ships with the package again
+	$(BIN)/python benchmarks/warm_start.py --write
+
+bench-warm-start: setup ## rebuild the tiny policy and compare its held-out score with the shipped one
+	$(BIN)/python benchmarks/warm_start.py
+
+bench-learning: setup ## the loop over five seeds: what is learnt, with intervals
+	$(BIN)/python benchmarks/learning.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

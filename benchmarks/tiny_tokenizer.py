@@ -1,0 +1,66 @@
+"""The tiny policy's tokenizer: bytes for any text, one token for every word and phrase of the embedded world.
+
+Phrases as tokens keep an article at some 30 tokens while it stays readable; a fact is then one token to copy.
+"""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from scope_selfplay.embedded import pools
+from scope_selfplay.embedded.language import ATTRIBUTES, RELATIONS, VERBS
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TAGS = tuple(
+    f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer", "task") for slash in ("", "/")
+)
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def phrases() -> list[str]:
+    """What comes after a space and is one token."""
+    found = [attribute.before.rstrip() for attribute in ATTRIBUTES] + ["crowns", "lies in", "of", "and", "is"]
+    found += [f"the {attribute.noun}" for attribute in ATTRIBUTES] + list(VERBS.values())
+    for relation in RELATIONS:
+        found += [f"Its {relation} is", f"the {relation} of", f"The {relation} of"]
+    found += ["First", "Now the answer", "Ask of", "1", "2", "3"]
+    for pool in (pools.PLACES, pools.KINDS, pools.REGIONS, pools.FOUNDERS, pools.YEARS, pools.EMBLEMS):
+        found += pool
+    for pool in (pools.PRODUCTS, pools.AMOUNTS, pools.RIVERS, pools.PATRONS, pools.MOTTOS):
+        found += pool
+    return list(dict.fromkeys(found))
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: row for row, token in enumerate([*SPECIAL, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
+    words = [f" {phrase}" for phrase in phrases()]
+    bare = [
+        "user",
+        "assistant",
+        "system",
+        "Task",
+        "Source",
+        "Searches",
+        "Write:",
+        "left.",
+        "[1]",
+        "Write the task.",
+    ]
+    tokens = [AddedToken(token, normalized=False, special=False) for token in (*TAGS, *words, *bare)]
+    tokenizer.add_tokens(tokens)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[2], pad_token=SPECIAL[0])
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def save_tokenizer(folder: Path) -> None:
+    build_tokenizer().save_pretrained(str(folder))

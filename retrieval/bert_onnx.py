@@ -1,0 +1,173 @@
+"""Writes a BERT encoder (E5, MiniLM) as one ONNX graph, straight from its safetensors, without torch.
+
+Text in tokens goes in, one pooled and normalised vector per text comes out. The graph uses ONNX Runtime's
+fused operators (embedding, attention, skip-normalisation, bias-GELU), which an export through torch only
+reaches after an optimiser guessed them. Weights go into a second file that ONNX Runtime maps.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_selfplay.errors import CheckpointError
+
+GRAPH = "model.onnx"
+WEIGHTS = "model.onnx.data"
+MICROSOFT = "com.microsoft"
+Weights = dict[str, NDArray[np.float32]]
+
+
+def write_bert(model: Path, folder: Path) -> None:
+    """Write `model.onnx` and `model.onnx.data` into `folder`.
+
+    Raises CheckpointError for a model that is not a BERT with absolute positions, GELU and safetensors
+    weights.
+    """
+    import onnx
+
+    config = _config(model)
+    builder = _Graph(config, _weights(model))
+    graph = builder.build()
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    onnx.save_model(
+        proto, str(folder / GRAPH), save_as_external_data=True, location=WEIGHTS, size_threshold=1024
+    )
+
+
+def _config(model: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((model / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{model}: config.json cannot be read: {error}") from None
+    found = (
+        config.get("model_type"),
+        config.get("hidden_act", "gelu"),
+        config.get("position_embedding_type", "absolute"),
+    )
+    if found != ("bert", "gelu", "absolute"):
+        raise CheckpointError(
+            f"{model} is {'/'.join(map(str, found))}; the ONNX path takes bert/gelu/absolute. "
+            "Use the sentence-transformers backend for others"
+        )
+    return config
+
+
+def _weights(model: Path) -> Weights:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        weights = load_file(model / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{model}: model.safetensors cannot be read: {error}") from None
+    return {name.removeprefix("bert."): value.astype(np.float32) for name, value in weights.items()}
+
+
+class _Graph:
+    def __init__(self, config: dict[str, Any], weights: Weights) -> None:
+        self._config = config
+        self._weights = weights
+        self._nodes: list[Any] = []
+        self._initializers: list[Any] = []
+
+    def build(self) -> Any:
+        from onnx import TensorProto, helper
+
+        hidden = self._embed()
+        for layer in range(self._config["num_hidden_layers"]):
+            hidden = self._layer(f"encoder.layer.{layer}.", hidden)
+        self._pool(hidden)
+        ids = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n", "t"]) for name in ("ids", "mask")]
+        output = helper.make_tensor_value_info(
+            "vectors", TensorProto.FLOAT, ["n", self._config["hidden_size"]]
+        )
+        return helper.make_graph(self._nodes, "bert", ids, [output], self._initializers)
+
+    def _embed(self) -> str:
+        part = "embeddings."
+        positions = self._weight(part + "position_embeddings.weight")
+        # Every token is of segment 0, so its embedding moves into the positions.
+        segment = self._weight(part + "token_type_embeddings.weight")[0]
+        inputs = [
+            "ids",
+            "",
+            self._keep("words", self._weight(part + "word_embeddings.weight")),
+            self._keep("positions", positions + segment),
+            "",
+            *self._norm(part + "LayerNorm."),
+        ]
+        self._node("EmbedLayerNormalization", inputs, ["h0", "unused_mask"], epsilon=self._epsilon)
+        return "h0"
+
+    def _layer(self, name: str, hidden: str) -> str:
+        attention = name + "attention."
+        parts = [attention + f"self.{which}." for which in ("query", "key", "value")]
+        joined = np.concatenate([self._weight(part + "weight").T for part in parts], axis=1)
+        bias = np.concatenate([self._weight(part + "bias") for part in parts])
+        inputs = [hidden, self._keep(name + "qkv", joined), self._keep(name + "qkv_bias", bias), "mask"]
+        heads = self._config["num_attention_heads"]
+        attended = self._node("Attention", inputs, [name + "attended"], num_heads=heads)
+        hidden = self._residual(attention + "output.", attended, hidden)
+        inner = self._matmul(name + "intermediate.dense.", hidden)
+        inner_bias = self._keep(name + "inner_bias", self._weight(name + "intermediate.dense.bias"))
+        active = self._node("BiasGelu", [inner, inner_bias], [name + "active"])
+        return self._residual(name + "output.", active, hidden)
+
+    def _residual(self, name: str, new: str, before: str) -> str:
+        """LayerNorm(before + dense(new))."""
+        bias = self._keep(name + "dense_bias", self._weight(name + "dense.bias"))
+        inputs = [self._matmul(name + "dense.", new), before, *self._norm(name + "LayerNorm."), bias]
+        return self._node("SkipLayerNormalization", inputs, [name + "normed"], epsilon=self._epsilon)
+
+    def _pool(self, hidden: str) -> None:
+        """Mean over the tokens that are not padding, then unit length, as sentence-transformers does it."""
+        axis = self._keep("axis", np.asarray([2], dtype=np.int64))
+        first = self._keep("first", np.asarray([1], dtype=np.int64))
+        weights = self._plain("Cast", ["mask"], "mask_float", to=1)
+        column = self._plain("Unsqueeze", [weights, axis], "mask_column")
+        kept = self._plain("Mul", [hidden, column], "kept")
+        total = self._plain("ReduceSum", [kept, first], "sum", keepdims=0)
+        count = self._plain("ReduceSum", [weights, first], "count", keepdims=1)
+        mean = self._plain("Div", [total, count], "mean")
+        length = self._plain("ReduceL2", [mean], "length", axes=[1], keepdims=1)
+        floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
+        self._plain("Div", [mean, self._plain("Max", [length, floor], "safe")], "vectors")
+
+    @property
+    def _epsilon(self) -> float:
+        return float(self._config.get("layer_norm_eps", 1e-12))
+
+    def _weight(self, name: str) -> NDArray[np.float32]:
+        if name not in self._weights:
+            raise CheckpointError(f"the model has no weight {name!r}")
+        return self._weights[name]
+
+    def _norm(self, name: str) -> list[str]:
+        return [self._keep(name + part, self._weight(name + part)) for part in ("weight", "bias")]
+
+    def _matmul(self, name: str, operand: str) -> str:
+        weight = self._keep(name + "weight", self._weight(name + "weight").T)
+        return self._plain("MatMul", [operand, weight], name + "product")
+
+    def _keep(self, name: str, value: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def _node(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
+        return self._append(kind, inputs, outputs, domain=MICROSOFT, **attributes)
+
+    def _plain(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        return self._append(kind, inputs, [output], domain="", **attributes)
+
+    def _append(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
+        from onnx import helper
+
+        self._nodes.append(helper.make_node(kind, inputs, outputs, **attributes))
+        return outputs[0]

@@ -1,0 +1,286 @@
+"""Builds a dense index: encode in shards, train, add, pass the recall gate, seal.
+
+Encoding is nearly all of the time, so every finished shard is kept and a restart goes on with the next one.
+Only one shard of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it
+is built, that of `compact` needs an eighth of it.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.build import RECIPE, STORED, Progress, Recipe, begin, seal, silent, store_passages
+from retrieval.encoder import (
+    ENCODER,
+    FAMILIES,
+    Backend,
+    Encoder,
+    Vectors,
+    encoder_hash,
+    open_encoder,
+    prepare_encoder,
+)
+from retrieval.gate import TOPK, Looking, exact, measure, tune
+from retrieval.manifest import GateReport, Kind, Manifest
+from retrieval.passages import OFFSETS, PASSAGES, Passages, split_contents
+from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
+from retrieval.vectors import (
+    FINE,
+    FINE_RANGE,
+    FLAT,
+    IVF,
+    Cells,
+    Exhaustive,
+    Refined,
+    Rows,
+    fine_codes,
+    fine_span,
+    open_array,
+)
+from scope_selfplay.errors import CorpusError, RunMismatchError
+from scope_selfplay.schemas import Document, numpy_rng_from
+
+SHARDS = "shards"
+SHARD_ROWS = 65_536
+BATCH = 64
+GATE_QUERIES = 512
+QUERY_WORDS = 12
+
+
+class Plan(NamedTuple):
+    """Everything a dense build needs to know."""
+
+    folder: Path
+    recipe: Recipe
+    threads: int = 1
+    shard_rows: int = SHARD_ROWS
+    keep_shards: bool = False
+    questions: Sequence[str] = ()
+    """For the gate; without any, spans of sampled passages serve as queries."""
+    encoded: Path | None = None
+    """Folder of a finished build with kept shards; its passages and vectors are taken over."""
+
+
+def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = silent) -> Manifest:
+    """A dense index in `plan.folder`. Raises CorpusError (the recall gate too), CheckpointError."""
+    start = time.monotonic()
+    if (finished := begin(plan.folder, plan.recipe)) is not None:
+        return finished
+    faiss.omp_set_num_threads(plan.threads)
+    if plan.encoded is not None:
+        take_over(plan.encoded, plan.folder, plan.recipe)
+    passages = store_passages(documents, plan.folder, progress)
+    encoder = _encoder(plan)
+    shards = _encode(passages, encoder, plan, progress)
+    looking, report = _index(passages, encoder, shards, plan, progress)
+    if not plan.keep_shards:
+        shutil.rmtree(plan.folder / SHARDS, ignore_errors=True)
+    (plan.folder / "trained.faiss").unlink(missing_ok=True)
+    profile = ProfileName(plan.recipe.profile)
+    manifest = Manifest(
+        kind=Kind.DENSE,
+        profile=profile,
+        rows=passages.size,
+        factory=factory(profile, passages.size),
+        dimensions=encoder.dimensions,
+        encoder=plan.recipe.encoder,
+        encoder_hash=encoder_hash(plan.folder / ENCODER),
+        nprobe=looking.nprobe,
+        refine=looking.refine,
+        gate=report,
+        corpus_hash=passages.corpus_hash,
+    )
+    return seal(plan.folder, manifest, time.monotonic() - start)
+
+
+def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
+    """Link the passages, encoder and shards of `encoded` into `folder`.
+
+    Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
+    """
+    before = Recipe.model_validate_json((encoded / RECIPE).read_bytes())
+    if before.model_copy(update={"profile": recipe.profile}) != recipe or not (encoded / SHARDS).is_dir():
+        raise RunMismatchError(f"{encoded}: not the same corpus and encoder, or built without --keep-vectors")
+    if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
+        raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
+    for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):
+        if not (folder / name).exists():
+            if (encoded / name).is_dir():
+                shutil.copytree(encoded / name, folder / name, copy_function=os.link)
+            else:
+                os.link(encoded / name, folder / name)
+
+
+def _encoder(plan: Plan) -> Encoder:
+    folder = plan.folder / ENCODER
+    if not (folder / "ready").exists():
+        prepare_encoder(
+            plan.recipe.encoder, FAMILIES[plan.recipe.family], Backend(plan.recipe.backend), folder
+        )
+        (folder / "ready").touch()
+    return open_encoder(folder, threads=plan.threads)
+
+
+class Shards:
+    """Vectors of consecutive rows, one .npy file per `rows` of them."""
+
+    def __init__(self, folder: Path, rows: int, size: int) -> None:
+        self._folder = folder
+        self.starts = range(0, size, rows)
+        self._rows = rows
+        self._size = size
+
+    def path(self, start: int) -> Path:
+        return self._folder / f"{start:012d}.npy"
+
+    def end(self, start: int) -> int:
+        return min(start + self._rows, self._size)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (open_array(self.path(start)) for start in self.starts)
+
+    def sample(self, count: int, draw: np.random.Generator) -> Vectors:
+        """`count` different rows in row order (count, d)."""
+        chosen = np.sort(draw.choice(self._size, size=min(count, self._size), replace=False))
+        parts = []
+        for start, shard in zip(self.starts, self, strict=True):
+            inside = chosen[(chosen >= start) & (chosen < self.end(start))] - start
+            parts.append(np.asarray(shard[inside], dtype=np.float32))
+        return np.concatenate(parts)
+
+
+def _encode(passages: Passages, encoder: Encoder, plan: Plan, progress: Progress) -> Shards:
+    folder = plan.folder / SHARDS
+    folder.mkdir(exist_ok=True)
+    shards = Shards(folder, plan.shard_rows, passages.size)
+    kept = np.dtype(np.float32 if vector_bytes(ProfileName(plan.recipe.profile)) == 4 else np.float16)
+    for start in shards.starts:
+        rows = range(start, shards.end(start))
+        if not shards.path(start).exists():
+            vectors = np.empty((len(rows), encoder.dimensions), dtype=kept)
+            for first in range(0, len(rows), BATCH):
+                batch = rows[first : first + BATCH]
+                vectors[first : first + len(batch)] = encoder.passages(
+                    [passages.contents(row) for row in batch]
+                )
+                progress("encode", batch[-1] + 1, passages.size)
+            save_array(shards.path(start), vectors)
+        progress("encode", shards.end(start), passages.size)
+    return shards
+
+
+def _index(
+    passages: Passages, encoder: Encoder, shards: Shards, plan: Plan, progress: Progress
+) -> tuple[Looking, GateReport]:
+    name = ProfileName(plan.recipe.profile)
+    target = PROFILES[name].recall
+    index: Exhaustive | Cells | Refined
+    if PROFILES[name].is_ivf:
+        index = _cells(name, passages.size, shards, plan, progress)
+    else:
+        index = _flat(passages.size, encoder.dimensions, shards, plan)
+    queries = gate_queries(passages, encoder, plan)
+    progress("recall gate", 0, len(queries))
+    expected = exact(queries, shards, min(TOPK, passages.size)).rows
+    if isinstance(index, Cells | Refined):
+        return tune(index, queries, expected, target)
+    return Looking(0, 0.0), _gate_exact(index, queries, expected, target)
+
+
+def _gate_exact(index: Exhaustive, queries: Vectors, expected: Rows, target: float) -> GateReport:
+    reached = measure(index.nearest, queries, expected)
+    # Two rows that score the same to the last bit may change places between two ways of summing.
+    if reached < target - 0.005:
+        raise CorpusError(
+            f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
+        )
+    return GateReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
+
+
+def _flat(size: int, dimensions: int, shards: Shards, plan: Plan) -> Exhaustive:
+    """All shards in one file, for the profiles that search exhaustively."""
+    name = ProfileName(plan.recipe.profile)
+    kept = np.float32 if vector_bytes(name) == 4 else np.float16
+    write_stacked(plan.folder / FLAT, (size, dimensions), kept, shards)
+    return Exhaustive(open_array(plan.folder / FLAT))
+
+
+def _cells(name: ProfileName, size: int, shards: Shards, plan: Plan, progress: Progress) -> Cells | Refined:
+    draw = numpy_rng_from(plan.recipe.seed, "train")
+    sample = shards.sample(max(cells(size) * TRAINING_POINTS_PER_CELL, 1024), draw)
+    index = _trained(factory(name, size), sample, plan.folder / "trained.faiss", progress)
+    for start, shard in zip(shards.starts, shards, strict=True):
+        # `add` and never `add_core`: on fast-scan indexes the latter stores garbage without a word.
+        index.add(np.ascontiguousarray(shard, dtype=np.float32))
+        progress("index", shards.end(start), size)
+    part = plan.folder / (IVF + ".part")
+    faiss.write_index(index, str(part))
+    part.replace(plan.folder / IVF)
+    coarse = Cells.open(plan.folder, 1)
+    if name is not ProfileName.COMPACT:
+        return coarse
+    span = fine_span(sample)
+    save_array(plan.folder / FINE_RANGE, span)
+    codes = (fine_codes(np.asarray(shard, dtype=np.float32), span) for shard in shards)
+    write_stacked(plan.folder / FINE, (size, sample.shape[1]), np.uint8, codes)
+    return Refined(coarse, open_array(plan.folder / FINE), span, 4.0)
+
+
+def _trained(description: str, sample: Vectors, path: Path, progress: Progress) -> Any:
+    """A trained, empty index; training 65,536 cells takes an hour, so it is kept for a restart."""
+    if path.exists():
+        return faiss.read_index(str(path))
+    progress("train", 0, len(sample))
+    index = faiss.index_factory(sample.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    # Small corpora cannot offer what FAISS would like; our own gate judges the result.
+    faiss.extract_index_ivf(index).cp.min_points_per_centroid = 1
+    index.train(sample)
+    part = path.with_name(path.name + ".part")
+    faiss.write_index(index, str(part))
+    part.replace(path)
+    return index
+
+
+def gate_queries(passages: Passages, encoder: Encoder, plan: Plan) -> Vectors:
+    """Encoded queries (n, d): the given questions, or spans of words out of sampled passages."""
+    texts = list(plan.questions)[:GATE_QUERIES]
+    draw = numpy_rng_from(plan.recipe.seed, "gate")
+    if not texts:
+        rows = draw.choice(passages.size, size=min(GATE_QUERIES, passages.size), replace=False)
+        for row in sorted(rows.tolist()):
+            contents = split_contents(passages.contents(row))
+            words = contents.text.split() or contents.title.split() or ["empty"]
+            first = int(draw.integers(0, max(1, len(words) - QUERY_WORDS)))
+            texts.append(" ".join(words[first : first + QUERY_WORDS]))
+    batches = [encoder.queries(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)]
+    return np.concatenate(batches)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Durable before it is visible."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        np.save(file, array)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def write_stacked(path: Path, shape: tuple[int, int], kind: Any, blocks: Iterable[NDArray[Any]]) -> None:
+    """Blocks of rows, one after the other, as one .npy file of `shape`."""
+    part = path.with_name(path.name + ".part")
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
+    with part.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype=kind).data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

@@ -1,0 +1,270 @@
+"""`scope index build|check|info` and `scope serve-retriever`; the heavy imports are inside the commands."""
+
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retrieval.profiles import ProfileName
+
+if TYPE_CHECKING:
+    from retrieval.build import Progress, Recipe
+    from retrieval.server import Retriever
+    from scope_selfplay.schemas import Document
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+def index() -> None:
+    """Build and inspect retriever indexes."""
+
+
+@index.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("folder", type=FOLDER)
+@click.option(
+    "--profile", type=click.Choice([name.value for name in ProfileName]), default="bm25", show_default=True
+)
+@click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
+@click.option(
+    "--family", type=click.Choice(["e5", "minilm", "plain"]), help="Default: by the encoder's name."
+)
+@click.option(
+    "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
+)
+@click.option(
+    "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
+)
+@click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
+@click.option(
+    "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
+)
+@click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
+@click.option("--rows", help="FIRST:END, the rows of SOURCE for one shard; default all.")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True)
+@click.option(
+    "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
+)
+@click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
+def build(
+    source: Path,
+    folder: Path,
+    *,
+    profile: str,
+    encoder: str,
+    family: str | None,
+    backend: str,
+    chunk_tokens: int,
+    chunk_overlap: int,
+    tokenizer: Path | None,
+    questions: Path | None,
+    rows: str | None,
+    threads: int,
+    keep_vectors: bool,
+    encoded: Path | None,
+    seed: int,
+    estimate_only: bool,
+) -> None:
+    """Build an index of SOURCE in FOLDER; the same command again resumes.
+
+    SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
+    """
+    from retrieval.build import Recipe, build_bm25, source_bytes
+    from retrieval.readers import read_documents
+
+    dense = profile != ProfileName.BM25
+    recipe = Recipe(
+        profile=profile,
+        source=str(source.resolve()),
+        source_bytes=source_bytes(source),
+        chunk_tokens=chunk_tokens,
+        chunk_overlap=chunk_overlap,
+        encoder=encoder if dense else "",
+        family=(family or _family(encoder)) if dense else "",
+        backend=backend if dense else "",
+        seed=seed,
+        rows=rows or "",
+    )
+    _show_estimate(recipe, source, threads)
+    if estimate_only:
+        return
+    documents = _chunked(read_documents(source), recipe, tokenizer)
+    progress = _progress()
+    if dense:
+        from retrieval.build_dense import Plan, build_dense
+
+        asked = _questions(questions) if questions else ()
+        plan = Plan(
+            folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked, encoded=encoded
+        )
+        manifest = build_dense(documents, plan, progress)
+    else:
+        manifest = build_bm25(documents, folder, recipe, progress)
+    click.echo(f"{manifest.identity}  {manifest.rows:,} passages  {manifest.size / 1e9:.2f} GB  {folder}")
+
+
+@index.command()
+@click.argument("folder", type=FOLDER)
+def check(folder: Path) -> None:
+    """Verify every checksum of FOLDER and search it once."""
+    from retrieval.indexes import open_index
+    from retrieval.manifest import Verify, read_manifest
+    from retrieval.passages import Passages
+
+    manifest = read_manifest(folder, Verify.FULL)
+    passages = Passages.open(folder, manifest.corpus_hash)
+    (hits,) = open_index(folder, manifest).search([passages.contents(0)[:200]], 3)
+    for hit in hits:
+        passages.document(hit.row)
+    click.echo(f"{manifest.identity}: {len(manifest.files)} files intact, a search answers")
+
+
+@index.command()
+@click.argument("folder", type=FOLDER)
+def info(folder: Path) -> None:
+    """Print the manifest of FOLDER as JSON; checks sizes only."""
+    from retrieval.manifest import Verify, read_manifest
+
+    click.echo(read_manifest(folder, Verify.SIZES).model_dump_json(indent=1))
+
+
+@click.command("serve-retriever")
+@click.argument("folder", type=FOLDER, required=False)
+@click.option("--shard", "shards", multiple=True, help="URL of a shard, in row order, instead of FOLDER.")
+@click.option("--shard-host", "hosts", multiple=True, help="A host that --shard may name besides this one.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Search processes.")
+@click.option("--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Waiting queries.")
+@click.option("--cache", type=click.IntRange(min=0), default=100_000, show_default=True, help="Kept answers.")
+@click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@click.option("--tokenizer", type=FILE, help="tokenizer.json of the policy, for requests with max_tokens.")
+@click.option("--token-env", help="Environment variable that holds the bearer token.")
+@click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
+@click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
+def serve_retriever(
+    folder: Path | None,
+    *,
+    shards: tuple[str, ...],
+    hosts: tuple[str, ...],
+    host: str,
+    port: int,
+    drain: float,
+    token_env: str | None,
+    **settings: object,
+) -> None:
+    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens the folder again."""
+    import asyncio
+
+    from retrieval.serving import Address, serve
+    from scope_selfplay.errors import ConfigError
+
+    token = _token(token_env)
+    if token is None and host not in ("127.0.0.1", "localhost", "::1"):
+        click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
+    address = Address(host=host, port=port, drain_seconds=drain)
+    if bool(shards) == (folder is not None):
+        raise ConfigError("serve-retriever takes either the FOLDER of an index or --shard URLs")
+
+    async def run() -> None:
+        await serve(_retriever(folder, shards, hosts, token, settings), address, token)
+
+    asyncio.run(run())
+
+
+def _retriever(
+    folder: Path | None,
+    shards: tuple[str, ...],
+    hosts: tuple[str, ...],
+    token: str | None,
+    settings: dict[str, object],
+) -> "Retriever":
+    if folder is None:
+        from retrieval.client import LOOPBACK
+        from retrieval.router import Router
+
+        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token)
+    from retrieval.metrics import Metrics
+    from retrieval.service import Service, Settings
+
+    return Service(Settings.model_validate({"folder": folder, **settings}), Metrics())
+
+
+def _family(encoder: str) -> str:
+    name = Path(encoder).name.lower()
+    return next((family for family in ("minilm", "e5") if family in name), "plain")
+
+
+def _token(variable: str | None) -> str | None:
+    from scope_selfplay.errors import ConfigError
+
+    if variable is None:
+        return None
+    if not (token := os.environ.get(variable, "").strip()):
+        raise ConfigError(f"--token-env names {variable}, which is not set")
+    return token
+
+
+def _chunked(
+    documents: "Iterable[Document]", recipe: "Recipe", tokenizer: Path | None
+) -> "Iterable[Document]":
+    from retrieval.chunking import chunk_documents, word_spans
+
+    first, end = row_range(recipe.rows)
+    if not recipe.chunk_tokens:
+        return islice(documents, first, end)
+    spans = word_spans
+    if tokenizer is not None:
+        from retrieval.token_cap import TokenCap
+
+        spans = TokenCap(tokenizer).spans
+    chunks = chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
+    return islice(chunks, first, end)
+
+
+def row_range(text: str) -> tuple[int, int | None]:
+    """`FIRST:END` of passages, both optional. Raises ConfigError."""
+    from scope_selfplay.errors import ConfigError
+
+    first, colon, end = text.partition(":")
+    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
+        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
+    return int(first or 0), int(end) if end else None
+
+
+def _questions(path: Path) -> list[str]:
+    from retrieval.readers import read_lines
+    from retrieval.strict_json import parse_object
+
+    return [str(parse_object(line)["question"]) for line in read_lines(path) if line.strip()]
+
+
+def _show_estimate(recipe: "Recipe", source: Path, threads: int) -> None:
+    from retrieval.estimating import estimate_build
+
+    click.echo(estimate_build(recipe, source, threads), err=True)
+
+
+def _progress() -> "Progress":
+    import time
+
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    started: dict[str, float] = {}
+
+    def show(step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        begun = started.setdefault(step, now)
+        left = (now - begun) / done * (total - done) if done and total else 0.0
+        share = f"{done:,} of {total:,}, {left / 60:.0f} min left" if total else f"{done:,}"
+        console.print(f"{step}: {share}", end="\n" if total and done >= total else "\r")
+
+    return show

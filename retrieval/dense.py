@@ -1,0 +1,62 @@
+"""A dense index: an encoder in front of a search over vectors."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from retrieval.encoder import ENCODER, Encoder, open_encoder
+from retrieval.hits import Hit, in_order
+from retrieval.manifest import Manifest
+from retrieval.profiles import ProfileName
+from retrieval.vectors import Cells, Exhaustive, Nearest, OnGpu, Refined, VectorSearch
+from scope_selfplay.errors import RecordError
+
+
+class DenseIndex:
+    def __init__(self, encoder: Encoder, vectors: VectorSearch) -> None:
+        """Raises RecordError when the encoder's vectors have another length than the index's."""
+        if encoder.dimensions != vectors.dimensions:
+            raise RecordError(
+                f"the encoder gives {encoder.dimensions} dimensions, the index has {vectors.dimensions}"
+            )
+        self._encoder = encoder
+        self._vectors = vectors
+        self.size = vectors.size
+
+    @classmethod
+    def open(cls, folder: Path, manifest: Manifest, *, threads: int = 1) -> "DenseIndex":
+        faiss.omp_set_num_threads(threads)
+        return cls(open_encoder(folder / ENCODER, threads=threads), open_vectors(folder, manifest))
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        if not queries:
+            return []
+        return hits(self._vectors.nearest(self._encoder.queries(queries), topk))
+
+
+def open_vectors(folder: Path, manifest: Manifest) -> VectorSearch:
+    match ProfileName(manifest.profile):
+        case ProfileName.FLAT:
+            return Exhaustive.open(folder)
+        case ProfileName.BALANCED:
+            return Cells.open(folder, manifest.nprobe)
+        case ProfileName.COMPACT:
+            return Refined.open(folder, manifest.nprobe, manifest.refine)
+        case ProfileName.GPU:
+            return OnGpu.open(folder)
+        case other:
+            raise RecordError(f"{folder}: profile {other} has no vectors")
+
+
+def hits(nearest: Nearest) -> list[list[Hit]]:
+    """Rows that exist, best first; equal scores in row order. The peer passes FAISS's fillers (-1) on as
+    rows.
+    """
+    found = []
+    for scores, rows in zip(nearest.scores, nearest.rows, strict=True):
+        kept = (rows >= 0) & np.isfinite(scores)
+        pairs = zip(rows[kept].tolist(), scores[kept].tolist(), strict=True)
+        found.append(in_order(Hit(row, score) for row, score in pairs))
+    return found

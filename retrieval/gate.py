@@ -1,0 +1,101 @@
+"""The recall gate: an index is only finished when it finds what an exhaustive search of the same vectors
+finds.
+
+It also chooses how hard the index has to look: the cheapest setting that reaches the target. An index that
+stored garbage (FAISS offers several ways to do that silently) cannot pass at any setting.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.encoder import Vectors
+from retrieval.manifest import GateReport
+from retrieval.vectors import Cells, Nearest, Refined, Rows
+from scope_selfplay.errors import CorpusError
+
+TOPK = 3
+CHUNK = 1 << 15
+
+
+class Looking(NamedTuple):
+    """How hard an index looks: cells per query, and candidates per wanted row that are scored again (0:
+    none).
+    """
+
+    nprobe: int
+    refine: float
+
+
+def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) -> Nearest:
+    """The exhaustive answer over blocks of consecutive rows, a part of a block in memory at a time."""
+    scores = np.full((len(queries), topk), -np.inf, dtype=np.float32)
+    rows = np.full((len(queries), topk), -1, dtype=np.int64)
+    first = 0
+    for block in blocks:
+        for start in range(0, len(block), CHUNK):
+            part = np.asarray(block[start : start + CHUNK], dtype=np.float32)
+            found_scores, found = faiss.knn(
+                queries, part, min(topk, len(part)), metric=faiss.METRIC_INNER_PRODUCT
+            )
+            every = np.concatenate([scores, found_scores], axis=1)
+            every_rows = np.concatenate([rows, found + first], axis=1)
+            order = np.argsort(-every, axis=1, kind="stable")[:, :topk]
+            scores = np.take_along_axis(every, order, axis=1)
+            rows = np.take_along_axis(every_rows, order, axis=1)
+            first += len(part)
+    return Nearest(scores, rows)
+
+
+def recall(found: Rows, expected: Rows) -> float:
+    """Mean share of each query's expected rows that were found."""
+    shares = [
+        len(set(ours.tolist()) & set(theirs.tolist()) - {-1}) / max(1, len(set(theirs.tolist()) - {-1}))
+        for ours, theirs in zip(found, expected, strict=True)
+    ]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expected: Rows) -> float:
+    return recall(search(queries, expected.shape[1]).rows, expected)
+
+
+def tune(
+    index: Cells | Refined, queries: Vectors, expected: Rows, target: float
+) -> tuple[Looking, GateReport]:
+    """Set the cheapest way of looking that reaches `target` on `index`.
+
+    Raises CorpusError when looking everywhere is not enough: the index does not hold what was added.
+    """
+    best = 0.0
+    for looking in _ways(index):
+        _look(index, looking)
+        reached = measure(index.nearest, queries, expected)
+        best = max(best, reached)
+        if reached >= target:
+            topk, count = expected.shape[1], len(queries)
+            return looking, GateReport(recall=reached, topk=topk, queries=count, target=target)
+    raise CorpusError(
+        f"recall gate: at best {best:.3f} of what an exhaustive search finds, {target} is needed; "
+        "the index is not usable. Build it again; with another profile if this repeats"
+    )
+
+
+def _ways(index: Cells | Refined) -> Iterator[Looking]:
+    """From cheap to expensive: more cells first, then more candidates."""
+    coarse = index.coarse if isinstance(index, Refined) else index
+    nlist = coarse.nlist
+    probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
+    for refine in (4.0, 8.0, 16.0, 32.0, 64.0) if isinstance(index, Refined) else (0.0,):
+        yield from (Looking(nprobe, refine) for nprobe in probes)
+
+
+def _look(index: Cells | Refined, looking: Looking) -> None:
+    if isinstance(index, Refined):
+        index.refine = looking.refine
+        index.coarse.nprobe = looking.nprobe
+    else:
+        index.nprobe = looking.nprobe

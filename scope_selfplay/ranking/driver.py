@@ -1,0 +1,205 @@
+"""Plays a topology against a judge: all calls of a wave at once, nothing asked twice.
+
+The only module of the package that awaits. It knows no judge: `compare` and `select` are the caller's, and
+return None for a call that failed after its retries. What they raise ends the play, with the wave's other
+calls cancelled.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
+from scope_selfplay.schemas import Outcome
+
+Compare = Callable[[Match], Awaitable[Outcome | None]]
+"""Judges one presentation; None when the call failed."""
+
+Select = Callable[[list[int]], Awaitable[list[int] | None]]
+"""Picks the winners of one group, as entrant numbers; None when the call failed."""
+
+Names = tuple[Hashable, ...]
+"""What the entrants of one call say, in the order shown."""
+
+_TIE = Outcome(0.0, 0.0)
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+Wave = TypeVar("Wave")
+Reply = TypeVar("Reply")
+
+
+class Played(NamedTuple):
+    """What a play gave and what it cost.
+
+    `calls` counts the calls made, `failures` those of them that brought no verdict, `waves` the rounds of
+    calls that had to wait for each other. `graph` holds every presentation in the order of the plan, also
+    those answered without a call; a group's verdict is there as its pairs of winner and loser.
+    """
+
+    strengths: Strengths
+    calls: int
+    failures: int
+    waves: int
+    graph: Graph
+
+
+async def play(
+    topology: Topology,
+    compare: Compare,
+    *,
+    both_orders: bool = False,
+    identity: Sequence[Hashable] | None = None,
+) -> Played:
+    """Drives a topology of matches to its strengths.
+
+    `both_orders`: every match is shown twice, swapped, and the scores are averaged (ArenaRL equation 3, as
+    a mean); with one of the two missing the match has no verdict. `identity`: per entrant what it says, the
+    text or a hash. Equal identities tie without a call, and an ordered pair of identities is judged once
+    however often the plan asks for it; by default no two entrants are equal. A score that is not finite
+    counts as a failure.
+    """
+    desk = _Desk(_finite(compare))
+    names = _naming(identity)
+    shown: list[tuple[Match, Outcome | None]] = []
+
+    def orders(match: Match) -> list[Match]:
+        # The tie of equals owes nothing to position: in both orders it cannot be taken for a trace of it.
+        both = both_orders or _all_equal(names(match))
+        return [match, Match(match.second, match.first)] if both else [match]
+
+    def verdict(order: Match) -> Outcome | None:
+        return _TIE if _all_equal(names(order)) else desk.answers[names(order)]
+
+    async def judge(wave: list[Match]) -> list[Outcome | None]:
+        plan = [orders(match) for match in wave]
+        flat = [order for presentations in plan for order in presentations]
+        await desk.ask((names(order), order) for order in flat if not _all_equal(names(order)))
+        shown.extend((order, verdict(order)) for order in flat)
+        return [_mean([verdict(order) for order in presentations]) for presentations in plan]
+
+    strengths = await _drive(topology, judge)
+    return desk.played(strengths, shown)
+
+
+async def play_groups(
+    topology: GroupTopology, select: Select, *, identity: Sequence[Hashable] | None = None
+) -> Played:
+    """Drives a group tournament to its strengths.
+
+    `identity` as in `play`: a group that shows the same texts in the same order again is not judged again,
+    and one whose members all say the same has no verdict, without a call and without being counted as a
+    failure.
+    """
+    desk = _Desk(_by_place(select))
+    names = _naming(identity)
+    shown: list[tuple[Match, Outcome | None]] = []
+
+    def verdict(group: list[int]) -> list[int] | None:
+        places = None if _all_equal(names(group)) else desk.answers[names(group)]
+        return None if places is None else [group[place] for place in places]
+
+    async def judge(wave: list[list[int]]) -> list[list[int] | None]:
+        await desk.ask((names(group), group) for group in wave if not _all_equal(names(group)))
+        for group in wave:
+            shown.extend(_implied(group, verdict(group)))
+        return [verdict(group) for group in wave]
+
+    strengths = await _drive(topology, judge)
+    return desk.played(strengths, shown)
+
+
+class _Desk(Generic[Question, Answer]):
+    """Asks the outside once per name and remembers the answer, a failure included."""
+
+    def __init__(self, ask_one: Callable[[Question], Awaitable[Answer | None]]) -> None:
+        self.answers: dict[Names, Answer | None] = {}
+        self._ask_one = ask_one
+        self._waves = 0
+
+    async def ask(self, questions: Iterable[tuple[Names, Question]]) -> None:
+        """Asks all that have no answer yet, together, and one name once."""
+        new: dict[Names, Question] = {}
+        for name, question in questions:
+            if name not in self.answers:
+                new.setdefault(name, question)
+        if not new:
+            return
+        tasks = [asyncio.ensure_future(self._ask_one(question)) for question in new.values()]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.answers.update(zip(new, answers, strict=True))
+        self._waves += 1
+
+    def played(self, strengths: Strengths, shown: Sequence[tuple[Match, Outcome | None]]) -> Played:
+        failures = sum(answer is None for answer in self.answers.values())
+        graph = Graph(tuple(match for match, _ in shown), tuple(outcome for _, outcome in shown))
+        return Played(strengths, len(self.answers), failures, self._waves, graph)
+
+
+async def _drive(
+    topology: Generator[Wave, Reply, Strengths], judge: Callable[[Wave], Awaitable[Reply]]
+) -> Strengths:
+    try:
+        wave = next(topology)
+        while True:
+            wave = topology.send(await judge(wave))
+    except StopIteration as stop:
+        strengths: Strengths = stop.value
+        return strengths
+
+
+def _naming(identity: Sequence[Hashable] | None) -> Callable[[Sequence[int]], Names]:
+    def names(entrants: Sequence[int]) -> Names:
+        return tuple(entrants) if identity is None else tuple(identity[entrant] for entrant in entrants)
+
+    return names
+
+
+def _all_equal(names: Names) -> bool:
+    return len(set(names)) == 1
+
+
+def _finite(compare: Compare) -> Compare:
+    async def checked(match: Match) -> Outcome | None:
+        outcome = await compare(match)
+        return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
+
+    return checked
+
+
+def _by_place(select: Select) -> Select:
+    """Winners by their place in the group, so that a verdict also holds for others who say the same."""
+
+    async def places(group: list[int]) -> list[int] | None:
+        winners = await select(group)
+        if winners is not None and not set(winners) <= set(group):
+            raise ValueError(f"the winners {winners} are not all in the group {group}")
+        return None if winners is None else [group.index(winner) for winner in winners]
+
+    return places
+
+
+def _mean(outcomes: Sequence[Outcome | None]) -> Outcome | None:
+    """The mean over one order, or over an order and its swap; None when one is missing."""
+    known = [outcome for outcome in outcomes if outcome is not None]
+    if len(known) < len(outcomes):
+        return None
+    if len(known) == 1:
+        return known[0]
+    straight, swapped = known
+    return Outcome((straight.first + swapped.second) / 2, (straight.second + swapped.first) / 2)
+
+
+def _implied(group: list[int], winners: list[int] | None) -> list[tuple[Match, Outcome | None]]:
+    """The pairs that a group's verdict decides, in the order shown; all pairs, open, when there was none."""
+    pairs = [Match(one, other) for place, one in enumerate(group) for other in group[place + 1 :]]
+    if winners is None:
+        return [(pair, None) for pair in pairs]
+    decided = [pair for pair in pairs if (pair.first in winners) != (pair.second in winners)]
+    return [(pair, Outcome(float(pair.first in winners), float(pair.second in winners))) for pair in decided]

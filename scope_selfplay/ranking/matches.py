@@ -1,0 +1,103 @@
+"""What a topology asks for and what it is told: matches, outcomes, waves and strengths.
+
+Of an outcome only the margin, first minus second, is used: the two scores of a call share a scale, the
+scores of two calls need not. A caller who knows better may choose `score="own"` where the papers do.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Literal, NamedTuple
+
+from scope_selfplay.schemas import Outcome
+
+
+class Match(NamedTuple):
+    """Two entrants in the order in which the judge sees them."""
+
+    first: int
+    second: int
+
+
+Strengths = list[float | None]
+"""One number per entrant, higher is better; None for an entrant that was never judged."""
+
+Topology = Generator[list[Match], list[Outcome | None], Strengths]
+"""Yields waves of independent matches, is sent one outcome per match (None: no verdict), returns strengths.
+
+The first send is None, as for every generator. A wave may be empty.
+"""
+
+GroupTopology = Generator[list[list[int]], list[list[int] | None], Strengths]
+"""Yields waves of independent groups, entrants in the order shown, is sent the winners' entrant numbers."""
+
+
+class Graph(NamedTuple):
+    """A comparison graph: which entrants met, in which order they were shown, and what came out."""
+
+    matches: tuple[Match, ...] = ()
+    outcomes: tuple[Outcome | None, ...] = ()
+
+
+Score = Literal["margin", "own"]
+"""What a match adds to an entrant's average: its score less the opponent's, or its own score alone."""
+
+
+class Ledger:
+    """The scores of one play, per entrant, and who was shown first how often."""
+
+    def __init__(self, score: Score = "margin") -> None:
+        self.score = score
+        self._scores: dict[int, list[float]] = {}
+        self._lead: dict[int, int] = {}
+
+    def arrange(self, one: int, other: int) -> Match:
+        """Puts the entrant first that has been shown first less often, so that position bias evens out."""
+        match = Match(one, other) if self._lead.get(one, 0) <= self._lead.get(other, 0) else Match(other, one)
+        self._lead[match.first] = self._lead.get(match.first, 0) + 1
+        self._lead[match.second] = self._lead.get(match.second, 0) - 1
+        return match
+
+    def record(self, match: Match, outcome: Outcome | None) -> None:
+        """Books the scores of both sides; a match without verdict leaves no trace."""
+        if outcome is None:
+            return
+        first, second = outcome
+        if self.score == "margin":
+            first, second = first - second, second - first
+        self._scores.setdefault(match.first, []).append(first)
+        self._scores.setdefault(match.second, []).append(second)
+
+    def mean(self, entrant: int) -> float | None:
+        """The average over the judged matches; None without any."""
+        scores = self._scores.get(entrant)
+        return sum(scores) / len(scores) if scores else None
+
+
+def all_pairs(n: int) -> list[tuple[int, int]]:
+    return [(one, other) for one in range(n) for other in range(one + 1, n)]
+
+
+def counterbalanced(pairs: Iterable[tuple[int, int]]) -> list[Match]:
+    """Orders distinct pairs so that every entrant is shown first as often as second, within one.
+
+    A closed walk leaves every entrant as often as it reaches it. So the pairs are walked in closed trails,
+    after the entrants with an odd number of pairs have each been joined to one extra point, whose pairs are
+    dropped.
+    """
+    extra = -1
+    ahead: dict[int, dict[int, None]] = {}
+    for one, other in pairs:
+        ahead.setdefault(one, {})[other] = None
+        ahead.setdefault(other, {})[one] = None
+    for entrant in [entrant for entrant, others in ahead.items() if len(others) % 2]:
+        ahead[entrant][extra] = None
+        ahead.setdefault(extra, {})[entrant] = None
+    matches = []
+    for start in ahead:
+        here = start
+        while ahead[here]:
+            there = next(iter(ahead[here]))
+            del ahead[here][there], ahead[there][here]
+            if extra not in (here, there):
+                matches.append(Match(here, there))
+            here = there
+    return matches

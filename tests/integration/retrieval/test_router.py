@@ -1,0 +1,107 @@
+"""Shards behind a router answer like one index over all rows."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from retrieval.build import Recipe
+from retrieval.build_dense import Plan, build_dense
+from retrieval.client import HttpSearcher, Patience
+from retrieval.random_bert import write_random_bert
+from retrieval.router import Router
+from retrieval.server import build_app
+from scope_selfplay.errors import RunMismatchError
+from scope_selfplay.schemas import Document
+
+from .conftest import Running, serve_app
+
+pytestmark = pytest.mark.integration
+
+CUTS = ((0, 70), (70, 150), (150, 200))
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Document]:
+    draw = np.random.default_rng(3)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    texts = ["".join(draw.choice(draw.choice(letters, size=3), size=20)) for _ in range(200)]
+    # The same text in two shards: equal scores, and the lower row must come first.
+    texts[180] = texts[20]
+    return [Document(id=f"d{row}", title="T", text=text) for row, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, documents: list[Document]) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("shards")
+    model = write_random_bert(root / "model", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    recipe = Recipe(
+        profile="flat", source="x", source_bytes=1, encoder=str(model), family="e5", backend="onnx"
+    )
+    for name, first, end in [("whole", 0, 200), *((str(first), first, end) for first, end in CUTS)]:
+        build_dense(documents[first:end], Plan(root / name, recipe))
+    return {name: root / name for name in ("whole", "0", "70", "150")}
+
+
+@asynccontextmanager
+async def routed(urls: list[str], **options: Any) -> AsyncIterator[str]:
+    router = Router(urls, **options)
+    try:
+        await router.load()
+        async with serve_app(build_app(router)) as url:
+            yield url
+    finally:
+        await router.close()
+
+
+async def test_shards_answer_like_one_index(
+    running: Running, folders: dict[str, Path], documents: list[Document], http: aiohttp.ClientSession
+) -> None:
+    body = {"queries": [document.text for document in documents[:60]], "topk": 7, "return_scores": True}
+    async with AsyncExitStack() as stack:
+        whole, *shards = [await stack.enter_async_context(running(folder)) for folder in folders.values()]
+        url = await stack.enter_async_context(routed(shards))
+        answers = []
+        for server in (whole, url):
+            async with http.post(server + "/retrieve", data=json.dumps(body)) as response:
+                answers.append((await response.json())["result"])
+        for one, merged in zip(*answers, strict=True):
+            assert [row["document"] for row in merged] == [row["document"] for row in one]
+            assert [row["score"] for row in merged] == pytest.approx([row["score"] for row in one], abs=1e-5)
+        async with HttpSearcher(url) as searcher:
+            found = await searcher.search(documents[20].text, 2)
+            assert {passage.id for passage in found} == {"d20", "d180"}
+            assert searcher.info["rows"] == 200
+
+
+async def test_a_missing_shard_fails_the_request_instead_of_thinning_the_corpus(
+    running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
+) -> None:
+    hasty = Patience(deadline=1.0, attempt=0.3, attempts=2, first_pause=0.01)
+    async with AsyncExitStack() as stack:
+        kept = await stack.enter_async_context(running(folders["0"]))
+        lost = AsyncExitStack()
+        gone = await lost.enter_async_context(running(folders["70"]))
+        url = await stack.enter_async_context(routed([kept, gone], patience=hasty))
+        async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
+            assert response.status == 200
+        await lost.aclose()
+        async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
+            assert response.status == 503
+
+
+async def test_shards_that_do_not_belong_together_are_refused(
+    running: Running, folders: dict[str, Path], index_folder: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        dense = await stack.enter_async_context(running(folders["0"]))
+        words = await stack.enter_async_context(running(index_folder))
+        for urls, message in (([words], "BM25"), ([dense, dense], "same passages")):
+            with pytest.raises(RunMismatchError, match=message):
+                async with routed(urls):
+                    pass

@@ -1,0 +1,166 @@
+"""The served process under load: a thousand clients, SIGTERM in the middle, killed workers, a taken port."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import psutil
+import pytest
+
+from retrieval.random_bert import write_random_bert
+from retrieval.token_cap import TokenCap
+
+pytestmark = pytest.mark.integration
+
+CLIENTS = 1000
+MAX_TOKENS = 60
+COMMAND = "from retrieval.cli import serve_retriever; serve_retriever()"
+
+
+class Served:
+    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
+        self.process = process
+        self.url = url
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "retrieval.worker" in child.cmdline()]
+
+    def memory(self) -> int:
+        """Bytes of the server and its workers."""
+        return sum(process.memory_info().rss for process in [psutil.Process(self.process.pid), *self.workers])
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str) -> AsyncIterator[Served]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3]))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", COMMAND, str(folder), "--port", str(port), *options), env=environment
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await ready(url)
+        yield Served(process, url)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+async def ready(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(600):
+            try:
+                async with session.get(url + "/readyz") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+    raise AssertionError("the server did not become ready in 30 s")
+
+
+async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(
+    index_folder: Path, tmp_path: Path
+) -> None:
+    model = write_random_bert(tmp_path, np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    cap = TokenCap(model / "tokenizer.json")
+    outcome: Counter[str] = Counter()
+    stop = asyncio.Event()
+
+    async def client(session: aiohttp.ClientSession, url: str, name: int) -> None:
+        number = name
+        while not stop.is_set():
+            number = (number * 31 + 7) % 500
+            body = {"queries": [f"town{number}"], "topk": 3, "return_scores": True, "max_tokens": MAX_TOKENS}
+            try:
+                async with session.post(url + "/retrieve", json=body) as response:
+                    status, text = response.status, await response.text()
+            except (aiohttp.ClientError, ConnectionError):
+                outcome["refused"] += 1
+                return
+            if status != 200:
+                outcome[str(status)] += 1
+                continue
+            (rows,) = json.loads(text)["result"]
+            assert rows[0]["document"]["id"] == f"t{number}"
+            assert sum(cap.count(row["document"]["contents"]) for row in rows) <= MAX_TOKENS
+            outcome["right"] += 1
+
+    async with (
+        served(index_folder, "--tokenizer", str(model / "tokenizer.json"), "--cache", "100") as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        clients = [asyncio.create_task(client(session, server.url, name)) for name in range(CLIENTS)]
+        while outcome["right"] < 3 * CLIENTS:
+            await asyncio.sleep(0.1)
+        before = server.memory()
+        while outcome["right"] < 8 * CLIENTS:
+            await asyncio.sleep(0.1)
+        after = server.memory()
+        server.process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(server.process.wait(), 30)
+        stop.set()
+        await asyncio.gather(*clients)
+    print(f"soak: {dict(outcome)}, memory {before / 1e6:.0f} -> {after / 1e6:.0f} MB")
+    assert server.process.returncode == 0
+    assert set(outcome) <= {"right", "refused", "429"}
+    assert outcome["refused"] <= CLIENTS
+    assert after < before * 1.1
+
+
+async def test_a_killed_worker_costs_no_answer(index_folder: Path) -> None:
+    async with (
+        served(index_folder, "--workers", "2", "--cache", "0") as server,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def ask(number: int) -> str:
+            async with session.post(server.url + "/retrieve", json={"query": f"town{number}"}) as response:
+                return str((await response.json())["result"][0][0]["id"])
+
+        answers = []
+        for round_ in range(6):
+            asked = [asyncio.create_task(ask(number)) for number in range(50)]
+            if round_ in (1, 3):
+                server.workers[0].kill()
+            answers += await asyncio.gather(*asked)
+        async with session.get(server.url + "/metrics") as response:
+            metrics = await response.text()
+    assert answers == [f"t{number}" for number in range(50)] * 6
+    assert "scope_retriever_worker_restarts 2.0" in metrics
+    print("killed workers: 2 injected, 300 of 300 searches answered")
+
+
+async def test_sighup_opens_the_folder_again(index_folder: Path) -> None:
+    async with served(index_folder) as server, aiohttp.ClientSession() as session:
+        server.process.send_signal(signal.SIGHUP)
+        for _ in range(100):
+            async with session.get(server.url + "/metrics") as response:
+                if 'scope_retriever_reloads_total{outcome="done"} 1.0' in await response.text():
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError("no reload was counted")
+
+
+async def test_a_folder_that_is_no_index_ends_with_a_clear_error(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", COMMAND, str(tmp_path)),
+        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3])),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode
+    assert b"not an index, or its build has not finished" in said

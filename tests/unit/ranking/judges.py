@@ -1,0 +1,72 @@
+"""Judges for tests, and the plainest driver: a topology against a function."""
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+from scope_selfplay.ranking import Match, Outcome, Strengths
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class Driven(NamedTuple):
+    strengths: Strengths
+    waves: list[list]
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self.waves))
+
+    @property
+    def asked(self) -> list:
+        return [item for wave in self.waves for item in wave]
+
+
+def drive(
+    topology: Generator[list[Asked], list[Answer], Strengths], judge: Callable[[Asked], Answer]
+) -> Driven:
+    waves: list[list[Asked]] = []
+    try:
+        wave = next(topology)
+        while True:
+            waves.append(list(wave))
+            wave = topology.send([judge(item) for item in wave])
+    except StopIteration as stop:
+        return Driven(stop.value, waves)
+
+
+def qualities(n: int, seed: int) -> list[float]:
+    rng = random.Random(1_000 * seed + n)
+    return [rng.gauss(0.0, 1.0) for _ in range(n)]
+
+
+def perfect(quality: Sequence[float]) -> Callable[[Match], Outcome]:
+    """Half of the exact margin for the first, minus half for the second."""
+
+    def judge(match: Match) -> Outcome:
+        margin = quality[match.first] - quality[match.second]
+        return Outcome(margin / 2, -margin / 2)
+
+    return judge
+
+
+def best_of(quality: Sequence[float], winners: int) -> Callable[[list[int]], list[int]]:
+    return lambda group: sorted(group, key=lambda entrant: quality[entrant], reverse=True)[:winners]
+
+
+def lower_number(match: Match) -> Outcome:
+    """The lower entrant number always wins."""
+    return Outcome(float(match.first < match.second), float(match.second < match.first))
+
+
+def failing(judge: Callable[[Asked], Answer], share: float, seed: int) -> Callable[[Asked], Answer | None]:
+    rng = random.Random(f"failing {seed}")
+    return lambda asked: None if rng.random() < share else judge(asked)
+
+
+class Unshuffled(random.Random):
+    """A generator whose shuffle keeps the order."""
+
+    def shuffle(self, x) -> None:  # type: ignore[no-untyped-def, override]
+        pass

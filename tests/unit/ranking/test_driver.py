@@ -1,0 +1,246 @@
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from scope_selfplay.errors import InferenceError
+from scope_selfplay.ranking import (
+    Match,
+    Outcome,
+    Topology,
+    balanced,
+    fit_margins,
+    group_tournament,
+    play,
+    play_groups,
+    position_offset,
+    round_robin,
+    single_elimination,
+    swiss,
+)
+from tests.unit.ranking.judges import Unshuffled, best_of, drive, lower_number, perfect, qualities
+
+
+class Judge:
+    """Counts its calls; waits until everybody has been asked that is going to be."""
+
+    def __init__(self, decide) -> None:
+        self.asked: list = []
+        self.together: list[int] = []
+        self._decide = decide
+        self._waiting = 0
+
+    async def __call__(self, question):
+        self.asked.append(question)
+        self._waiting += 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.together.append(self._waiting)
+        await asyncio.sleep(0)
+        self._waiting -= 1
+        return self._decide(question)
+
+
+def waves_of(*waves: list[Match]):
+    """A topology that only listens; `heard` gets one list of outcomes per wave."""
+    heard: list[list[Outcome | None]] = []
+
+    def topology() -> Topology:
+        for wave in waves:
+            heard.append((yield list(wave)))
+        return [0.0]
+
+    return topology(), heard
+
+
+async def test_a_play_gives_what_the_topology_gives() -> None:
+    judge = perfect(qualities(8, 0))
+    played = await play(swiss(8, random.Random(1)), Judge(judge))
+    driven = drive(swiss(8, random.Random(1)), judge)
+    assert played.strengths == driven.strengths
+    assert (played.calls, played.failures, played.waves) == (12, 0, 3)
+    assert list(played.graph.matches) == driven.asked
+    assert list(played.graph.outcomes) == [judge(match) for match in driven.asked]
+
+
+async def test_all_calls_of_a_wave_run_at_once() -> None:
+    judge = Judge(lower_number)
+    await play(single_elimination(8), judge, both_orders=True)
+    # The anchor meets one of its seven opponents again in the bracket: that pair is not judged twice.
+    assert judge.together[:14] == [14] * 14
+    assert set(judge.together[14:20]) == {6}
+
+
+async def test_a_slow_verdict_changes_nothing() -> None:
+    quality = qualities(8, 3)
+
+    async def slow_for_low_numbers(match: Match) -> Outcome:
+        for _ in range(10 - min(match)):
+            await asyncio.sleep(0)
+        return perfect(quality)(match)
+
+    slow = await play(balanced(8, 28, random.Random(2)), slow_for_low_numbers)
+    assert slow == await play(balanced(8, 28, random.Random(2)), Judge(perfect(quality)))
+
+
+async def test_both_orders_are_averaged() -> None:
+    scores = {Match(0, 1): Outcome(7.0, 6.5), Match(1, 0): Outcome(7.5, 6.0)}
+    topology, heard = waves_of([Match(0, 1)])
+    played = await play(topology, Judge(scores.__getitem__), both_orders=True)
+    assert heard == [[Outcome(6.5, 7.0)]]
+    assert played.calls == 2
+    assert dict(zip(*played.graph, strict=True)) == scores
+
+
+@pytest.mark.parametrize("missing", [Match(0, 1), Match(1, 0)])
+async def test_one_order_missing_is_no_verdict(missing: Match) -> None:
+    topology, heard = waves_of([Match(0, 1)])
+    judge = Judge(lambda match: None if match == missing else Outcome(1.0, 0.0))
+    played = await play(topology, judge, both_orders=True)
+    assert heard == [[None]]
+    assert (played.calls, played.failures) == (2, 1)
+
+
+async def test_duplicates_are_judged_once() -> None:
+    topology, heard = waves_of([Match(0, 1), Match(0, 1), Match(1, 0)], [Match(0, 1)], [Match(1, 0)])
+    judge = Judge(lower_number)
+    played = await play(topology, judge)
+    assert Counter(judge.asked) == {Match(0, 1): 1, Match(1, 0): 1}
+    assert (played.calls, played.waves) == (2, 1)
+    assert heard[1] == [lower_number(Match(0, 1))]
+
+
+async def test_a_failed_call_is_not_asked_again() -> None:
+    topology, heard = waves_of([Match(0, 1)], [Match(0, 1)])
+    played = await play(topology, Judge(lambda _: None))
+    assert heard == [[None], [None]]
+    assert (played.calls, played.failures) == (1, 1)
+
+
+async def test_identical_answers_tie_without_a_call() -> None:
+    topology, heard = waves_of([Match(0, 1), Match(1, 2)])
+    judge = Judge(lower_number)
+    played = await play(topology, judge, identity=["same", "same", "other"])
+    assert judge.asked == [Match(1, 2)]
+    assert heard[0][0].first == heard[0][0].second
+    assert played.calls == 1
+
+
+async def test_those_who_say_the_same_share_their_verdicts() -> None:
+    topology, heard = waves_of([Match(0, 2), Match(1, 2), Match(2, 1)])
+    judge = Judge(lambda match: Outcome(float(match.first), float(match.second)))
+    await play(topology, judge, identity=["same", "same", "other"])
+    assert judge.asked == [Match(0, 2), Match(2, 1)]
+    assert heard == [[Outcome(0.0, 2.0), Outcome(0.0, 2.0), Outcome(2.0, 1.0)]]
+
+
+async def test_a_group_of_identical_answers_is_level_and_free() -> None:
+    judge = Judge(lower_number)
+    played = await play(round_robin(4), judge, identity=["x"] * 4)
+    assert played.strengths == [0.5] * 4
+    assert (played.calls, played.failures, played.waves, judge.asked) == (0, 0, 0, [])
+
+
+async def test_the_tie_of_equals_is_no_trace_of_position() -> None:
+    quality = [1.0, 1.0, -1.0, 0.0]
+
+    def judge(match: Match) -> Outcome:
+        return Outcome(quality[match.first] + 0.8, quality[match.second])
+
+    played = await play(round_robin(4), Judge(judge), identity=["a", "a", "b", "c"])
+    strengths = fit_margins(4, *played.graph, offset=0.8, ridge=1e-6)
+    assert strengths[0] == pytest.approx(strengths[1], abs=1e-4)
+    assert strengths[0] - strengths[2] == pytest.approx(2.0, abs=1e-4)
+
+
+async def test_a_play_is_fitted_again_with_the_offset_of_its_step() -> None:
+    played = []
+    for seed in range(12):
+        quality = qualities(8, seed)
+        judge = Judge(
+            lambda match, quality=quality: Outcome(quality[match.first] + 0.8, quality[match.second])
+        )
+        played.append(await play(balanced(8, 18, random.Random(seed)), judge))
+    offset = position_offset([one.graph for one in played])
+    assert offset == pytest.approx(0.8, abs=0.05)
+    strengths = fit_margins(8, *played[0].graph, offset=offset)
+    centre = sum(qualities(8, 0)) / 8
+    assert strengths == pytest.approx([value - centre for value in qualities(8, 0)], abs=0.05)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+async def test_a_score_that_is_no_number_is_a_failure(score: float) -> None:
+    played = await play(
+        round_robin(3), Judge(lambda match: Outcome(score, 0.0) if 2 in match else Outcome(1, 0))
+    )
+    assert played.strengths[2] is None
+    assert played.failures == 2
+
+
+async def test_an_error_of_the_judge_ends_the_play_and_its_calls() -> None:
+    cancelled = []
+
+    async def compare(match: Match) -> Outcome:
+        if match == Match(0, 1):
+            raise InferenceError("the judge is gone")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(match)
+            raise
+        raise AssertionError("nobody waits that long")
+
+    topology, _ = waves_of([Match(2, 3), Match(0, 1), Match(4, 5)])
+    with pytest.raises(InferenceError, match="gone"):
+        await play(topology, compare)
+    assert cancelled == [Match(2, 3), Match(4, 5)]
+
+
+async def test_groups_are_played_to_their_strengths() -> None:
+    topology = group_tournament(8, Unshuffled(), group_size=4, winners=2, final=2, repeats=2)
+    judge = Judge(best_of(range(8, 0, -1), 2))
+    played = await play_groups(topology, judge)
+    # Without shuffling the second repeat shows the same groups: they are not judged again.
+    assert played.strengths == [4.0, 4.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
+    assert (played.calls, played.failures, played.waves) == (3, 0, 2)
+    assert judge.together[:2] == [2, 2]
+
+
+async def test_a_failed_group_is_counted_and_scores_nothing() -> None:
+    topology = group_tournament(4, Unshuffled(), group_size=2, winners=1, final=1, repeats=1)
+    played = await play_groups(topology, Judge(lambda group: None if 3 in group else [min(group)]))
+    assert played.strengths == [2.0, 0.0, 0.0, None]
+    assert (played.calls, played.failures) == (3, 1)
+
+
+async def test_a_groups_graph_holds_the_pairs_that_its_verdict_decides() -> None:
+    topology = group_tournament(4, Unshuffled(), group_size=4, winners=2, final=2, repeats=1)
+    played = await play_groups(topology, Judge(lambda _: [3, 0]))
+    assert dict(zip(*played.graph, strict=True)) == {
+        Match(0, 1): Outcome(1.0, 0.0),
+        Match(0, 2): Outcome(1.0, 0.0),
+        Match(1, 3): Outcome(0.0, 1.0),
+        Match(2, 3): Outcome(0.0, 1.0),
+    }
+
+
+async def test_groups_that_say_the_same_share_a_verdict() -> None:
+    topology = group_tournament(4, Unshuffled(), group_size=2, winners=1, final=2, repeats=1)
+    judge = Judge(lambda group: [group[1]])
+    played = await play_groups(topology, judge, identity=["a", "b", "a", "b"])
+    assert judge.asked == [[0, 1]]
+    assert played.strengths == [0.0, 1.0, 0.0, 1.0]
+
+
+async def test_a_group_that_says_one_thing_needs_no_call() -> None:
+    topology = group_tournament(4, Unshuffled(), group_size=4, winners=2, final=2, repeats=1)
+    judge = Judge(best_of(range(4), 2))
+    played = await play_groups(topology, judge, identity=["a"] * 4)
+    assert (played.strengths, played.calls, played.failures) == ([None] * 4, 0, 0)
+
+
+async def test_winners_from_outside_the_group_are_refused() -> None:
+    topology = group_tournament(4, Unshuffled(), group_size=2, winners=1, final=2, repeats=1)
+    with pytest.raises(ValueError, match="not all in the group"):
+        await play_groups(topology, Judge(lambda _: [9]))

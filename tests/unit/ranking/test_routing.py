@@ -1,0 +1,109 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route, routed_rewards
+
+FLAT, DIVERSE = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]
+GROUPS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=4), max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "flat"),
+    [
+        ([1.0, 1.0], True),
+        ([0.1 + 0.2, 0.3], True),
+        ([0.3, 0.30001], False),
+        ([None, 0.5, 0.5], True),
+        ([None, 0.5], False),
+        ([None, None], False),
+        ([], False),
+    ],
+)
+def test_a_group_is_flat_when_two_known_rewards_or_more_are_equal(
+    rewards: list[float | None], flat: bool
+) -> None:
+    assert is_flat(rewards) is flat
+
+
+def test_without_a_budget_all_flat_groups_go() -> None:
+    routing = route([FLAT, DIVERSE, FLAT], lambda n: 2 * n, random.Random(0))
+    assert routing == ((True, False, True), (True, False, True), 12)
+    assert routing.routed_share == 2 / 3
+
+
+@given(GROUPS, st.integers(0, 40), st.integers(0, 100))
+def test_a_budget_is_kept_and_used(groups: list[list[float | None]], budget: int, seed: int) -> None:
+    routing = route(groups, lambda n: 3 * n, random.Random(seed), budget=budget)
+    prices = [3 * len(group) for group in groups]
+    assert routing.calls == sum(price for price, goes in zip(prices, routing.routed, strict=True) if goes)
+    assert routing.calls <= budget
+    assert all(flat or not goes for flat, goes in zip(routing.flat, routing.routed, strict=True))
+    left_behind = [
+        price
+        for price, flat, goes in zip(prices, routing.flat, routing.routed, strict=True)
+        if flat and not goes
+    ]
+    assert all(price > budget - routing.calls for price in left_behind)
+
+
+def test_a_short_budget_does_not_always_serve_the_same_groups() -> None:
+    served = {
+        route([FLAT] * 4, lambda n: n, random.Random(seed), budget=3).routed.index(True) for seed in range(40)
+    }
+    assert served == {0, 1, 2, 3}
+
+
+def test_a_negative_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        route([FLAT], len, random.Random(0), budget=-1)  # type: ignore[arg-type]
+
+
+def test_only_routed_groups_take_the_judges_rewards() -> None:
+    judged = [[0.0, 0.5, 1.0], [9.0, 9.0, 9.0]]
+    assert routed_rewards([FLAT, DIVERSE], judged, [True, False]) == [judged[0], DIVERSE]
+
+
+def test_the_informative_share_counts_samples() -> None:
+    assert informative_share([[0.0, 0.0], [1.0, -1.0]]) == 0.5
+    assert informative_share([]) == 0.0
+
+
+def test_a_live_group_starts_with_its_second_equal_reward() -> None:
+    gate = LiveRoute()
+    assert [gate.arrive(5, 1.0), gate.arrive(2, 1.0), gate.arrive(7, 1.0)] == [[], [5, 2], [7]]
+    assert gate.is_flat
+
+
+def test_a_live_group_stops_at_the_first_reward_that_differs() -> None:
+    gate = LiveRoute()
+    arrivals = [gate.arrive(entrant, reward) for entrant, reward in enumerate([0.0, 0.0, 1.0, 0.0])]
+    assert arrivals == [[], [0, 1], [], []]
+    assert not gate.is_flat
+
+
+def test_a_live_group_that_differs_at_once_never_starts() -> None:
+    gate = LiveRoute()
+    assert [gate.arrive(0, 0.0), gate.arrive(1, 1.0), gate.arrive(2, 1.0)] == [[], [], []]
+    assert not gate.is_flat
+
+
+def test_a_live_group_passes_over_a_reward_that_is_not_known() -> None:
+    gate = LiveRoute()
+    assert [gate.arrive(0, None), gate.arrive(1, 0.5), gate.arrive(2, None), gate.arrive(3, 0.5)] == [
+        [],
+        [],
+        [],
+        [1, 3],
+    ]
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, None]), max_size=8))
+def test_the_live_decision_agrees_with_the_final_one(rewards: list[float | None]) -> None:
+    gate = LiveRoute()
+    joined = [other for entrant, reward in enumerate(rewards) for other in gate.arrive(entrant, reward)]
+    assert gate.is_flat == is_flat(rewards)
+    if gate.is_flat:
+        assert joined == [entrant for entrant, reward in enumerate(rewards) if reward is not None]

@@ -1,0 +1,159 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scope_selfplay.ranking import Outcome, bradley_terry, bradley_terry_batch, logistic_share, soft_share
+
+Shares = list[tuple[int, int, float]]
+
+
+def random_shares(n: int, matches: int, seed: int) -> Shares:
+    rng = random.Random(seed)
+    return [(*rng.sample(range(n), 2), rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])) for _ in range(matches)]
+
+
+def loss_and_slope(beta: np.ndarray, shares: Shares, ridge: float) -> tuple[float, np.ndarray]:
+    """Equation 10 as it is written: every match and its mirror, one term each."""
+    mirrored = shares + [(second, first, 1 - share) for first, second, share in shares]
+    first, second, share = (np.array(column) for column in zip(*mirrored, strict=True))
+    gap = beta[first] - beta[second]
+    loss = (
+        share * np.logaddexp(0, -gap) + (1 - share) * np.logaddexp(0, gap)
+    ).sum() + ridge / 2 * beta @ beta
+    pull = 1 / (1 + np.exp(-gap)) - share
+    slope = np.bincount(first, pull, len(beta)) - np.bincount(second, pull, len(beta)) + ridge * beta
+    return float(loss), slope
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 16])
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
+def test_bradley_terry_agrees_with_l_bfgs_b(n: int, ridge: float) -> None:
+    optimize = pytest.importorskip("scipy.optimize", reason="the oracle needs scipy (extra dev)")
+    for seed in range(5):
+        shares = random_shares(n, 3 * n, seed)
+        found = optimize.minimize(
+            loss_and_slope,
+            np.zeros(n),
+            args=(shares, ridge),
+            jac=True,
+            method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-9},
+        )
+        beta = bradley_terry(n, shares, ridge=ridge)
+        assert [0.0 if b is None else b for b in beta] == pytest.approx(found.x, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_bradley_terry_agrees_with_choix(n: int) -> None:
+    choix = pytest.importorskip("choix", reason="the oracle needs choix (extra dev)")
+    for seed in range(3):
+        shares = random_shares(n, 4 * n, seed)
+        # choix counts whole wins; ten of them make a share of 0.1 possible, and equation 10 counts twice.
+        wins = []
+        for first, second, share in shares:
+            wins += [(first, second)] * round(20 * share) + [(second, first)] * round(20 * (1 - share))
+        found = choix.opt_pairwise(n, wins, alpha=10 * 0.5, method="Newton-CG", tol=1e-12)
+        beta = bradley_terry(n, shares)
+        assert [0.0 if b is None else b for b in beta] == pytest.approx(found, abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(n=st.integers(2, 10), matches=st.integers(1, 40), seed=st.integers(0, 10_000))
+def test_bradley_terry_is_at_the_minimum(n: int, matches: int, seed: int) -> None:
+    shares = random_shares(n, matches, seed)
+    beta = np.array([0.0 if b is None else b for b in bradley_terry(n, shares)])
+    assert np.abs(loss_and_slope(beta, shares, 1.0)[1]).max() < 1e-9
+    assert abs(beta.sum()) < 1e-9
+
+
+@pytest.mark.parametrize("ridge", [1e-8, 1e-3, 1.0, 1e4])
+def test_bradley_terry_converges_where_plain_newton_overshoots(ridge: float) -> None:
+    unbeaten = [(first, second, 1.0) for first in range(8) for second in range(first + 1, 8)] * 5
+    beta = np.array(bradley_terry(8, unbeaten, ridge=ridge))
+    assert np.abs(loss_and_slope(beta, unbeaten, ridge)[1]).max() < 1e-7
+    assert (np.diff(beta) < 0).all()
+
+
+@settings(max_examples=40)
+@given(n=st.integers(3, 8), seed=st.integers(0, 10_000))
+def test_one_more_win_never_lowers_a_strength(n: int, seed: int) -> None:
+    shares = [*random_shares(n, 3 * n, seed), (0, 1, 0.5)]
+    before, after = bradley_terry(n, shares), bradley_terry(n, [*shares, (0, 1, 1.0)])
+    assert after[0] > before[0] and after[1] < before[1]
+
+
+@settings(max_examples=40)
+@given(n=st.integers(2, 8), seed=st.integers(0, 10_000))
+def test_a_share_and_its_mirror_are_the_same_match(n: int, seed: int) -> None:
+    shares = random_shares(n, 2 * n, seed)
+    mirrored = [(second, first, 1 - share) for first, second, share in shares]
+    assert bradley_terry(n, mirrored) == pytest.approx(bradley_terry(n, shares), abs=1e-9)
+
+
+def test_an_entrant_without_a_share_has_no_strength() -> None:
+    beta = bradley_terry(4, [(0, 2, 1.0)])
+    assert beta[1] is beta[3] is None
+    assert beta[0] == pytest.approx(-beta[2]) and beta[0] > 0
+    assert bradley_terry(3, []) == [None] * 3
+    assert bradley_terry(0, []) == []
+
+
+def test_a_batch_gives_what_single_groups_give() -> None:
+    sizes = [2, 8, 5, 8, 3]
+    won = np.zeros((len(sizes), 8, 8))
+    for group, n in enumerate(sizes):
+        for first, second, share in random_shares(n, 4 * n, group):
+            won[group, first, second] += share
+            won[group, second, first] += 1 - share
+    together = bradley_terry_batch(won)
+    assert together.shape == (5, 8)
+    for group, n in enumerate(sizes):
+        alone = bradley_terry(n, random_shares(n, 4 * n, group))
+        assert together[group, :n] == pytest.approx([0.0 if b is None else b for b in alone], abs=1e-9)
+        assert (together[group, n:] == 0.0).all()
+
+
+def test_a_batch_leaves_its_argument_alone() -> None:
+    won = np.full((2, 3, 3), 0.5)
+    bradley_terry_batch(won)
+    assert (won == 0.5).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (3, 0, 0), (3, 1, 1)])
+def test_an_empty_batch_is_fitted_too(shape: tuple[int, int, int]) -> None:
+    assert bradley_terry_batch(np.zeros(shape)).tolist() == np.zeros(shape[:2]).tolist()
+
+
+@pytest.mark.parametrize("ridge", [0.0, -1.0])
+def test_bradley_terry_refuses_a_ridge_that_does_not_hold(ridge: float) -> None:
+    with pytest.raises(ValueError, match="ridge"):
+        bradley_terry(2, [(0, 1, 1.0)], ridge=ridge)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_bradley_terry_refuses_what_is_no_share(share: float) -> None:
+    with pytest.raises(ValueError, match="share"):
+        bradley_terry(2, [(0, 1, share)])
+    with pytest.raises(ValueError, match="won"):
+        bradley_terry_batch(np.full((1, 2, 2), min(share, -share)))
+
+
+@settings(max_examples=40)
+@given(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3), st.floats(0.501, 1.0))
+def test_the_two_shares_of_a_match_add_up_to_one(first: float, second: float, gamma: float) -> None:
+    for share in (lambda outcome: soft_share(outcome, gamma), logistic_share):
+        assert share(Outcome(first, second)) + share(Outcome(second, first)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.01, float("nan")])
+def test_a_margin_parameter_outside_its_range_is_refused(gamma: float) -> None:
+    with pytest.raises(ValueError, match="gamma"):
+        soft_share(Outcome(1.0, 0.0), gamma)
+
+
+def test_a_huge_logit_does_not_overflow() -> None:
+    assert logistic_share(Outcome(0.0, -1e6)) == 1.0
+    assert logistic_share(Outcome(0.0, 1e6)) == 0.0

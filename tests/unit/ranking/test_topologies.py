@@ -1,0 +1,257 @@
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.ranking import (
+    LiveBoard,
+    Match,
+    Outcome,
+    Topology,
+    anchor,
+    balanced,
+    double_elimination,
+    live,
+    round_robin,
+    single_elimination,
+    swiss,
+)
+from tests.unit.ranking.judges import drive, failing, lower_number, perfect, qualities
+
+DESIGNS: dict[str, Callable[[int, random.Random], Topology]] = {
+    "round_robin": lambda n, rng: round_robin(n),
+    "anchor": lambda n, rng: anchor(n),
+    "anchor_mean": lambda n, rng: anchor(n, anchor_score="mean"),
+    "single_elimination": lambda n, rng: single_elimination(n),
+    "double_elimination": double_elimination,
+    "swiss": swiss,
+    "live": lambda n, rng: live(rng.sample(range(n), n)),
+    "balanced": lambda n, rng: balanced(n, 2 * (n - 1), rng),
+}
+RANDOM_DESIGNS = ["double_elimination", "swiss", "live", "balanced"]
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("share", [0.15, 0.6])
+def test_exactly_the_entrants_without_a_verdict_have_no_strength(design: str, share: float) -> None:
+    for seed in range(60):
+        n = 2 + seed % 12
+        judge = failing(perfect(qualities(n, seed)), share, seed)
+        judged: set[int] = set()
+
+        def keep(match: Match, judge=judge, judged=judged) -> Outcome | None:
+            outcome = judge(match)
+            judged.update(match if outcome is not None else ())
+            return outcome
+
+        strengths = drive(DESIGNS[design](n, random.Random(seed)), keep).strengths
+        assert {entrant for entrant, strength in enumerate(strengths) if strength is not None} == judged
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_judge_that_is_down_gives_nobody_a_strength(design: str) -> None:
+    for n in (2, 5, 8):
+        assert drive(DESIGNS[design](n, random.Random(n)), lambda _: None).strengths == [None] * n
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_equal_scores_everywhere_put_all_who_played_alike_level(design: str) -> None:
+    if "elimination" in design:
+        pytest.skip("a bracket has to let somebody through")
+    strengths = drive(DESIGNS[design](8, random.Random(0)), lambda _: Outcome(3.0, 3.0)).strengths
+    assert len(set(strengths)) == 1
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_one_entrant_alone_is_never_judged(design: str) -> None:
+    driven = drive(DESIGNS[design](1, random.Random(0)), lower_number)
+    assert (driven.strengths, driven.calls) == ([None], 0)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_level_of_the_scores_of_a_call_does_not_matter(design: str) -> None:
+    quality = qualities(7, 1)
+    moods = random.Random(2)
+
+    def moody(match: Match) -> Outcome:
+        mood = moods.gauss(0.0, 5.0)
+        return Outcome(quality[match.first] + mood, quality[match.second] + mood)
+
+    plain = drive(DESIGNS[design](7, random.Random(3)), perfect(quality)).strengths
+    assert drive(DESIGNS[design](7, random.Random(3)), moody).strengths == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_same_seed_asks_the_same_questions(design: str) -> None:
+    judge = perfect(qualities(9, 4))
+    runs = [drive(DESIGNS[design](9, random.Random(5)), judge) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("design", RANDOM_DESIGNS)
+def test_another_seed_asks_other_questions(design: str) -> None:
+    plans = {str(drive(DESIGNS[design](8, random.Random(seed)), lower_number).waves) for seed in range(20)}
+    assert len(plans) == 20
+
+
+@pytest.mark.parametrize("n", range(2, 65))
+def test_byes_go_to_the_top_seeds_and_are_true_byes(n: int) -> None:
+    first_round = drive(single_elimination(n), lower_number).waves[1]
+    playing = Counter(entrant for match in first_round for entrant in match)
+    slots = 1 << (n - 1).bit_length()
+    assert set(range(n)) - set(playing) == set(range(slots - n))
+    assert set(playing.values()) == {1}
+
+
+@pytest.mark.parametrize("n", range(2, 65))
+def test_a_bracket_eliminates_everybody_but_the_champion_once(n: int) -> None:
+    driven = drive(single_elimination(n, anchor=n - 1), lower_number)
+    lost = Counter(max(match) for wave in driven.waves[1:] for match in wave)
+    assert lost == Counter(range(1, n))
+    assert (driven.calls, len(driven.waves)) == (2 * (n - 1), 1 + (n - 1).bit_length())
+
+
+@pytest.mark.parametrize("n", range(2, 65))
+def test_double_elimination_gives_everybody_a_second_chance_and_no_third(n: int) -> None:
+    for seed in range(3):
+        driven = drive(double_elimination(n, random.Random(seed)), lower_number)
+        assert driven.calls == 2 * (n - 1)
+        assert len(driven.waves) <= 2 * (n - 1).bit_length()
+        lost = Counter(max(match) for match in driven.asked)
+        # No second final: who comes to it unbeaten is eliminated by one defeat there. Here 0 never loses.
+        assert lost == Counter(dict.fromkeys(range(1, n), 2))
+
+
+def test_the_better_seed_goes_on_when_the_bracket_has_no_verdict() -> None:
+    waves = iter(range(100))
+
+    def only_the_seeding(match: Match) -> Outcome | None:
+        return lower_number(match) if next(waves) < 7 else None
+
+    # The anchor, number 3, beats everybody above it by a margin of 1 and loses to the others by 1.
+    driven = drive(single_elimination(8, anchor=3), only_the_seeding)
+    seeds = [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [sorted(match) for match in driven.waves[3]] == [seeds[:2]]
+    assert driven.strengths[0] == 7.0
+
+
+def test_the_lower_number_goes_on_when_a_random_bracket_has_no_verdict() -> None:
+    driven = drive(double_elimination(8, random.Random(1)), lambda _: None)
+    through = {min(match) for match in driven.waves[0]}
+    assert {entrant for match in driven.waves[1][:2] for entrant in match} == through
+
+
+def test_a_tied_bracket_match_goes_to_the_better_seed() -> None:
+    tie = Outcome(5.0, 5.0)
+    driven = drive(single_elimination(4), lambda match: lower_number(match) if 0 in match else tie)
+    assert sorted(driven.waves[2][0]) == [0, 1]
+
+
+@pytest.mark.parametrize("n", [3, 5, 7, 9, 11, 15, 33])
+def test_swiss_gives_nobody_a_second_bye(n: int) -> None:
+    for seed in range(50):
+        driven = drive(swiss(n, random.Random(seed)), perfect(qualities(n, seed)))
+        byes = Counter(entrant for wave in driven.waves for entrant in set(range(n)) - {*sum(wave, ())})
+        assert set(byes.values()) == {1}
+        assert byes.total() == len(driven.waves)
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 9, 16, 32])
+def test_swiss_lets_no_pair_meet_twice(n: int) -> None:
+    for seed in range(50):
+        driven = drive(swiss(n, random.Random(seed)), perfect(qualities(n, seed)))
+        assert set(Counter(frozenset(match) for match in driven.asked).values()) == {1}
+
+
+@pytest.mark.parametrize("n", [4, 8, 16])
+def test_swiss_pairs_equal_records(n: int) -> None:
+    for seed in range(50):
+        won = Counter[int]()
+        for wave in drive(swiss(n, random.Random(seed)), lower_number).waves:
+            assert all(won[match.first] == won[match.second] for match in wave)
+            won.update(min(match) for match in wave)
+
+
+@given(n=st.integers(2, 14), seed=st.integers(0, 10_000), data=st.data())
+def test_swiss_plays_any_number_of_rounds(n: int, seed: int, data: st.DataObject) -> None:
+    rounds = data.draw(st.integers(1, n - 1))
+    driven = drive(swiss(n, random.Random(seed), rounds=rounds), perfect(qualities(n, seed)))
+    assert [len(wave) for wave in driven.waves] == [n // 2] * rounds
+
+
+@pytest.mark.parametrize("rounds", [0, 8])
+def test_swiss_refuses_rounds_that_it_cannot_play(rounds: int) -> None:
+    with pytest.raises(ValueError, match="1 to 7 rounds"):
+        next(swiss(8, random.Random(0), rounds=rounds))
+
+
+@pytest.mark.parametrize("topology", [anchor, single_elimination])
+def test_an_anchor_that_is_no_entrant_is_refused(topology: Callable[..., Topology]) -> None:
+    with pytest.raises(ValueError, match="number from 0 to 3"):
+        next(topology(4, anchor=4))
+
+
+def test_the_anchor_is_worth_nothing_on_the_scale_of_margins() -> None:
+    driven = drive(anchor(3, anchor=1), lambda match: Outcome(6.0, 8.0 if match.second == 0 else 5.0))
+    assert driven.strengths == [2.0, 0.0, -1.0]
+
+
+def test_own_scores_rank_an_anchor_by_its_mean() -> None:
+    driven = drive(
+        anchor(3, anchor=1, score="own"),
+        lambda match: Outcome(6.0, 8.0) if match.second == 0 else Outcome(5.0, 4.0),
+    )
+    assert driven.strengths == [8.0, 5.5, 4.0]
+
+
+@given(n=st.integers(2, 40))
+def test_a_round_robin_shows_everybody_first_as_often_as_second(n: int) -> None:
+    lead = Counter[int]()
+    for match in drive(round_robin(n), lower_number).asked:
+        lead[match.first] += 1
+        lead[match.second] -= 1
+    assert max(map(abs, lead.values())) <= 1
+
+
+@given(order=st.permutations(range(9)), seed=st.integers(0, 1000))
+def test_a_live_newcomer_meets_three_different_earlier_entrants(order: list[int], seed: int) -> None:
+    driven = drive(live(order), perfect(qualities(9, seed)))
+    arrived = {order[0]}
+    for newcomer, wave in zip(order[1:], driven.waves, strict=True):
+        opponents = {entrant for match in wave for entrant in match} - {newcomer}
+        assert all(newcomer in match for match in wave)
+        assert opponents <= arrived
+        assert len(wave) == len(opponents) == min(len(arrived), 3)
+        arrived.add(newcomer)
+
+
+def test_a_live_board_does_not_wait_for_verdicts() -> None:
+    board = LiveBoard()
+    open_matches = [match for entrant in (4, 2, 7) for match in board.join(entrant)]
+    assert len(open_matches) == 3
+    assert board.strengths() == [None] * 8
+    for match in open_matches:
+        board.record(match, lower_number(match))
+    strengths = board.strengths()
+    assert strengths[2] > strengths[4] > strengths[7]
+    assert [strengths[absent] for absent in (0, 1, 3, 5, 6)] == [None] * 5
+
+
+def test_nobody_joins_a_live_board_twice() -> None:
+    board = LiveBoard()
+    board.join(3)
+    with pytest.raises(ValueError, match="joined before"):
+        board.join(3)
+
+
+def test_a_live_board_shows_nobody_first_much_more_often_than_second() -> None:
+    for seed in range(100):
+        order = random.Random(seed).sample(range(16), 16)
+        lead = Counter[int]()
+        for match in drive(live(order), perfect(qualities(16, seed))).asked:
+            lead[match.first] += 1
+            lead[match.second] -= 1
+        assert max(map(abs, lead.values())) <= 2

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.cli import index, row_range, serve_retriever
+from scope_selfplay.errors import ConfigError, ExitCode, RecordError
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} " * 30} for n in range(10)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_build_check_and_info_of_a_bm25_index(tmp_path: Path, corpus: Path) -> None:
+    run, folder = CliRunner(), str(tmp_path / "index")
+    built = run.invoke(index, ["build", str(corpus), folder], catch_exceptions=False)
+    assert built.exit_code == 0
+    assert "10 passages" in built.stdout
+    assert "estimate" in built.stderr
+    assert "files intact" in run.invoke(index, ["check", folder], catch_exceptions=False).stdout
+    record = json.loads(run.invoke(index, ["info", folder], catch_exceptions=False).stdout)
+    assert (record["kind"], record["rows"]) == ("bm25", 10)
+
+
+def test_chunks_and_row_ranges_make_a_shard(tmp_path: Path, corpus: Path) -> None:
+    arguments = ["build", str(corpus), str(tmp_path / "index"), "--chunk-tokens", "10", "--rows", "3:8"]
+    built = CliRunner().invoke(index, arguments, catch_exceptions=False)
+    assert "5 passages" in built.stdout
+
+
+def test_an_estimate_alone_builds_nothing(tmp_path: Path, corpus: Path) -> None:
+    arguments = ["build", str(corpus), str(tmp_path / "index"), "--estimate-only"]
+    done = CliRunner().invoke(index, arguments, catch_exceptions=False)
+    assert "memory" in done.stderr
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_damaged_index_is_the_users_error_with_the_files_name(tmp_path: Path, corpus: Path) -> None:
+    folder = tmp_path / "index"
+    CliRunner().invoke(index, ["build", str(corpus), str(folder)], catch_exceptions=False)
+    (folder / "vocab.index.json").write_text("{}")
+    done = CliRunner().invoke(index, ["check", str(folder)])
+    assert isinstance(done.exception, RecordError)
+    assert "vocab.index.json" in str(done.exception)
+    assert done.exception.exit_code == ExitCode.USER
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["folder", "--shard", "http://127.0.0.1:1"], ["x", "--token-env", "NOT_SET"]]
+)
+def test_serving_without_a_clear_index_or_token_is_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(serve_retriever, arguments)
+    assert isinstance(done.exception, ConfigError)
+
+
+@pytest.mark.parametrize("text", ["5", "5:5", "9:3", "a:b", "-1:4", ":"])
+def test_senseless_row_ranges_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--rows"):
+        row_range(text)
+
+
+def test_row_ranges_may_be_open_at_one_end() -> None:
+    assert [row_range(text) for text in ("", "3:", ":7", "3:7")] == [(0, None), (3, None), (0, 7), (3, 7)]

@@ -1,0 +1,223 @@
+"""Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from retrieval.build import Recipe
+from retrieval.build_dense import Plan, build_dense
+from retrieval.dense import DenseIndex, hits, open_vectors
+from retrieval.gate import exact, measure, recall, tune
+from retrieval.in_process import open_searcher
+from retrieval.indexes import open_index
+from retrieval.manifest import MANIFEST, Manifest, read_manifest
+from retrieval.profiles import ProfileName, factory
+from retrieval.random_bert import write_random_bert
+from retrieval.vectors import Cells, Exhaustive, Nearest, Refined, fine_codes, fine_span
+from scope_selfplay.errors import CorpusError, RecordError, RunMismatchError
+from scope_selfplay.schemas import Document
+
+DENSE = ["flat", "balanced", "compact"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return write_random_bert(folder, np.random.default_rng(1), layers=1, hidden=64, heads=4)
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Document]:
+    draw = np.random.default_rng(3)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+
+    def words() -> str:
+        # Few letters each: the mean over a text's characters must not be the same for all texts.
+        alphabet = draw.choice(letters, size=3)
+        return " ".join("".join(draw.choice(alphabet, size=5)) for _ in range(4))
+
+    return [Document(id=f"d{row}", title=f"title {row}", text=words()) for row in range(300)]
+
+
+def recipe(model: Path, profile: str) -> Recipe:
+    return Recipe(
+        profile=profile, source="x", source_bytes=1, encoder=str(model), family="e5", backend="onnx"
+    )
+
+
+def unit(draw: np.random.Generator, rows: int, dimensions: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Clustered unit vectors: like text, unlike pure noise, they have neighbours."""
+    centres = draw.standard_normal((40, dimensions))
+    vectors = centres[draw.integers(0, 40, rows)] + 0.6 * draw.standard_normal((rows, dimensions))
+    return np.ascontiguousarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+def test_exact_over_blocks_equals_one_search() -> None:
+    vectors = unit(np.random.default_rng(1), 500)
+    blocks = exact(vectors[:20], [vectors[:7], vectors[7:8], vectors[8:]], topk=5)
+    assert (blocks.rows == Exhaustive(vectors).nearest(vectors[:20], 5).rows).all()
+
+
+def test_recall_counts_the_share_of_expected_rows() -> None:
+    assert recall(np.array([[1, 2, 3], [4, -1, -1]]), np.array([[3, 2, 9], [5, 6, 4]])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("profile", [ProfileName.BALANCED, ProfileName.COMPACT])
+def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: ProfileName) -> None:
+    """FAISS stores garbage without a word when `add_core` is called on some indexes: recall 0."""
+    draw = np.random.default_rng(2)
+    vectors = unit(draw, 2000)
+    expected = exact(vectors[:100], [vectors]).rows
+
+    def index_of(stored: np.ndarray[Any, np.dtype[np.float32]]) -> Cells | Refined:
+        index = faiss.index_factory(64, factory(profile, 2000), faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.add(stored)
+        span = fine_span(stored)
+        return (
+            Cells(index, 1)
+            if profile is ProfileName.BALANCED
+            else Refined(Cells(index, 1), fine_codes(stored, span), span, 1)
+        )
+
+    good = index_of(vectors)
+    looking, report = tune(good, vectors[:100], expected, 0.98)
+    assert report.recall >= 0.98
+    assert measure(good.nearest, vectors[:100], expected) == report.recall
+    assert looking.nprobe >= 1
+    with pytest.raises(CorpusError, match="recall gate"):
+        tune(index_of(unit(draw, 2000)), vectors[:100], expected, 0.98)
+
+
+def test_fillers_of_a_too_large_topk_are_no_hits() -> None:
+    nearest = Nearest(np.array([[0.9, 0.9, -3.4e38]], dtype=np.float32), np.array([[7, 2, -1]]))
+    assert [hit.row for hit in hits(nearest)[0]] == [2, 7]
+
+
+@pytest.mark.parametrize("profile", DENSE)
+async def test_a_build_of_every_profile_passes_its_gate_and_searches(
+    tmp_path: Path, model: Path, documents: list[Document], profile: str
+) -> None:
+    manifest = build_dense(documents, Plan(tmp_path, recipe(model, profile), shard_rows=64))
+    assert manifest.gate is not None
+    assert manifest.gate.recall >= manifest.gate.target - 0.005
+    assert read_manifest(tmp_path) == manifest
+    searcher = open_searcher(tmp_path)
+    passages = await searcher.search(documents[5].text, 1000)
+    assert len({passage.id for passage in passages}) == len(passages) > 3
+    assert searcher.identity == manifest.identity
+    scores = [passage.score for passage in passages]
+    assert scores == sorted(scores, reverse=True)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def stop_after(step: str, rows: int) -> Callable[[str, int, int], None]:
+    def progress(now: str, done: int, total: int) -> None:
+        if now == step and done >= rows:
+            raise Interrupted
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("step", "rows"),
+    [("passages", 300), ("encode", 64), ("encode", 200), ("train", 0), ("index", 128), ("recall gate", 0)],
+)
+def test_an_interrupted_build_resumes_to_the_same_index(
+    tmp_path: Path, model: Path, documents: list[Document], step: str, rows: int
+) -> None:
+    whole = build_dense(documents, Plan(tmp_path / "a", recipe(model, "compact"), shard_rows=64))
+    plan = Plan(tmp_path / "b", recipe(model, "compact"), shard_rows=64)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after(step, rows))
+    with pytest.raises(RecordError, match="not finished"):
+        read_manifest(tmp_path / "b")
+    assert build_dense(documents, plan).identity == whole.identity
+
+
+def test_finished_shards_are_not_encoded_again(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    plan = Plan(tmp_path, recipe(model, "flat"), shard_rows=64)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after("encode", 200))
+    encoded: list[int] = []
+    build_dense(documents, plan, lambda step, done, total: encoded.append(done) if step == "encode" else None)
+    assert encoded[:3] == [64, 128, 192]
+
+
+def test_another_recipe_in_the_same_folder_is_refused(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+    with pytest.raises(RunMismatchError, match="profile 'flat', now it is 'compact'"):
+        build_dense(documents, Plan(tmp_path, recipe(model, "compact")))
+
+
+def test_a_foreign_folder_is_not_touched(tmp_path: Path, model: Path, documents: list[Document]) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RunMismatchError, match="not empty"):
+        build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+
+
+def test_another_profile_takes_kept_vectors_over(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    build_dense(documents, Plan(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True))
+    encoded: list[str] = []
+
+    def progress(step: str, done: int, total: int) -> None:
+        encoded.append(step)
+
+    plan = Plan(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
+    assert build_dense([], plan, progress).rows == 300
+    assert encoded.count("encode") == 5
+    with pytest.raises(RunMismatchError, match="needs full"):
+        half = Plan(tmp_path / "half", recipe(model, "balanced"), keep_shards=True)
+        build_dense(documents, half)
+        build_dense([], Plan(tmp_path / "c", recipe(model, "flat"), encoded=tmp_path / "half"))
+
+
+@pytest.fixture
+def flat(tmp_path: Path, model: Path, documents: list[Document]) -> Iterator[tuple[Path, Manifest]]:
+    yield tmp_path, build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+
+
+def test_an_encoder_of_other_dimensions_is_refused(flat: tuple[Path, Manifest]) -> None:
+    folder, manifest = flat
+    vectors = open_vectors(folder, manifest)
+    encoder = type("Short", (), {"dimensions": 32})()
+    with pytest.raises(RecordError, match="32 dimensions, the index has 64"):
+        DenseIndex(encoder, vectors)
+
+
+def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Manifest]) -> None:
+    folder, _ = flat
+    data = bytearray((folder / "vectors.npy").read_bytes())
+    data[-9] ^= 4
+    (folder / "vectors.npy").write_bytes(data)
+    with pytest.raises(RecordError, match="damaged"):
+        read_manifest(folder)
+
+
+def test_the_gpu_profile_without_a_gpu_says_what_it_needs(flat: tuple[Path, Manifest]) -> None:
+    folder, manifest = flat
+    with pytest.raises(RecordError, match="faiss-gpu"):
+        open_index(folder, manifest.model_copy(update={"profile": "gpu"}))
+
+
+def test_the_manifest_is_readable_json_with_all_hashes(flat: tuple[Path, Manifest]) -> None:
+    folder, manifest = flat
+    record = json.loads((folder / MANIFEST).read_text())
+    assert {"corpus_hash", "index_hash", "encoder_hash", "gate", "files"} <= record.keys()
+    assert "encoder/model.onnx.data" in record["files"]
+    assert manifest.encoder_hash

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.bert_onnx import write_bert
+from retrieval.encoder import (
+    FAMILIES,
+    Backend,
+    Encoder,
+    encoder_hash,
+    length_groups,
+    open_encoder,
+    prepare_encoder,
+)
+from retrieval.random_bert import write_random_bert
+from scope_selfplay.errors import CheckpointError
+
+TEXTS = ["a", "who founded the town of Aldmoor?", "x" * 300, "salt and wool", "A!"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("e5")
+    return write_random_bert(folder, np.random.default_rng(1), layers=2, hidden=32, heads=4)
+
+
+@pytest.fixture(scope="module")
+def encoder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    folder = tmp_path_factory.mktemp("encoder")
+    prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, folder)
+    return open_encoder(folder)
+
+
+def test_vectors_have_unit_length(encoder: Encoder) -> None:
+    assert np.linalg.norm(encoder.queries(TEXTS), axis=1) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_text_has_the_same_vector_alone_and_in_a_batch(encoder: Encoder) -> None:
+    alone = np.concatenate([encoder.queries([text]) for text in TEXTS])
+    assert encoder.queries(TEXTS) == pytest.approx(alone, abs=1e-6)
+
+
+def test_queries_and_passages_differ_by_their_prefix(encoder: Encoder) -> None:
+    assert abs(encoder.queries(["salt"]) - encoder.passages(["salt"])).max() > 1e-3
+    plain = encoder.queries(["passage: salt"]), encoder.passages(["query: salt"])
+    assert abs(plain[0] - plain[1]).max() > 1e-3
+
+
+def test_texts_beyond_the_token_limit_are_cut_and_not_refused(encoder: Encoder) -> None:
+    long, longer = "x" * 600, "x" * 900
+    assert encoder.passages([long]) == pytest.approx(encoder.passages([longer]), abs=1e-6)
+
+
+def test_the_hash_follows_the_weights_and_the_family(model: Path, tmp_path: Path) -> None:
+    other = write_random_bert(tmp_path / "other", np.random.default_rng(2), layers=2, hidden=32, heads=4)
+    hashes = set()
+    for number, (source, family) in enumerate(
+        [(model, "e5"), (model, "plain"), (other, "e5"), (model, "e5")]
+    ):
+        folder = tmp_path / str(number)
+        prepare_encoder(str(source), FAMILIES[family], Backend.ONNX, folder)
+        hashes.add(encoder_hash(folder))
+    assert len(hashes) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda folder: (folder / "config.json").write_text('{"model_type": "xlm-roberta"}'),
+            "sentence-transformers",
+        ),
+        (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "cannot be read"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "cannot be read"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(tmp_path: Path, change: object, message: str) -> None:
+    folder = write_random_bert(tmp_path / "m", np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    assert callable(change)
+    change(folder)
+    with pytest.raises(CheckpointError, match=message):
+        write_bert(folder, tmp_path)
+
+
+@given(st.lists(st.integers(1, 512), max_size=64))
+def test_length_groups_cover_every_text_once_with_little_padding(lengths: list[int]) -> None:
+    groups = list(length_groups(lengths))
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    for group in groups:
+        padded = len(group) * max(lengths[place] for place in group)
+        assert sum(lengths[place] for place in group) >= 0.98 * padded - 1e-9

@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.profiles import PROFILES, ProfileName, cells, estimate, factory
+
+WIKIPEDIA = 21_015_324
+
+
+@given(st.integers(1, 10**10))
+def test_cells_scale_with_the_square_root_between_one_and_65536(rows: int) -> None:
+    assert 1 <= cells(rows) <= 65_536
+    assert cells(rows) <= cells(rows + 1)
+    assert cells(rows) == 1 or rows / cells(rows) >= 39
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "expected"),
+    [
+        (ProfileName.COMPACT, 4 * WIKIPEDIA * 4, "IVF65536_HNSW32,RaBitQ"),
+        (ProfileName.BALANCED, 1_000_000_000, "IVF65536_HNSW32,SQ8"),
+        (ProfileName.BALANCED, 1_000_000, "IVF4000,SQ8"),
+        (ProfileName.COMPACT, 1240, "IVF31,RaBitQ"),
+        (ProfileName.FLAT, 1240, ""),
+    ],
+)
+def test_factory_strings(name: ProfileName, rows: int, expected: str) -> None:
+    assert factory(name, rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        (ProfileName.FLAT, 64.6),
+        (ProfileName.COMPACT, 18.5),
+        (ProfileName.BALANCED, 16.3),
+        (ProfileName.GPU, 32.3),
+    ],
+)
+def test_wikipedia_needs_the_sizes_that_the_docs_say(name: ProfileName, gigabytes: float) -> None:
+    costs = estimate(name, rows=WIKIPEDIA, dimensions=768, corpus_bytes=14 * 10**9, passages_per_second=100.0)
+    assert costs.index_bytes / 1e9 == pytest.approx(gigabytes, rel=0.04)
+    assert costs.encode_seconds == pytest.approx(210_153, rel=0.01)
+    assert costs.build_disk > costs.index_bytes + 14 * 10**9 - 1
+
+
+def test_the_compact_profile_fits_a_16_gb_machine() -> None:
+    costs = estimate(
+        ProfileName.COMPACT,
+        rows=WIKIPEDIA,
+        dimensions=768,
+        corpus_bytes=14 * 10**9,
+        passages_per_second=100.0,
+    )
+    assert costs.serve_memory < 16e9
+    assert costs.build_memory < 32e9
+
+
+def test_the_gate_demands_what_the_docs_promise() -> None:
+    assert {name: profile.recall for name, profile in PROFILES.items()} == {
+        ProfileName.BM25: 1.0,
+        ProfileName.FLAT: 1.0,
+        ProfileName.COMPACT: 0.99,
+        ProfileName.BALANCED: 0.98,
+        ProfileName.GPU: 0.999,
+    }
