@@ -131,3 +131,10 @@ async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engin
     print(f"prefix cache: {hit:.0f} of {asked:.0f} prompt tokens, {hit / asked:.0%}")
     # Three of four prompts can hit on nearly everything.
     assert hit / asked > 0.6
+
+
+async def test_a_wish_for_more_tokens_than_the_context_holds_is_answered(client: ChatClient) -> None:
+    request = ChatRequest("Which one?", max_tokens=16_384, choices=("1", "0"))
+    reply = await client.complete(request, seconds=SECONDS)
+
+    assert reply.text in ("1", "0")

@@ -108,10 +108,12 @@ def test_a_writer_that_is_killed_leaves_a_sound_file(file: Path) -> None:
         [sys.executable, "-c", _WRITER.replace("range(200)", "range(10**9)"), str(file), "0"]
     )
     log = file.with_name(file.name + "-wal")
-    while not log.exists() or log.stat().st_size < 50_000:
-        assert writer.poll() is None
-    writer.kill()
-    writer.wait()
+    try:
+        while not log.exists() or log.stat().st_size < 50_000:
+            assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
 
     cache = JudgementCache(file)
     kept = len(cache)
