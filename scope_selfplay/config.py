@@ -179,6 +179,8 @@ class EndpointConfig(Settings):
     """Names the weights behind the model's name (their sha256, say); a cached judgement belongs to both."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
+    context: int | None = Field(default=None, ge=1)
+    """Tokens that the model can hold; what the endpoint says when left out. No completion is asked to be longer."""
     native_thinking: bool = False
     """The model thinks by itself: prompts then ask for no `<think>` block."""
     template: dict[str, bool | int | str] = Field(default_factory=dict)
@@ -272,7 +274,7 @@ _OPERATION: dict[str, Any] = {
     "allowed_hosts": True,
     "cache": True,
     "endpoint": _WHERE,
-    "endpoints": {role: _WHERE for role in RoleEndpointsConfig.model_fields},
+    "endpoints": dict.fromkeys(RoleEndpointsConfig.model_fields, _WHERE),
 }
 """Settings of the judge that say where and how fast, not what: a run may go on with others."""
 

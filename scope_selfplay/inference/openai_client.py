@@ -75,14 +75,19 @@ class ChatClient:
         connections: int = 256,
         allowed_hosts: Collection[str] = LOOPBACK,
         template: Mapping[str, object] | None = None,
+        context: int | None = None,
         max_response: int = 8 << 20,
     ) -> None:
-        """`template`: settings of the chat template (`enable_thinking`). Raises ConfigError for the URL."""
+        """`template`: settings of the chat template (`enable_thinking`); `context`: the model's, in tokens.
+
+        Raises ConfigError for a URL that may not be called.
+        """
         self.url = checked_url(base_url, allowed_hosts)
         self.model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._connections = connections
         self._template = dict(template or {})
+        self._context = context
         self._max_response = max_response
         self._session: aiohttp.ClientSession | None = None
 
@@ -116,18 +121,22 @@ class ChatClient:
             said = f"{type(error).__name__}: {error}"
             raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: no chat completion ({said})") from None
 
-    async def models(self, *, seconds: float = 30.0) -> list[str]:
-        """The models that the endpoint serves. Raises ChatFault or ConfigError."""
+    async def models(self, *, seconds: float = 30.0) -> dict[str, int | None]:
+        """The models that the endpoint serves, with their context in tokens where it says so (vLLM does).
+
+        Raises ChatFault or ConfigError.
+        """
         listed = (await self._ask("GET", "/models", None, seconds)).get("data")
         if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
             raise ConfigError(f"{self.url}/models lists no models; is it an OpenAI-compatible endpoint?")
-        return [str(each.get("id")) for each in listed]
+        return {str(each.get("id")): _count(each.get("max_model_len")) or None for each in listed}
 
     def _body(self, request: ChatRequest) -> dict[str, object]:
         body: dict[str, object] = {
             "model": self.model,
             "messages": [{"role": "user", "content": request.prompt}],
-            "max_tokens": request.max_tokens,
+            # vLLM refuses to be asked for more than its context, whatever the prompt's length.
+            "max_tokens": min(request.max_tokens, self._context or request.max_tokens),
             "temperature": request.temperature,
             "seed": request.seed,
         }

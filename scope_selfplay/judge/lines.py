@@ -86,7 +86,7 @@ def endpoint_of(config: JudgeConfig, seat: Seat) -> EndpointConfig:
 
 
 async def with_models(config: JudgeConfig) -> JudgeConfig:
-    """The config with a model named for every endpoint.
+    """The config with model and context of every endpoint.
 
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; JudgeError
     for an endpoint that does not answer.
@@ -104,13 +104,13 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> Endpoint
             raise JudgeError(
                 f"the judge's endpoint does not answer: {fault}; see that it runs, then run again"
             ) from None
-    if endpoint.model is None:
-        if len(served) != 1:
-            raise ConfigError(f"{endpoint.base_url} serves {served}; say which in judge.endpoint.model")
-        return endpoint.model_copy(update={"model": served[0]})
-    if endpoint.model not in served:
-        raise ConfigError(f"{endpoint.base_url} does not serve {endpoint.model}; it serves {served}")
-    return endpoint
+    names = list(served)
+    if endpoint.model is None and len(names) != 1:
+        raise ConfigError(f"{endpoint.base_url} serves {names}; say which in judge.endpoint.model")
+    model = endpoint.model or names[0]
+    if model not in served:
+        raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")
+    return endpoint.model_copy(update={"model": model, "context": endpoint.context or served[model]})
 
 
 def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:
@@ -126,6 +126,7 @@ def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:
         connections=config.concurrency + _SPARE_CONNECTIONS,
         allowed_hosts=allowed_hosts(config),
         template=endpoint.template,
+        context=endpoint.context,
     )
 
 

@@ -133,8 +133,10 @@ async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engin
     assert hit / asked > 0.6
 
 
-async def test_a_wish_for_more_tokens_than_the_context_holds_is_answered(client: ChatClient) -> None:
-    request = ChatRequest("Which one?", max_tokens=16_384, choices=("1", "0"))
-    reply = await client.complete(request, seconds=SECONDS)
-
-    assert reply.text in ("1", "0")
+async def test_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> None:
+    async with ChatClient(engine, model=MODEL) as client:
+        context = (await client.models())[MODEL]
+    assert context == 4096
+    request = ChatRequest("Which one?", max_tokens=16_384, temperature=1.0, pattern="yes|no")
+    async with ChatClient(engine, model=MODEL, context=context) as client:
+        assert (await client.complete(request, seconds=SECONDS)).text in ("yes", "no")

@@ -186,3 +186,12 @@ def test_retry_after_may_be_a_date() -> None:
 
     assert 50 < retry_after(format_datetime(now + timedelta(seconds=60))) <= 60
     assert retry_after(format_datetime(now - timedelta(seconds=60))) == 0
+
+
+async def test_no_completion_is_asked_to_be_longer_than_the_context() -> None:
+    fake = FakeServer(says("yes"))
+    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, context=4096) as client:
+        await client.complete(REQUEST._replace(max_tokens=16_384), seconds=5)
+        await client.complete(REQUEST, seconds=5)
+
+    assert [request.body["max_tokens"] for request in fake.requests] == [4096, 8]
