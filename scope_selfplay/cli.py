@@ -113,7 +113,7 @@ def prompts() -> None:
 def prompts_check(domain: str | None) -> None:
     """Report every mistake of one pack, or of all that ship, with file, line and advice."""
     from scope_selfplay.prompts import check_pack
-    from scope_selfplay.run import pack_path, shipped_prompts
+    from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
 
     folders = (
         [pack_path(domain)]
@@ -210,7 +210,7 @@ def _settings(
 
 def _pack(domain: str) -> Any:
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.run import pack_path
+    from scope_selfplay.prompts.shipped import pack_path
 
     return load_pack(pack_path(domain))
 

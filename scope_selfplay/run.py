@@ -15,21 +15,21 @@ from typing import Any
 import yaml
 
 from scope_selfplay import __version__
-from scope_selfplay.config import RunConfig, parse_config
+from scope_selfplay.config import JudgeConfig, RunConfig, parse_config
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
-from scope_selfplay.embedded.world import make_documents
+from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, RunMismatchError
 from scope_selfplay.judge import Judge, LexicalJudge
+from scope_selfplay.judge.model import ModelJudge, open_model_judge
+from scope_selfplay.judge.questions import SEATS
 from scope_selfplay.pipeline import Scene
 from scope_selfplay.progress import Progress, Silent
 from scope_selfplay.prompts import Pack, load_pack
+from scope_selfplay.prompts.shipped import pack_path
 from scope_selfplay.schemas import Document, Key, Provenance, Role, rng_from, seed_from
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.training.policy import load_model, policy_path, weights_hash
-
-HELD_OUT = "held-out"
-"""`Document.source` of what the held-out tasks are made from."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ class Run:
     def fresh_scene(self) -> Scene:
         """The scene with an empty tally: every stage keeps its own account of the judge."""
         scene = self.scene
+        if isinstance(scene.judge, ModelJudge):
+            scene.judge.begin_stage()
         return Scene(scene.config, scene.pack, scene.searcher, scene.judge, scene.gates)
 
     def key(self, iteration: int, stage: Stage) -> Key:
@@ -159,12 +161,14 @@ class Run:
         )
 
     def _judge(self) -> Judge:
-        return LexicalJudge(self.documents)
+        if self.config.judge.kind == "lexical":
+            return LexicalJudge(self.documents)
+        return open_model_judge(self.config.judge, self.pack, seed=self.config.seed, folder=self.folder.path)
 
 
 def open_run(config: RunConfig, root: Path, progress: Progress) -> Run:
     """Open a run directory, or begin a new one. Raises UserError before anything is written."""
-    pack = load_pack(pack_path(config.domain))
+    pack = with_judge_prompts(load_pack(pack_path(config.domain)), config.judge)
     _check_switches(config, pack)
     folder = RunFolder(root / config.name)
     base = policy_path(config.model.path)
@@ -178,21 +182,16 @@ def open_run(config: RunConfig, root: Path, progress: Progress) -> Run:
     return Run(config, folder, pack, progress)
 
 
-def pack_path(domain: str) -> Path:
-    """The folder of a prompt pack: a path, or the name of a pack that ships with the package."""
-    if Path(domain).is_dir():
-        return Path(domain)
-    shipped = shipped_prompts()
-    if (shipped / domain).is_dir():
-        return shipped / domain
-    names = sorted(each.name for each in shipped.iterdir() if each.is_dir() and not each.name.startswith("_"))
-    raise ConfigError(f"domain: found {domain!r}, which is no folder; shipped packs are {', '.join(names)}")
-
-
-def shipped_prompts() -> Path:
-    """`prompts/` of a checkout, or of an installed wheel."""
-    checkout = Path(__file__).parent.parent / "prompts"
-    return checkout if checkout.is_dir() else Path(__file__).parent / "prompt_packs"
+def with_judge_prompts(pack: Pack, config: JudgeConfig) -> Pack:
+    """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
+    if config.kind != "model":
+        return pack
+    lacking = [role for role in SEATS if role not in pack.roles]
+    if not lacking:
+        return pack
+    other = load_pack(pack_path(config.prompts))
+    borrowed = [prompt for prompt in other.prompts if prompt.role in lacking]
+    return Pack(domain=pack.domain, prompts=(*pack.prompts, *borrowed))
 
 
 def _check_switches(config: RunConfig, pack: Pack) -> None:
@@ -250,7 +249,7 @@ def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence
 def _read_corpus(config: RunConfig, base: Path) -> list[Document]:
     settings = config.corpus
     if settings.path == "embedded":
-        return _embedded_corpus(config)
+        return embedded_documents(config.seed, settings)
     documents = _chunked(read_documents(Path(settings.path)), config, base)
     if settings.held_out_path is None:
         return documents
@@ -259,18 +258,6 @@ def _read_corpus(config: RunConfig, base: Path) -> list[Document]:
     if both:
         raise CorpusError(f"{settings.held_out_path}: the id {min(both)!r} is also in {settings.path}")
     return documents + [each.model_copy(update={"source": HELD_OUT}) for each in held_out]
-
-
-def _embedded_corpus(config: RunConfig) -> list[Document]:
-    settings = config.corpus
-    world = make_documents(
-        rng_from(config.seed, "world"), settings.embedded_articles, source=f"world-{config.seed}"
-    )
-    titles = [document.title for document in world]
-    held_out = make_documents(
-        rng_from(config.seed, HELD_OUT), settings.embedded_held_out, source=HELD_OUT, skip=titles
-    )
-    return world + held_out
 
 
 def _chunked(documents: Sequence[Document], config: RunConfig, base: Path) -> list[Document]:

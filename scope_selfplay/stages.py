@@ -16,10 +16,12 @@ from typing import Any
 
 from scope_selfplay import __version__
 from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.embedded.corpus import HELD_OUT
 from scope_selfplay.errors import ConfigError, CorpusError, JudgeError
 from scope_selfplay.evaluation.compare import Contestant, compare_checkpoints, rate
+from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import Assessed, Difficulty, JudgeTally, Scene, make_candidate
-from scope_selfplay.run import HELD_OUT, Policy, Run, training_seed
+from scope_selfplay.run import Policy, Run, training_seed
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Key, Role, Rollout
 from scope_selfplay.store import (
     Appender,
@@ -161,6 +163,9 @@ def _stage(
     tally = work(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
+    if isinstance(run.scene.judge, ModelJudge):
+        usage = json.dumps(run.scene.judge.account(), indent=1)
+        write_atomic(folder.path / "judge_usage.json", usage + "\n")
     manifest = Manifest(
         stage=stage.value,
         iteration=iteration,

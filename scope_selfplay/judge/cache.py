@@ -1,0 +1,113 @@
+"""Judgements that were paid for, on disk by content: a resume or a second run pays nothing twice.
+
+One SQLite file in WAL mode. Several processes of one host may write at once, and see each other's entries;
+a network file system has no shared memory for that, so give each host its own file there. Entries are never
+changed. Each carries a checksum: a damaged one counts as missing.
+"""
+
+import hashlib
+import json
+import sqlite3
+import threading
+import zlib
+from pathlib import Path
+
+from scope_selfplay.errors import RecordError, StorageError
+from scope_selfplay.inference.openai_client import ChatReply, ChatRequest
+from scope_selfplay.schemas import Finish
+
+_TABLE = "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply BLOB NOT NULL) WITHOUT ROWID"
+_CHECKSUM = 8
+_WAIT = 60.0
+
+
+def cache_key(model: str, request: ChatRequest) -> bytes:
+    """What a completion follows from: model with revision, prompt, sampling, seed, choices."""
+    return hashlib.blake2b(json.dumps([model, *request]).encode(), digest_size=20).digest()
+
+
+class JudgementCache:
+    """`path` None keeps nothing. May be used from several threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises RecordError for a file that is no cache, StorageError for a disk that fails."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = _open(path)
+
+    def get(self, key: bytes) -> ChatReply | None:
+        if self._database is None:
+            return None
+        try:
+            with self._lock:
+                row = self._database.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise _outside(self._path, error) from None
+        return _unpacked(key, row[0]) if row else None
+
+    def put(self, key: bytes, reply: ChatReply) -> None:
+        """Raises StorageError. What another writer has put there meanwhile is replaced by its equal."""
+        if self._database is None:
+            return
+        try:
+            with self._lock, self._database:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, _packed(key, reply))
+                )
+        except sqlite3.Error as error:
+            raise _outside(self._path, error) from None
+
+    def __len__(self) -> int:
+        if self._database is None:
+            return 0
+        with self._lock:
+            return int(self._database.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+    def close(self) -> None:
+        if self._database is not None:
+            with self._lock:
+                self._database.close()
+            self._database = None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(path, timeout=_WAIT, check_same_thread=False)
+        database.execute("PRAGMA journal_mode = WAL")
+        # A power cut may lose the last entries, never damage the file; they would be paid for once more.
+        database.execute("PRAGMA synchronous = NORMAL")
+        with database:
+            database.execute(_TABLE)
+    except sqlite3.DatabaseError as error:
+        if "not a database" in str(error) or "malformed" in str(error):
+            raise RecordError(
+                f"{path}: is no judgement cache ({error}); remove it, or set judge.cache"
+            ) from None
+        raise _outside(path, error) from None
+    return database
+
+
+def _outside(path: Path | None, error: sqlite3.Error) -> StorageError:
+    return StorageError(
+        f"{path}: the judgement cache failed ({error}); see that the disk is well, then run again"
+    )
+
+
+def _packed(key: bytes, reply: ChatReply) -> bytes:
+    data = zlib.compress(json.dumps(reply).encode(), level=1)
+    return _checksum(key, data) + data
+
+
+def _unpacked(key: bytes, stored: bytes) -> ChatReply | None:
+    checksum, data = stored[:_CHECKSUM], stored[_CHECKSUM:]
+    if checksum != _checksum(key, data):
+        return None
+    text, reasoning, finish, tokens_in, tokens_out, odds = json.loads(zlib.decompress(data))
+    return ChatReply(text, reasoning, Finish(finish), tokens_in, tokens_out, odds)
+
+
+def _checksum(key: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(key + data, digest_size=_CHECKSUM).digest()

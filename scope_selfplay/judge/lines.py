@@ -1,0 +1,138 @@
+"""The open endpoints of a judge: one set per event loop, opened by the first call, closed with the loop.
+
+A stage runs several loops after each other, and a trainer has one of its own; connections belong to the loop
+in which they were made. `asyncio.run` ends by closing the loop's async generators, so a generator that holds
+the connections closes them at the right moment.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.errors import ConfigError, JudgeError
+from scope_selfplay.inference.openai_client import ChatClient, ChatFault, ChatReply
+from scope_selfplay.judge.endpoint import Endpoint
+from scope_selfplay.judge.metrics import JudgeMetrics
+from scope_selfplay.judge.questions import Seat
+
+# Canaries and probes need a connection when all others hang.
+_SPARE_CONNECTIONS = 2
+
+
+@dataclass
+class Switchboard:
+    """One loop's endpoints by seat, and the completions that are on their way by cache key."""
+
+    endpoints: dict[Seat, Endpoint]
+    holder: AsyncIterator[None] | None = None
+    """Keeps the connections; the loop itself knows it only weakly."""
+    on_their_way: dict[bytes, "asyncio.Task[ChatReply]"] = field(default_factory=dict)
+
+
+class Lines:
+    def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
+        """`config` has a model for every endpoint. Raises ConfigError for a URL, a host or a missing key."""
+        self._config = config
+        self._metrics = metrics
+        for seat in Seat:
+            endpoint = endpoint_of(config, seat)
+            # Opened below, one per loop; made once here, so that a mistake shows at the start.
+            _client(config, endpoint)
+        self._open: dict[asyncio.AbstractEventLoop, Switchboard] = {}
+
+    async def here(self) -> Switchboard:
+        """The running loop's switchboard."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._open:
+            # Nothing in the generator's beginning waits, so no other task can open a second one meanwhile.
+            holder = self._hold(loop)
+            await anext(holder)
+            self._open[loop].holder = holder
+        return self._open[loop]
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            shared: dict[str, Endpoint] = {}
+            seats: dict[Seat, Endpoint] = {}
+            for seat in Seat:
+                config = endpoint_of(self._config, seat)
+                name = config.model_dump_json()
+                if name not in shared:
+                    client = await stack.enter_async_context(_client(self._config, config))
+                    shared[name] = Endpoint(
+                        client,
+                        self._config.patience,
+                        limit=self._config.concurrency,
+                        metrics=self._metrics,
+                        jitter=random.Random(),
+                    )
+                    stack.push_async_callback(shared[name].close)
+                seats[seat] = shared[name]
+            self._open[loop] = Switchboard(seats)
+            try:
+                yield
+            finally:
+                self._open.pop(loop, None)
+
+
+def endpoint_of(config: JudgeConfig, seat: Seat) -> EndpointConfig:
+    own: EndpointConfig | None = getattr(config.endpoints, seat.value)
+    return own or config.endpoint
+
+
+async def with_models(config: JudgeConfig) -> JudgeConfig:
+    """The config with model and context of every endpoint.
+
+    Raises ConfigError for a model that an endpoint does not serve, or a choice between several; JudgeError
+    for an endpoint that does not answer.
+    """
+    named = {seat: await _with_model(config, endpoint_of(config, seat)) for seat in Seat}
+    roles = config.endpoints.model_copy(update={seat.value: endpoint for seat, endpoint in named.items()})
+    return config.model_copy(update={"endpoints": roles})
+
+
+async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
+    async with _client(config, endpoint) as client:
+        try:
+            served = await client.models()
+        except ChatFault as fault:
+            raise JudgeError(
+                f"the judge's endpoint does not answer: {fault}; see that it runs, then run again"
+            ) from None
+    names = list(served)
+    if endpoint.model is None and len(names) != 1:
+        raise ConfigError(f"{endpoint.base_url} serves {names}; say which in judge.endpoint.model")
+    model = endpoint.model or names[0]
+    if model not in served:
+        raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")
+    return endpoint.model_copy(update={"model": model, "context": endpoint.context or served[model]})
+
+
+def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:
+    key = None
+    if endpoint.api_key_env is not None:
+        key = os.environ.get(endpoint.api_key_env)
+        if not key:
+            raise ConfigError(f"api_key_env: the environment variable {endpoint.api_key_env} is not set")
+    return ChatClient(
+        endpoint.base_url,
+        model=endpoint.model or "",
+        api_key=key,
+        connections=config.concurrency + _SPARE_CONNECTIONS,
+        allowed_hosts=allowed_hosts(config),
+        template=endpoint.template,
+        context=endpoint.context,
+    )
+
+
+def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
+    """The hosts that the config allows; without a list those that it names."""
+    if config.allowed_hosts is not None:
+        return frozenset(config.allowed_hosts)
+    urls = {endpoint_of(config, seat).base_url for seat in Seat}
+    return frozenset(host for url in urls if (host := urlsplit(url).hostname))

@@ -1,0 +1,219 @@
+"""The model judge: prompt -> completion -> parsed value, or a typed fault and None; never a made-up number.
+
+    judge = open_model_judge(config.judge, pack, seed=config.seed, folder=run_folder)
+    verdict = await judge.grade(task, criterion, answer, key=key)
+
+Works in any event loop, one after the other or side by side. `key` seeds nothing here: the judge's draws
+follow from the run's seed and from what is judged (see `asking`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from scope_selfplay.config import CallConfig, JudgeConfig
+from scope_selfplay.judge.asking import Answer, Asker, model_name
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.fences import Fencer, fence_key, same_text
+from scope_selfplay.judge.grading import is_opener
+from scope_selfplay.judge.lines import Lines, endpoint_of, with_models
+from scope_selfplay.judge.metrics import JudgeMetrics
+from scope_selfplay.judge.parsing import (
+    IMPORTANCE,
+    parse_correctness,
+    parse_preference,
+    parse_rating,
+    parse_rubric,
+    parse_score,
+    parse_two_scores,
+    parse_winners,
+)
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SEATS, Asked, Questions, Seat, shown_answer
+from scope_selfplay.prompts import Pack
+from scope_selfplay.schemas import (
+    Comparison,
+    Criterion,
+    Document,
+    Gate,
+    Key,
+    Outcome,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+    content_id,
+)
+
+T = TypeVar("T")
+
+DIMENSIONS = (5, 7)
+"""Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
+_TOKEN_OUTCOMES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
+
+
+class ModelJudge:
+    """`config` names a model for every endpoint (`open_model_judge` finds them)."""
+
+    def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
+        self.metrics = JudgeMetrics()
+        native = frozenset(seat for seat in Seat if endpoint_of(config, seat).native_thinking)
+        self.questions = Questions(
+            pack,
+            Fencer(fence_key(seed), limit=config.max_chars),
+            budget=config.max_chars,
+            token=config.verdict == "token",
+            native=native,
+        )
+        self._config = config
+        self._cache = cache
+        self._asker = Asker(config, Lines(config, self.metrics), cache, self.metrics, seed=seed)
+        models = [model_name(config, seat) for seat in Seat]
+        calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
+        settings = [each.model_dump_json() for each in calls]
+        self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
+
+    @property
+    def identity(self) -> str:
+        return f"{model_name(self._config, Seat.GRADE)} {self._identity}"
+
+    def begin_stage(self) -> None:
+        """Every stage has its own failure budget, time and account."""
+        self._asker.begin_stage()
+
+    def account(self) -> dict[str, dict[str, object]]:
+        """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""
+        return {role.value: account.report() for role, account in sorted(self._asker.accounts.items())}
+
+    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+        asked = self.questions.gate(gate, task, document)
+        return _scored(await self._ask(asked, score_reader(asked)))
+
+    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
+        """From the documents; without any, from the query alone by its own writer, weighted by importance."""
+        if not documents:
+            return await self._write_dimensions(task)
+        asked = self.questions.rubric(task, documents)
+        criteria = (await self._ask(asked, parse_rubric)).value
+        return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
+
+    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
+        if is_opener(answer):
+            return Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
+        asked = self.questions.grade(task, criterion, answer)
+        return _scored(await self._ask(asked, score_reader(asked)))
+
+    async def compare(
+        self,
+        task: Task,
+        first: Rollout,
+        second: Rollout,
+        *,
+        style: Style,
+        rubric: Rubric | None = None,
+        reference: str | None = None,
+    ) -> Comparison:
+        """One presentation, `first` first; who wants both orders asks twice. Equal answers tie unasked."""
+        if same_text(shown_answer(first.answer), shown_answer(second.answer)):
+            tie = Verdict(value=True, reasoning="both give the same answer", attempts=0)
+            middle = 5.0 if style is Style.SCORES else 0.5
+            return Comparison(
+                first_id=first.id, second_id=second.id, outcome=Outcome(middle, middle), verdict=tie
+            )
+        asked = self.questions.compare(task, (first, second), style, rubric=rubric, reference=reference)
+        answer = await self._ask(
+            asked, parse_two_scores if style is Style.SCORES else preference_reader(asked)
+        )
+        outcome, probability = answer.value, None
+        if outcome is not None and (soft := _soft_preference(answer)) is not None:
+            outcome, probability = Outcome(soft, 1 - soft), soft
+        value = None if outcome is None else outcome.first >= outcome.second
+        verdict = answer.verdict(value, probability)
+        return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
+
+    async def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> list[int] | None:
+        asked = self.questions.select(task, rubric, candidates, winners)
+        answer = await self._ask(asked, lambda text: parse_winners(text, asked.labels, winners))
+        return None if answer.value is None else [asked.order[place] for place in answer.value]
+
+    async def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None = None,
+    ) -> float | None:
+        if is_opener(answer):
+            return 0.0
+        asked = self.questions.score(task, answer, rubric, scale=scale, reference=reference)
+        read = parse_correctness if scale is Scale.CORRECTNESS else parse_rating
+        return (await self._ask(asked, read)).value
+
+    async def _write_dimensions(self, task: Task) -> Rubric | None:
+        least, most = DIMENSIONS
+        asked = self.questions.dimensions(task)
+        criteria = (await self._ask(asked, lambda text: parse_rubric(text, least=least, most=most))).value
+        if criteria is None:
+            return None
+        weighted = [each.model_copy(update={"weight": IMPORTANCE[each.priority]}) for each in criteria]
+        return Rubric(task_id=task.id, criteria=tuple(weighted))
+
+    async def _ask(self, asked: Asked, read: Callable[[str], T | None]) -> Answer[T]:
+        return await self._asker.ask(asked, call_of(self._config, SEATS[asked.role]), read)
+
+
+def call_of(config: JudgeConfig, seat: Seat) -> CallConfig:
+    match seat:
+        case Seat.GATES:
+            return config.gate_call
+        case Seat.RUBRIC:
+            return config.rubric_call
+        case Seat.GRADE:
+            return config.grade_call
+        case Seat.COMPARE:
+            return config.compare_call
+
+
+def score_reader(asked: Asked) -> Callable[[str], bool | None]:
+    """How a gate's or a grade's completion is read: as one token, or as a written score."""
+    return (lambda text: {"1": True, "0": False}.get(text.strip())) if asked.choices else parse_score
+
+
+def preference_reader(asked: Asked) -> Callable[[str], Outcome | None]:
+    return (lambda text: _TOKEN_OUTCOMES.get(text.strip())) if asked.choices else parse_preference
+
+
+def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path | None) -> ModelJudge:
+    """A judge whose endpoints answer and serve its models; paid judgements lie below `folder`.
+
+    Raises ConfigError for what the endpoints do not know, JudgeError where one does not answer.
+    """
+    # In a thread of its own: the caller may or may not have an event loop running.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        named = pool.submit(asyncio.run, with_models(config)).result()
+    path = folder / config.cache if folder is not None and config.cache is not None else None
+    return ModelJudge(named, pack, seed=seed, cache=JudgementCache(path))
+
+
+def _scored(answer: Answer[bool]) -> Verdict:
+    yes, no = answer.odds.get("1"), answer.odds.get("0")
+    known = answer.value is not None and yes is not None and no is not None and yes + no > 0
+    return answer.verdict(
+        answer.value, yes / (yes + no) if known and yes is not None and no is not None else None
+    )
+
+
+def _soft_preference(answer: Answer[Outcome]) -> float | None:
+    """P(first is better), a tie counting half; None unless all three choices have a known probability."""
+    odds = [answer.odds.get(choice) for choice in PREFERENCE_CHOICES]
+    if answer.value is None or any(each is None for each in odds):
+        return None
+    first, second, tie = (each or 0.0 for each in odds)
+    total = first + second + tie
+    return (first + tie / 2) / total if total > 0 else None

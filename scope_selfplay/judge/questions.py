@@ -1,0 +1,267 @@
+"""What a model judge is asked: each role's prompt from the pack, every untrusted slot in a fence. Pure.
+
+What differs comes last in a prompt (task, then answer, then criterion; the pack sees to it), and the wish for
+a single token comes last of all, so that prompts share the longest beginnings.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from scope_selfplay.judge.fences import Fencer
+from scope_selfplay.judge.grading import is_opener
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.prompts import Pack, PromptRole
+from scope_selfplay.schemas import Criterion, Document, Gate, Rollout, Rubric, Task
+
+NO_ANSWER = "(no answer)"
+
+SCORE_CHOICES = ("1", "0")
+PREFERENCE_CHOICES = ("A", "B", "T")
+_TENTH = r"(10|[0-9](\.[0-9])?)"
+_RATING = ('\\{"score": ' + _TENTH + "\\}", "Answer at once with the JSON object and nothing before it.")
+_SHORT = {
+    PromptRole.COMPARE_SCORES: (
+        f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
+        "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
+    ),
+    PromptRole.SCORE_IMPLICIT: _RATING,
+    PromptRole.SCORE_EXPLICIT: _RATING,
+}
+"""What a verdict of a few tokens looks like where one token is not enough, and how it is asked for."""
+_ONE_TOKEN = {
+    SCORE_CHOICES: "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
+    PREFERENCE_CHOICES: (
+        "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie."
+    ),
+}
+
+_GATES = {
+    Gate.ENTITY: PromptRole.GATE_ENTITY,
+    Gate.SOURCE: PromptRole.GATE_SOURCE,
+    Gate.SAFETY: PromptRole.GATE_SAFETY,
+}
+
+
+class Seat(StrEnum):
+    """Who answers; `judge.endpoints` has a field for each."""
+
+    GATES = "gates"
+    RUBRIC = "rubric"
+    GRADE = "grade"
+    COMPARE = "compare"
+
+
+SEATS = {
+    PromptRole.GATE_ENTITY: Seat.GATES,
+    PromptRole.GATE_SOURCE: Seat.GATES,
+    PromptRole.GATE_SAFETY: Seat.GATES,
+    PromptRole.RUBRIC: Seat.RUBRIC,
+    PromptRole.RUBRIC_DIMENSIONS: Seat.RUBRIC,
+    PromptRole.GRADE: Seat.GRADE,
+    PromptRole.COMPARE_SCORES: Seat.COMPARE,
+    PromptRole.COMPARE_PREFERENCE: Seat.COMPARE,
+    PromptRole.SELECT: Seat.COMPARE,
+    PromptRole.SCORE_IMPLICIT: Seat.COMPARE,
+    PromptRole.SCORE_EXPLICIT: Seat.COMPARE,
+    PromptRole.SCORE_CORRECTNESS: Seat.COMPARE,
+}
+"""Every judge role of a pack and who answers it."""
+
+
+class Asked(NamedTuple):
+    """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
+
+    Neither is set for a written verdict.
+
+    `order` holds, for `select`, the candidates' numbers in the order in which they are shown, `labels` their
+    labels in that order.
+    """
+
+    role: PromptRole
+    prompt: str
+    choices: tuple[str, ...] = ()
+    order: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class Questions:
+    """Makes prompts. `native`: the seats whose model thinks by itself; `budget` is in characters."""
+
+    def __init__(
+        self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[Seat]
+    ) -> None:
+        self._pack = pack
+        self._fencer = fencer
+        self._budget = budget
+        self._token = token
+        self._native = native
+
+    def gate(self, gate: Gate, task: Task, document: Document | None) -> Asked:
+        """Raises ValueError for the source gate without a document."""
+        role = _GATES[gate]
+        slots = {"task": self._task(task)}
+        if gate is Gate.SOURCE:
+            if document is None:
+                raise ValueError(f"task {task.id}: the source gate needs the source document")
+            slots["document"] = self._document(document, 1)
+        return self._scored(role, **slots)
+
+    def rubric(self, task: Task, documents: Sequence[Document]) -> Asked:
+        shown = "\n\n".join(self._document(each, len(documents)) for each in documents)
+        prompt = self._pack.render(
+            PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
+        )
+        return Asked(PromptRole.RUBRIC, prompt)
+
+    def dimensions(self, task: Task) -> Asked:
+        prompt = self._pack.render(PromptRole.RUBRIC_DIMENSIONS, task=self._task(task))
+        return Asked(PromptRole.RUBRIC_DIMENSIONS, prompt)
+
+    def grade(self, task: Task, criterion: Criterion, answer: str) -> Asked:
+        return self._scored(
+            PromptRole.GRADE,
+            task=self._task(task),
+            answer=self._answer(answer),
+            criterion=self._fencer.fence("criterion", criterion.text),
+        )
+
+    def compare(
+        self,
+        task: Task,
+        pair: tuple[Rollout, Rollout],
+        style: Style,
+        *,
+        rubric: Rubric | None,
+        reference: str | None,
+    ) -> Asked:
+        parts = [_trajectory(each, tools=style is Style.SCORES) for each in pair]
+        first_label = self._fencer.label(_said(parts[0]))
+        labels = (first_label, self._fencer.label(_said(parts[1]), taken=[first_label]))
+        first, second = (
+            self._fencer.candidate(label, each, limit=self._budget // 2)
+            for label, each in zip(labels, parts, strict=True)
+        )
+        slots = {
+            "task": self._task(task),
+            "first": first,
+            "second": second,
+            "first_label": labels[0],
+            "second_label": labels[1],
+        }
+        if style is Style.SCORES:
+            role = PromptRole.COMPARE_SCORES
+            native = Seat.COMPARE in self._native
+            prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
+            return self._short(role, prompt)
+        prompt = self._pack.render(
+            PromptRole.COMPARE_PREFERENCE, **slots, reference=self._reference(reference)
+        )
+        return self._closed(PromptRole.COMPARE_PREFERENCE, prompt, PREFERENCE_CHOICES)
+
+    def select(self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int) -> Asked:
+        """Candidates are shown in the order of their labels: by chance, and the same whoever asks."""
+        texts = [shown_answer(each.answer) for each in candidates]
+        labels: list[str] = []
+        for text in texts:
+            labels.append(self._fencer.label(text, taken=labels))
+        order = sorted(range(len(texts)), key=lambda row: labels[row])
+        limit = self._budget // max(1, len(texts))
+        blocks = [self._fencer.candidate(labels[row], [("answer", texts[row])], limit=limit) for row in order]
+        prompt = self._pack.render(
+            PromptRole.SELECT,
+            task=self._task(task),
+            rubric=self._rubric(rubric),
+            candidates="\n\n".join(blocks),
+            winners=winners,
+        )
+        return Asked(
+            PromptRole.SELECT, prompt, order=tuple(order), labels=tuple(labels[row] for row in order)
+        )
+
+    def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None,
+    ) -> Asked:
+        """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
+        if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
+            raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
+        slots = {"task": self._task(task), "answer": self._answer(answer)}
+        if isinstance(rubric, Criterion):
+            criterion = self._fencer.fence("criterion", _listed(rubric))
+            prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
+            return self._short(PromptRole.SCORE_EXPLICIT, prompt)
+        if scale is Scale.IMPLICIT:
+            prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
+            return self._short(PromptRole.SCORE_IMPLICIT, prompt)
+        shown = self._reference(reference)
+        prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
+        return Asked(PromptRole.SCORE_CORRECTNESS, prompt)
+
+    def _scored(self, role: PromptRole, **slots: str) -> Asked:
+        native = SEATS[role] in self._native
+        prompt = self._pack.render(role, **slots, native_thinking=native)
+        return self._closed(role, prompt, SCORE_CHOICES)
+
+    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> Asked:
+        if not self._token:
+            return Asked(role, prompt)
+        return Asked(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+
+    def _short(self, role: PromptRole, prompt: str) -> Asked:
+        if not self._token:
+            return Asked(role, prompt)
+        pattern, wish = _SHORT[role]
+        return Asked(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
+
+    def _task(self, task: Task) -> str:
+        return self._fencer.fence("task", task.text)
+
+    def _answer(self, answer: str) -> str:
+        return self._fencer.fence("answer", answer, limit=self._budget)
+
+    def _document(self, document: Document, among: int) -> str:
+        text = f"{document.title}\n{document.text}" if document.title else document.text
+        return self._fencer.fence("document", text, limit=self._budget // among)
+
+    def _rubric(self, rubric: Rubric | None) -> str | None:
+        if rubric is None:
+            return None
+        lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
+        return self._fencer.fence("rubric", "\n".join(lines))
+
+    def _reference(self, reference: str | None) -> str | None:
+        return None if reference is None else self._fencer.fence("reference", reference)
+
+
+def shown_answer(answer: str | None) -> str:
+    """An answer as a judge compares it; one that only announces an answer is shown as none."""
+    return NO_ANSWER if answer is None or is_opener(answer) else answer
+
+
+def _listed(criterion: Criterion) -> str:
+    """`text | dimension | importance | title`, on one line."""
+    fields = (criterion.text, criterion.dimension, criterion.priority.value, criterion.title)
+    return " | ".join(" ".join(each.split()) for each in fields if each)
+
+
+def _trajectory(rollout: Rollout, *, tools: bool) -> list[tuple[str, str]]:
+    """A rollout as fenced parts: what it thought, searched and found, and its answer."""
+    parts: list[tuple[str, str]] = []
+    for turn in rollout.turns:
+        if turn.thinking:
+            parts.append(("thought", turn.thinking))
+        if tools and turn.query is not None:
+            found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
+            parts += [("search", turn.query), ("results", found)]
+    return [*parts, ("answer", shown_answer(rollout.answer))]
+
+
+def _said(parts: Sequence[tuple[str, str]]) -> str:
+    return "\x1f".join(text for _, text in parts)

@@ -1,0 +1,353 @@
+"""Faults of a judge, injected and counted: what is read equals the undisturbed verdict, 0 wrong rewards."""
+
+import asyncio
+import gc
+import hashlib
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig, PatienceConfig
+from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.inference.fake_server import (
+    FAKE_MODEL,
+    GARBAGE,
+    TRANSPORT,
+    FakeServer,
+    FaultKind,
+    FaultPlan,
+)
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.lines import with_models
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.prompts import Pack
+from scope_selfplay.schemas import Fault, Gate, Verdict
+from tests.judges import CRITERION, TASK, JudgeOver, says
+
+pytestmark = pytest.mark.integration
+
+Report = Callable[[str, object], None]
+SWIFT = {"silence": 0.25, "canary": 0.25, "call": 3.0, "outage": 3.0, "failures": 8}
+
+
+def sound(request: ServedRequest) -> ServedReply:
+    """A judge whose verdict follows from the prompt alone."""
+    digit = hashlib.sha256(request.prompt.encode()).digest()[0] & 1
+    return ServedReply(f"<think>so</think><score>{digit}</score>")
+
+
+def answers(count: int) -> list[str]:
+    return [f"Because of flood number {n}." for n in range(count)]
+
+
+async def grade_all(judge: ModelJudge, texts: Sequence[str]) -> list[Verdict]:
+    return list(await asyncio.gather(*(judge.grade(TASK, CRITERION, text, key=(0,)) for text in texts)))
+
+
+async def undisturbed(judge_over: JudgeOver, texts: Sequence[str]) -> list[bool | None]:
+    async with judge_over(sound) as judge:
+        return [verdict.value for verdict in await grade_all(judge, texts)]
+
+
+def check(
+    verdicts: Sequence[Verdict], truth: Sequence[bool | None], fake: FakeServer, report: Report
+) -> Counter[str]:
+    """The oracle: none wrong, none of a fault with a value, none lost."""
+    wrong = sum(v.value is not None and v.value is not t for v, t in zip(verdicts, truth, strict=True))
+    missing = Counter(verdict.fault for verdict in verdicts if verdict.value is None)
+    injected = fake.injected.total()
+    report("injected", injected)
+    report("read", len(verdicts) - missing.total())
+    report("missing", missing.total())
+    report("wrong", wrong)
+    assert wrong == 0 and None not in missing and injected > 0
+    assert all((verdict.value is None) == (verdict.fault is not None) for verdict in verdicts)
+    return Counter(str(fault) for fault in missing.elements())
+
+
+@pytest.mark.parametrize("kind", [*GARBAGE, FaultKind.REFUSAL])
+async def test_one_kind_of_garbage_never_becomes_a_verdict(
+    judge_over: JudgeOver, kind: FaultKind, record_property: Report
+) -> None:
+    texts = answers(80)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=FaultPlan({kind: 0.3}))
+    async with judge_over(fake) as judge:
+        missing = check(await grade_all(judge, texts), truth, fake, record_property)
+
+    assert set(missing) <= {Fault.UNREADABLE, Fault.REFUSED}
+
+
+async def test_a_tenth_of_garbage_is_survived(judge_over: JudgeOver, record_property: Report) -> None:
+    texts = answers(400)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=FaultPlan.evenly(GARBAGE, 0.1))
+    async with judge_over(fake, failure_budget=0.02) as judge:
+        missing = check(await grade_all(judge, texts), truth, fake, record_property)
+        account = judge.account()["grade"]
+
+    assert missing.total() <= 0.02 * len(texts)
+    assert account["faults"] == dict(missing)
+
+
+async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
+    judge_over: JudgeOver, tmp_path: Path, record_property: Report
+) -> None:
+    texts = answers(400)
+    truth = await undisturbed(judge_over, texts)
+    cache = tmp_path / "judgements.sqlite"
+    fake = FakeServer(sound, plan=FaultPlan.evenly(GARBAGE, 0.3))
+    async with judge_over(fake, cache=cache, failure_budget=0.02, concurrency=16) as judge:
+        with pytest.raises(JudgeError, match=r"judgements failed \(unreadable") as raised:
+            await grade_all(judge, texts)
+        paid = len(judge._cache)
+    assert raised.value.exit_code is ExitCode.OUTSIDE and 0 < paid < len(texts)
+
+    healthy = FakeServer(sound)
+    async with judge_over(healthy, cache=cache, failure_budget=0.02) as judge:
+        verdicts = await grade_all(judge, texts)
+    record_property("paid before", paid)
+    record_property("asked after", len(healthy.requests))
+    assert [verdict.value for verdict in verdicts] == truth
+    # First tries that were read are not asked again; a second try belongs to another seed.
+    assert len(healthy.requests) < len(texts) and len(healthy.requests) + paid <= 1.35 * len(texts)
+
+
+@pytest.mark.parametrize("kind", [*TRANSPORT, FaultKind.SLOW_DRIP])
+async def test_one_kind_of_transport_fault_is_survived(
+    judge_over: JudgeOver, kind: FaultKind, record_property: Report
+) -> None:
+    texts = answers(100)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=FaultPlan({kind: 0.15}), drip=0.05)
+    async with judge_over(fake) as judge:
+        missing = check(await grade_all(judge, texts), truth, fake, record_property)
+
+    assert missing.total() <= 2
+    # No storm: a faulty request is sent again once, and canaries are few.
+    assert len(fake.requests) <= len(texts) + fake.injected.total() + 10
+
+
+async def test_a_tenth_of_all_transport_faults_is_survived(
+    judge_over: JudgeOver, record_property: Report
+) -> None:
+    texts = answers(400)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=FaultPlan.evenly(TRANSPORT, 0.1))
+    async with judge_over(fake, failure_budget=0.02) as judge:
+        missing = check(await grade_all(judge, texts), truth, fake, record_property)
+
+    assert missing.total() <= 0.02 * len(texts)
+
+
+async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
+    times: list[float] = []
+
+    def noted(request: ServedRequest) -> ServedReply:
+        times.append(time.monotonic())
+        return sound(request)
+
+    fake = FakeServer(noted, retry_after=0.5)
+    fake.fault = FaultKind.BUSY
+    async with judge_over(fake, concurrency=4) as judge:
+        grading = asyncio.create_task(grade_all(judge, answers(30)))
+        await asyncio.sleep(0.2)
+        before = len(times)
+        fake.fault = None
+        verdicts = await grading
+
+    assert before <= 4, "only those who were on their way before the first 429 came back"
+    assert times[before] - times[0] >= 0.45
+    # Busy is no failure: nobody used up a try.
+    assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
+
+
+async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeOver) -> None:
+    fake = FakeServer(sound)
+    fake.fault = FaultKind.UNAVAILABLE
+    texts = answers(300)
+    async with judge_over(fake, concurrency=16, patience={**SWIFT, "outage": 20.0}) as judge:
+        grading = asyncio.create_task(grade_all(judge, texts))
+        await asyncio.sleep(1.2)
+        while_down = len(fake.requests)
+        fake.fault = None
+        verdicts = await grading
+
+    assert while_down <= 16 * 3 + 4
+    assert all(verdict.value is not None for verdict in verdicts)
+    assert max(verdict.attempts for verdict in verdicts) <= 3
+
+
+async def test_an_outage_that_lasts_ends_in_typed_faults(judge_over: JudgeOver) -> None:
+    fake = FakeServer(sound)
+    fake.fault = FaultKind.RESET
+    began = time.monotonic()
+    async with judge_over(fake, patience={**SWIFT, "outage": 0.5}) as judge:
+        verdicts = await grade_all(judge, answers(40))
+        later = await judge.grade(TASK, CRITERION, "Another.", key=(0,))
+
+    assert {verdict.fault for verdict in [*verdicts, later]} == {Fault.UNAVAILABLE}
+    assert time.monotonic() - began < 10
+
+
+async def test_an_outage_stops_the_stage_with_exit_75(judge_over: JudgeOver) -> None:
+    fake = FakeServer(sound)
+    fake.fault = FaultKind.RESET
+    async with judge_over(fake, failure_budget=0.02, patience={**SWIFT, "outage": 0.3}) as judge:
+        with pytest.raises(JudgeError, match="unavailable"):
+            await grade_all(judge, answers(80))
+
+
+async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(
+    judge_over: JudgeOver, record_property: Report
+) -> None:
+    fake = FakeServer(sound)
+    fake.fault = FaultKind.HANG
+    texts = answers(60)
+    began = time.monotonic()
+    async with judge_over(fake, concurrency=8, patience={**SWIFT, "call": 60.0, "outage": 20.0}) as judge:
+        grading = asyncio.create_task(grade_all(judge, texts))
+        while "breaker_open 1.0" not in judge.metrics.render().decode():
+            await asyncio.sleep(0.02)
+            assert time.monotonic() - began < 5
+        noticed = time.monotonic() - began
+        asked_while_hung = len(fake.requests)
+        fake.fault = None
+        verdicts = await grading
+
+    record_property("noticed after s", round(noticed, 2))
+    # Silence and canary of 0.25 s each: the defaults are 120 times as long, 60 of the 90 s that are allowed.
+    assert noticed < 0.75 * 2
+    assert asked_while_hung <= 8 + 3
+    truth = await undisturbed(judge_over, texts)
+    assert [verdict.value for verdict in verdicts] == truth
+
+
+def test_the_defaults_notice_a_hung_engine_within_90_seconds() -> None:
+    patience = PatienceConfig()
+
+    assert patience.silence + patience.canary <= 90
+
+
+async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: JudgeOver) -> None:
+    def slow(request: ServedRequest) -> ServedReply:
+        is_canary = request.body["max_tokens"] == 1
+        return sound(request)._replace(seconds=0.0 if is_canary else 1.0)
+
+    fake = FakeServer(slow)
+    async with judge_over(fake, patience=SWIFT) as judge:
+        verdicts = await grade_all(judge, answers(20))
+
+    assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
+    assert len(fake.requests) > 20, "canaries were sent"
+
+
+async def test_single_calls_that_hang_end_at_their_deadline(
+    judge_over: JudgeOver, record_property: Report
+) -> None:
+    texts = answers(60)
+    truth = await undisturbed(judge_over, texts)
+    fake = FakeServer(sound, plan=FaultPlan({FaultKind.HANG: 0.1}))
+    async with judge_over(fake, patience={"call": 0.4, "outage": 20.0}) as judge:
+        missing = check(await grade_all(judge, texts), truth, fake, record_property)
+
+    assert missing.total() <= 1
+
+
+async def test_a_stage_that_has_used_its_time_asks_no_more(judge_over: JudgeOver) -> None:
+    fake = FakeServer(lambda request: sound(request)._replace(seconds=0.2))
+    async with judge_over(fake, concurrency=1, patience={"stage": 0.5}) as judge:
+        verdicts = await grade_all(judge, answers(12))
+        asked = len(fake.requests)
+        late = await judge.grade(TASK, CRITERION, "Another.", key=(0,))
+        judge.begin_stage()
+        next_stage = await judge.grade(TASK, CRITERION, "Another.", key=(0,))
+
+    read = [verdict for verdict in verdicts if verdict.value is not None]
+    assert 1 <= len(read) <= 5 and asked <= 12
+    assert (late.value, late.fault) == (None, Fault.TIMED_OUT) and next_stage.value is not None
+
+
+async def test_token_mode_meets_the_same_faults(judge_over: JudgeOver, record_property: Report) -> None:
+    def sound_token(request: ServedRequest) -> ServedReply:
+        digit = str(hashlib.sha256(request.prompt.encode()).digest()[0] & 1)
+        return ServedReply(
+            digit, {"0": 0.9, "1": 0.1} if digit == "0" else {"1": 0.9, "0": 0.1}, finish="length"
+        )
+
+    texts = answers(150)
+    async with judge_over(sound_token, verdict="token") as judge:
+        truth = [verdict.value for verdict in await grade_all(judge, texts)]
+    kinds = (*TRANSPORT, FaultKind.NO_VERDICT, FaultKind.EMPTY, FaultKind.HUGE, FaultKind.NEARLY)
+    fake = FakeServer(sound_token, plan=FaultPlan.evenly(kinds, 0.2))
+    async with judge_over(fake, verdict="token") as judge:
+        verdicts = await grade_all(judge, texts)
+        check(verdicts, truth, fake, record_property)
+
+    assert all(verdict.probability is not None for verdict in verdicts if verdict.value is not None)
+
+
+def test_one_judge_works_in_loop_after_loop_and_leaves_nothing_open(pack: Pack) -> None:
+    fake = FakeServer(sound)
+    judges: list[ModelJudge] = []
+
+    async def one_stage(port: int) -> str:
+        async with fake.serving(port) as url:
+            if not judges:
+                config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url, model=FAKE_MODEL))
+                judges.append(ModelJudge(config, pack, seed=0, cache=JudgementCache(None)))
+            assert (await judges[0].gate(Gate.ENTITY, TASK, None)).value is not None
+            return url
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        url = asyncio.run(one_stage(0))
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        asyncio.run(one_stage(port))
+        gc.collect()
+    assert len(fake.requests) == 2
+
+
+async def test_the_model_is_found_where_the_endpoint_serves_one() -> None:
+    async with FakeServer(says("1"), model="m0").serving() as url:
+        config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url))
+        named = await with_models(config)
+        assert named.endpoints.grade is not None and named.endpoints.grade.model == "m0"
+        wrong = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url, model="m1"))
+        with pytest.raises(ConfigError, match=r"does not serve m1; it serves \['m0'\]"):
+            await with_models(wrong)
+
+
+async def test_an_endpoint_that_is_not_there_is_named_at_the_start() -> None:
+    config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url="http://127.0.0.1:9/v1"))
+    with pytest.raises(JudgeError, match="does not answer"):
+        await with_models(config)
+
+
+def test_a_missing_key_is_named_at_the_start(pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    endpoint = EndpointConfig(base_url="http://127.0.0.1:9/v1", model="m", api_key_env="JUDGE_KEY")
+    with pytest.raises(ConfigError, match="JUDGE_KEY is not set"):
+        ModelJudge(JudgeConfig(kind="model", endpoint=endpoint), pack, seed=0, cache=JudgementCache(None))
+
+
+async def test_roles_may_have_endpoints_of_their_own(pack: Pack) -> None:
+    graders, others = FakeServer(sound), FakeServer(sound)
+    async with graders.serving() as grade_url, others.serving() as url:
+        config = JudgeConfig.model_validate(
+            {
+                "kind": "model",
+                "endpoint": {"base_url": url, "model": FAKE_MODEL},
+                "endpoints": {"grade": {"base_url": grade_url, "model": FAKE_MODEL}},
+            }
+        )
+        judge = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
+        await judge.gate(Gate.ENTITY, TASK, None)
+        await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert (len(graders.requests), len(others.requests)) == (1, 1)

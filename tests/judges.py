@@ -1,0 +1,68 @@
+"""Model judges against the shipped fake, on loopback."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.inference.chat_server import Responder, ServedReply
+from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.prompts import Pack, load_pack
+from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task, Turn
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+TASK = Task(id="task-1", text="Why was the dam built?", type="long_form_qa", document_id="d1")
+DOCUMENT = Document(id="d1", title="The dam", text="The dam of 1936 was built against floods.")
+CRITERION = Criterion(text="Identifies the floods as the reason.")
+
+JudgeOver = Callable[..., AbstractAsyncContextManager[ModelJudge]]
+
+
+@pytest.fixture(scope="session")
+def pack() -> Pack:
+    return load_pack(REPOSITORY / "prompts" / "wikipedia")
+
+
+@pytest.fixture
+def judge_over(pack: Pack) -> JudgeOver:
+    """`async with judge_over(fake or responder, cache=path, **JudgeConfig fields) as judge`."""
+
+    @asynccontextmanager
+    async def over(
+        served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
+    ) -> AsyncIterator[ModelJudge]:
+        fake = served if isinstance(served, FakeServer) else FakeServer(served)
+        async with fake.serving() as url:
+            patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
+            endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
+            given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
+            config = JudgeConfig.model_validate({"kind": "model", **given})
+            kept = JudgementCache(cache)
+            try:
+                yield ModelJudge(config, pack, seed=seed, cache=kept)
+            finally:
+                kept.close()
+
+    return over
+
+
+def says(text: str) -> Responder:
+    """A judge that says the same to everybody."""
+    return lambda request: ServedReply(text)
+
+
+def rollout(number: int, answer: str | None, *, thinking: str = "Let me see.") -> Rollout:
+    return Rollout(
+        id=f"r{number}",
+        role=Role.SOLVER,
+        checkpoint="S_0",
+        subject_id=TASK.id,
+        turns=(Turn(thinking=thinking, query="dam", passages=()), Turn(thinking="So.")),
+        answer=answer,
+    )

@@ -1,0 +1,141 @@
+"""Paid judgements: kept by content, shared between processes, never returned damaged."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.errors import RecordError, StorageError
+from scope_selfplay.inference.openai_client import ChatReply, ChatRequest
+from scope_selfplay.judge.cache import JudgementCache, cache_key
+from scope_selfplay.schemas import Finish
+
+REQUEST = ChatRequest("Is it so?", max_tokens=8, temperature=0.6, seed=3)
+REPLY = ChatReply("<score>1</score>", "thinking \u6f22", Finish.STOP, 10, 4, {"1": 0.75})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "deeper" / "judgements.sqlite"
+
+
+def test_what_was_put_is_there_after_reopening(file: Path) -> None:
+    key = cache_key("m0", REQUEST)
+    cache = JudgementCache(file)
+    assert cache.get(key) is None
+    cache.put(key, REPLY)
+    cache.close()
+
+    again = JudgementCache(file)
+    assert again.get(key) == REPLY and len(again) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        REQUEST._replace(prompt="Is it not?"),
+        REQUEST._replace(max_tokens=9),
+        REQUEST._replace(temperature=0.0),
+        REQUEST._replace(seed=4),
+        REQUEST._replace(choices=("1", "0")),
+    ],
+)
+def test_every_part_of_a_request_counts(other: ChatRequest) -> None:
+    assert cache_key("m0", other) != cache_key("m0", REQUEST)
+    assert cache_key("m1", REQUEST) != cache_key("m0", REQUEST)
+
+
+def test_without_a_file_nothing_is_kept() -> None:
+    cache = JudgementCache(None)
+    cache.put(b"key", REPLY)
+
+    assert cache.get(b"key") is None and len(cache) == 0
+
+
+@pytest.mark.parametrize("place", [0, 5, 12, 30, -1])
+def test_a_flipped_bit_counts_as_missing(file: Path, place: int) -> None:
+    cache = JudgementCache(file)
+    cache.put(b"key", REPLY)
+    with sqlite3.connect(file) as database:
+        (stored,) = database.execute("SELECT reply FROM replies").fetchone()
+        damaged = bytearray(stored)
+        damaged[place] ^= 1
+        database.execute("UPDATE replies SET reply = ?", (bytes(damaged),))
+    database.close()
+
+    assert cache.get(b"key") is None
+
+
+def test_an_entry_of_another_key_is_not_believed(file: Path) -> None:
+    cache = JudgementCache(file)
+    cache.put(b"key", REPLY)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE replies SET key = ?", (b"other",))
+    database.close()
+
+    assert cache.get(b"other") is None
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from scope_selfplay.inference.openai_client import ChatReply
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.schemas import Finish
+cache = JudgementCache(Path(sys.argv[1]))
+for number in range(200):
+    for key in (f"{sys.argv[2]}-{number}", f"shared-{number}"):
+        cache.put(key.encode(), ChatReply(key, "", Finish.STOP, 1, 1, {}))
+"""
+
+
+def test_several_processes_write_and_nothing_is_lost(file: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(file), str(n)]) for n in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+
+    cache = JudgementCache(file)
+    assert len(cache) == 800
+    for n in range(3):
+        for number in range(200):
+            reply = cache.get(f"{n}-{number}".encode())
+            assert reply is not None and reply.text == f"{n}-{number}"
+
+
+def test_a_writer_that_is_killed_leaves_a_sound_file(file: Path) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER.replace("range(200)", "range(10**9)"), str(file), "0"]
+    )
+    log = file.with_name(file.name + "-wal")
+    try:
+        while not log.exists() or log.stat().st_size < 50_000:
+            assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+
+    cache = JudgementCache(file)
+    kept = len(cache)
+    assert kept > 10 and cache.get(b"0-0") is not None
+    cache.put(b"new", REPLY)
+    assert cache.get(b"new") == REPLY
+
+
+def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("These are my notes. " * 100)
+
+    with pytest.raises(RecordError, match=r"notes\.txt: is no judgement cache"):
+        JudgementCache(file)
+    assert file.read_text().startswith("These are my notes.")
+
+
+def test_a_disk_that_fails_is_an_outside_error(file: Path) -> None:
+    cache = JudgementCache(file)
+    with sqlite3.connect(file) as database:
+        database.execute("DROP TABLE replies")
+    database.close()
+
+    with pytest.raises(StorageError, match="judgement cache failed"):
+        cache.put(b"key", REPLY)

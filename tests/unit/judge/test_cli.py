@@ -1,0 +1,124 @@
+"""`scope judge try` and `scope serve-judge`, run as a person runs them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scope_selfplay.inference.fake_server import FakeServer
+from scope_selfplay.judge.cli import judge, serve_judge
+from tests.judges import says
+
+
+@pytest.fixture
+def run() -> CliRunner:
+    return CliRunner()
+
+
+@pytest.fixture
+def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fake judge in a thread of its own, since the command runs an event loop."""
+    import asyncio
+
+    started, done = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with FakeServer(says(request.param)).serving() as url:
+            urls.append(url)
+            started.set()
+            while not done.is_set():
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield urls[0]
+    done.set()
+    thread.join()
+
+
+TASK = ["--task", "Why was the dam built?"]
+
+
+@pytest.mark.parametrize("endpoint", ["<think>named</think><score>1</score>"], indirect=True)
+def test_a_gate_shows_prompt_completion_value_and_tokens(run: CliRunner, endpoint: str) -> None:
+    result = run.invoke(judge, ["try", "entity", *TASK, "--base-url", endpoint])
+
+    assert result.exit_code == 0, result.output
+    for shown in ("Why was the dam built?", "<score>1</score>", "True", "attempts 1", "tokens_in"):
+        assert shown in result.output
+
+
+@pytest.mark.parametrize("endpoint", ['{"winners": ["nobody"]}'], indirect=True)
+def test_what_cannot_be_read_is_shown_as_such(run: CliRunner, endpoint: str) -> None:
+    answers = ["--answer", "One.", "--answer", "Two."]
+    result = run.invoke(judge, ["try", "select", *TASK, *answers, "--base-url", endpoint, "--json"])
+
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    assert (said["value"], said["fault"], said["attempts"]) == (None, "unreadable", 3)
+    assert said["completion"] == '{"winners": ["nobody"]}'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["entity"],
+        ["source", "--document", "The dam."],
+        ["safety"],
+        ["rubric", "--document", "One.", "--document", "Two."],
+        ["dimensions"],
+        ["grade", "--answer", "Floods.", "--criterion", "Names floods."],
+        ["scores", "--answer", "One.", "--answer", "Two."],
+        ["preference", "--answer", "One.", "--answer", "Two.", "--reference", "One."],
+        ["select", "--answer", "One.", "--answer", "Two."],
+        ["implicit", "--answer", "One."],
+        ["explicit", "--answer", "One.", "--criterion", "Names floods."],
+        ["correctness", "--answer", "One.", "--reference", "One."],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_role_can_be_looked_at_without_a_judge(run: CliRunner, arguments: list[str]) -> None:
+    result = run.invoke(judge, ["try", *arguments, *TASK, "--dry"])
+
+    assert result.exit_code == 0, result.output
+    assert "<<<task " in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["grade", "--answer", "x", "--dry"], "--criterion is missing"),
+        (["scores", "--answer", "x", "--dry"], "found 1, expected 2"),
+        (["select", "--answer", "x", "--dry"], "expected two or more"),
+        (["rubric", "--dry"], "rubric needs --document"),
+        (["source", "--dry"], "needs the source document"),
+        (["entity"], "no endpoint to ask"),
+        (["entity", "--dry", "--domain", "nowhere"], "shipped packs are"),
+        (["entity", "--base-url", "http://127.0.0.1:9/v1"], "does not answer"),
+    ],
+)
+def test_a_mistake_says_what_to_do(run: CliRunner, arguments: list[str], complaint: str) -> None:
+    result = run.invoke(judge, ["try", *arguments, *TASK])
+
+    assert result.exit_code != 0 and complaint in result.output
+
+
+def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
+    file = tmp_path / "task.txt"
+    file.write_text("Who built the harbour?")
+
+    result = run.invoke(judge, ["try", "entity", "--task", f"@{file}", "--dry"])
+
+    assert "Who built the harbour?" in result.output
+    missing = run.invoke(judge, ["try", "entity", "--task", "@/nowhere.txt", "--dry"])
+    assert missing.exit_code == 2 and "cannot be read" in missing.output
+
+
+def test_both_commands_explain_themselves(run: CliRunner) -> None:
+    for command in (serve_judge, judge):
+        assert run.invoke(command, ["--help"]).exit_code == 0

@@ -1,0 +1,304 @@
+"""The model judge: every role over the wire, both ways to read a verdict, nothing made up."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.inference.fake_server import FakeServer, FaultKind
+from scope_selfplay.judge import Scale, Style
+from scope_selfplay.judge.fences import read_fences
+from scope_selfplay.schemas import Criterion, Fault, Gate, Outcome, Priority, Rubric
+from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
+
+RUBRIC_TEXT = (
+    '<rubric>[{"text": "Identifies 1936.", "priority": "critical"}, {"text": "Explains floods.", '
+    '"priority": "important"}, {"text": "Names the river.", "priority": "bonus"}]</rubric>'
+)
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+async def test_every_gate_is_read(judge_over: JudgeOver, gate: Gate) -> None:
+    async with judge_over(says("<think>clear</think><score>1</score>")) as judge:
+        verdict = await judge.gate(gate, TASK, DOCUMENT)
+
+    assert (verdict.value, verdict.reasoning, verdict.fault, verdict.attempts) == (True, "clear", None, 1)
+    assert verdict.tokens_in > 100 and verdict.tokens_out > 0
+
+
+async def test_the_source_gate_needs_its_document(judge_over: JudgeOver) -> None:
+    async with judge_over(says("<score>1</score>")) as judge:
+        with pytest.raises(ValueError, match="source document"):
+            await judge.gate(Gate.SOURCE, TASK, None)
+
+
+async def test_a_rubric_is_written_greedily_from_the_documents(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says(RUBRIC_TEXT))
+    async with judge_over(fake) as judge:
+        rubric = await judge.write_rubric(TASK, [DOCUMENT, DOCUMENT])
+
+    assert rubric is not None and rubric.task_id == TASK.id
+    assert [each.priority for each in rubric.criteria] == list(Priority)
+    body = fake.requests[0].body
+    assert (body["temperature"], body["max_tokens"]) == (0.0, 8192)
+    names = [fenced.name for fenced in read_fences(fake.requests[0].prompt)]
+    assert names == ["document", "document", "task"]
+
+
+async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(judge_over: JudgeOver) -> None:
+    items = ", ".join(
+        f'{{"text": "Item {n}.", "priority": "{p}", "title": "T", "dimension": "Depth"}}'
+        for n, p in enumerate(["critical", "important", "nice_to_have", "critical", "important"])
+    )
+    async with judge_over(says(f"<rubric>[{items}]</rubric>")) as judge:
+        rubric = await judge.write_rubric(TASK, [])
+
+    assert rubric is not None
+    assert [each.weight for each in rubric.criteria] == [3, 2, 1, 3, 2]
+
+
+async def test_a_grade_is_one_call_with_the_papers_sampling(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<think>no</think><score>0</score>"))
+    async with judge_over(fake) as judge:
+        verdict = await judge.grade(TASK, CRITERION, "It was floods.", key=(0,))
+
+    assert verdict.value is False and len(fake.requests) == 1
+    body = fake.requests[0].body
+    assert (body["temperature"], body["max_tokens"]) == (0.6, 16_384)
+    assert [fenced.name for fenced in read_fences(fake.requests[0].prompt)] == ["task", "answer", "criterion"]
+
+
+async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<score>1</score>"))
+    async with judge_over(fake) as judge:
+        for text in ("Identifies floods.", "Names the year."):
+            await judge.grade(TASK, Criterion(text=text), "long answer " * 300, key=(0,))
+
+    first, second = (request.prompt for request in fake.requests)
+    shared = next(place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    assert shared > 0.97 * len(first)
+
+
+@pytest.mark.parametrize("answer", ["", "Thought process:", "  Solution: "])
+async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, answer: str) -> None:
+    fake = FakeServer(says("<score>1</score>"))
+    async with judge_over(fake) as judge:
+        verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
+        score = await judge.score(TASK, answer, None, scale=Scale.IMPLICIT)
+
+    assert (verdict.value, verdict.attempts, score, fake.requests) == (False, 0, 0.0, [])
+
+
+async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<first>7</first><second>4.5</second>"))
+    async with judge_over(fake) as judge:
+        comparison = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+
+    assert comparison.outcome == Outcome(7, 4.5) and comparison.verdict.value is True
+    candidates = [each for each in read_fences(fake.requests[0].prompt) if each.name == "candidate"]
+    assert len(candidates) == 2 and candidates[0].mark != candidates[1].mark
+    parts = [part.name for part in candidates[0].inner]
+    assert parts == ["thought", "search", "results", "thought", "answer"]
+    assert f"labelled {candidates[0].mark}" in fake.requests[0].prompt
+
+
+async def test_a_preference_is_read_from_its_box(judge_over: JudgeOver) -> None:
+    async with judge_over(says(r"Both fine. \boxed{B}")) as judge:
+        comparison = await judge.compare(
+            TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE, reference="Two"
+        )
+
+    assert comparison.outcome == Outcome(0, 1) and comparison.verdict.value is False
+
+
+@pytest.mark.parametrize("style", list(Style))
+async def test_equal_answers_tie_without_a_call(judge_over: JudgeOver, style: Style) -> None:
+    fake = FakeServer(says("<first>7</first><second>4</second>"))
+    async with judge_over(fake) as judge:
+        pairs = [("It is  so.", "\uff29t is so."), (None, ""), ("Thought process:", None)]
+        outcomes = [
+            (await judge.compare(TASK, rollout(1, a), rollout(2, b), style=style)).outcome for a, b in pairs
+        ]
+
+    assert all(each is not None and each.first == each.second for each in outcomes)
+    assert fake.requests == []
+
+
+async def test_winners_come_back_as_the_callers_numbers(judge_over: JudgeOver) -> None:
+    def chooses_the_best(request: ServedRequest) -> ServedReply:
+        best = next(
+            each.mark for each in read_fences(request.prompt) if each.inner and "best" in each.inner[0].text
+        )
+        return ServedReply(f'{{"winners": ["{best}"]}}')
+
+    async with judge_over(chooses_the_best) as judge:
+        for place in range(4):
+            answers = ["poor"] * 4
+            answers[place] = "best"
+            candidates = [rollout(n, answer) for n, answer in enumerate(answers)]
+            assert await judge.select(TASK, None, candidates, 1) == [place]
+
+
+async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
+    rubric = Rubric(task_id=TASK.id, criteria=(CRITERION,))
+    async with judge_over(says('{"score": 7.5}')) as judge:
+        assert await judge.score(TASK, "Floods.", rubric, scale=Scale.IMPLICIT) == 7.5
+        assert await judge.score(TASK, "Floods.", CRITERION, scale=Scale.EXPLICIT) == 7.5
+        with pytest.raises(ValueError, match="scale"):
+            await judge.score(TASK, "Floods.", CRITERION, scale=Scale.IMPLICIT)
+    async with judge_over(says(r"\boxed{0.5}")) as judge:
+        assert await judge.score(TASK, "Floods.", None, scale=Scale.CORRECTNESS, reference="Floods") == 0.5
+
+
+def _one_token(request: ServedRequest) -> ServedReply:
+    odds = {"1": 0.6, "0": 0.2} if "1" in request.choices else {"A": 0.5, "B": 0.25, "T": 0.25}
+    return ServedReply(max(odds, key=lambda each: odds[each]), odds, finish="length")
+
+
+async def test_one_token_gives_a_verdict_and_its_probability(judge_over: JudgeOver) -> None:
+    fake = FakeServer(_one_token)
+    async with judge_over(fake, verdict="token") as judge:
+        grade = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        gate = await judge.gate(Gate.ENTITY, TASK, None)
+        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+
+    assert grade.value is True and grade.probability is not None and math.isclose(grade.probability, 0.75)
+    assert gate.value is True
+    assert pair.outcome is not None and math.isclose(pair.outcome.first, 0.625)
+    body = fake.requests[0].body
+    assert body["structured_outputs"] == {"choice": ["1", "0"]} and body["max_tokens"] == 1
+    assert fake.requests[0].prompt.endswith("1 or 0.")
+
+
+async def test_unknown_odds_leave_the_probability_open(judge_over: JudgeOver) -> None:
+    async with judge_over(lambda request: ServedReply("0", {"0": 0.9}), verdict="token") as judge:
+        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert (verdict.value, verdict.probability) == (False, None)
+
+
+async def test_an_engine_that_ignores_the_choices_is_unreadable(judge_over: JudgeOver) -> None:
+    async with judge_over(says("The answer is 1"), verdict="token") as judge:
+        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert (verdict.value, verdict.fault, verdict.attempts) == (None, Fault.UNREADABLE, 3)
+
+
+async def test_what_cannot_be_read_is_asked_again_with_another_seed(judge_over: JudgeOver) -> None:
+    replies = iter(["hm", "<score>1</score><score>0</score>", "<score>1</score>"])
+    fake = FakeServer(lambda request: ServedReply(next(replies)))
+    async with judge_over(fake) as judge:
+        verdict = await judge.gate(Gate.ENTITY, TASK, None)
+
+    assert (verdict.value, verdict.attempts, verdict.fault) == (True, 3, None)
+    assert len({request.body["seed"] for request in fake.requests}) == 3
+    # A greedy gate would only repeat itself.
+    assert [request.body["temperature"] for request in fake.requests] == [0.0, 0.6, 0.6]
+
+
+async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOver) -> None:
+    async with judge_over(says("I cannot say.")) as judge:
+        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        rubric = await judge.write_rubric(TASK, [DOCUMENT])
+        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+        chosen = await judge.select(TASK, None, [rollout(1, "One."), rollout(2, "Two.")], 1)
+        score = await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT)
+        account = judge.account()
+        metrics = judge.metrics.render().decode()
+
+    assert (verdict.value, verdict.fault) == (None, Fault.UNREADABLE)
+    assert (rubric, pair.outcome, pair.verdict.value, chosen, score) == (None, None, None, None, None)
+    assert all(each["faults"] == {"unreadable": 1} for each in account.values()) and len(account) == 5
+    assert 'scope_judge_calls_total{outcome="unreadable",role="grade"} 1.0' in metrics
+
+
+async def test_a_refusal_is_not_asked_again(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<score>1</score>"))
+    fake.fault = FaultKind.REFUSAL
+    async with judge_over(fake) as judge:
+        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert (verdict.value, verdict.fault, len(fake.requests)) == (None, Fault.REFUSED, 1)
+
+
+async def test_a_completion_that_was_cut_off_holds_no_verdict(judge_over: JudgeOver) -> None:
+    async with judge_over(
+        lambda request: ServedReply(r"The first attempt ends with \boxed{A}", finish="length")
+    ) as judge:
+        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
+
+    assert (pair.outcome, pair.verdict.fault) == (None, Fault.UNREADABLE)
+
+
+async def test_a_thinking_model_is_asked_without_think_tags(judge_over: JudgeOver) -> None:
+    fake = FakeServer(lambda request: ServedReply("<score>1</score>", reasoning="natively"))
+    async with judge_over(fake, endpoint={"native_thinking": True}) as judge:
+        verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert verdict.reasoning == "natively" and "<think>" not in fake.requests[0].prompt
+
+
+async def test_the_same_question_is_paid_for_once(judge_over: JudgeOver, tmp_path: Path) -> None:
+    import asyncio
+
+    fake = FakeServer(lambda request: ServedReply("<score>1</score>", seconds=0.05))
+    async with judge_over(fake, cache=tmp_path / "cache.sqlite") as judge:
+        together = await asyncio.gather(
+            *(judge.grade(TASK, CRITERION, "Floods.", key=(0, "rollout", n)) for n in range(5))
+        )
+        later = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        account = judge.account()["grade"]
+
+    assert [each.value for each in together] == [True] * 5 and len(fake.requests) == 1
+    assert later.cached and later.value is True
+    assert (account["calls"], account["attempts"], account["joined"], account["cached"]) == (6, 1, 4, 1)
+    async with judge_over(says("<score>0</score>"), cache=tmp_path / "cache.sqlite") as judge:
+        again = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+    assert (again.value, again.cached) == (True, True)
+
+
+async def test_another_seed_or_criterion_is_another_judgement(judge_over: JudgeOver, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.sqlite"
+    fake = FakeServer(says("<score>1</score>"))
+    async with judge_over(fake, cache=cache) as judge:
+        await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        await judge.grade(TASK, Criterion(text="Names the year."), "Floods.", key=(0,))
+    async with judge_over(fake, cache=cache, seed=1) as judge:
+        await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+
+    assert len(fake.requests) == 3
+
+
+async def test_unreadable_replies_are_not_kept(judge_over: JudgeOver, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.sqlite"
+    async with judge_over(says("hm"), cache=cache) as judge:
+        assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is None
+    async with judge_over(says("<score>1</score>"), cache=cache) as judge:
+        assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is True
+
+
+async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
+    async with judge_over(says("1")) as judge, judge_over(says("1")) as same:
+        assert judge.identity == same.identity and judge.identity.startswith("fake model-")
+    async with judge_over(says("1"), verdict="token") as other:
+        assert other.identity != judge.identity
+
+
+async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_over: JudgeOver) -> None:
+    fake = FakeServer(says("<first>7</first>\n<second>4.5</second>"))
+    async with judge_over(fake, verdict="token") as judge:
+        pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
+    body = fake.requests[0].body
+    outputs = body["structured_outputs"]
+    assert isinstance(outputs, dict) and body["max_tokens"] == 64
+    assert re.fullmatch(outputs["regex"], "<first>7</first>\n<second>4.5</second>")
+    assert re.fullmatch(outputs["regex"], "<first>11</first>\n<second>4</second>") is None
+    assert pair.outcome == Outcome(7, 4.5)
+
+    fake = FakeServer(says('{"score": 7.5}'))
+    async with judge_over(fake, verdict="token") as judge:
+        assert await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT) == 7.5
+    outputs = fake.requests[0].body["structured_outputs"]
+    assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')

@@ -1,0 +1,298 @@
+"""Verdicts are read strictly, from what follows the thinking, or not at all."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.judge import (
+    parse_correctness,
+    parse_preference,
+    parse_rating,
+    parse_rubric,
+    parse_score,
+    parse_two_scores,
+    parse_winners,
+)
+from scope_selfplay.schemas import Outcome, Priority
+
+RUBRIC = """<rubric>
+[
+ {"text": "Identifies the year 1936.", "priority": "critical", "title": "Year", "dimension": "Coverage"},
+ {"text": "Explains the cause.", "priority": "nice_to_have"},
+ {"text": "Names  the\\nbuilder.", "priority": "important", "note": "not read"}
+]
+</rubric>"""
+
+
+@pytest.mark.parametrize(
+    ("completion", "verdict"),
+    [
+        ("<score>1</score>", True),
+        ("<score>0</score>", False),
+        ("<think>why</think>\n<score> 1\n</score>\n", True),
+        ("thinking begun in the prompt</think><score>0</score>", False),
+        ("<think>I would say <score>1</score></think><score>0</score>", False),
+        ("<think>it says </think><score>1</score><think> so.</think><score>0</score>", False),
+        ("The score follows. <score>1</score> Done.", True),
+        ("", None),
+        ("1", None),
+        ("<score></score>", None),
+        ("<score>0.7</score>", None),
+        ("<score>0.5</score>", None),
+        ("<score>1 - fully met</score>", None),
+        ("<score>01</score>", None),
+        ("<score>\uff11</score>", None),
+        ("<score>True</score>", None),
+        ("<SCORE>1</SCORE>", None),
+        ("<score >1</score>", None),
+        ("<score>1</score><score>1</score>", None),
+        ("<score>1</score><score>0</score>", None),
+        ("<score>1<score>1</score></score>", None),
+        ("<score>1</score></score>", None),
+        ("</score>1<score>", None),
+        ("<think>cut off <score>1</score>", None),
+        ("<think>a</think><score>1</score><think>", None),
+        ("<think>only thinking</think>", None),
+        ("\uff1cscore\uff1e1\uff1c/score\uff1e", None),
+        ("<\u0455core>1</\u0455core>", None),
+    ],
+)
+def test_a_score_is_one_block_of_0_or_1_after_the_thinking(completion: str, verdict: bool | None) -> None:
+    assert parse_score(completion) is verdict
+
+
+def test_a_rubric_is_read_with_priorities_and_weight_1() -> None:
+    criteria = parse_rubric(f"<think>[1]</think>{RUBRIC}")
+
+    assert criteria is not None
+    assert [each.text for each in criteria] == [
+        "Identifies the year 1936.",
+        "Explains the cause.",
+        "Names the builder.",
+    ]
+    assert [each.priority for each in criteria] == [Priority.CRITICAL, Priority.BONUS, Priority.IMPORTANT]
+    assert {each.weight for each in criteria} == {1.0}
+    assert (criteria[0].title, criteria[0].dimension) == ("Year", "Coverage")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 6, 9])
+def test_a_rubric_of_another_length_is_none(count: int) -> None:
+    items = ", ".join(f'{{"text": "Names {n}.", "priority": "critical"}}' for n in range(count))
+
+    assert parse_rubric(f"<rubric>[{items}]</rubric>") is None
+    assert (parse_rubric(f"<rubric>[{items}]</rubric>", least=count, most=count) is not None) or count == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("<rubric>", ""),
+        ("</rubric>", ""),
+        ("</rubric>", "</rubric><rubric>[]</rubric>"),
+        ('"critical"', '"urgent"'),
+        ('"critical"', "1"),
+        ('"Identifies the year 1936."', '""'),
+        ('"Identifies the year 1936."', "1936"),
+        ('"Identifies the year 1936."', '"Explains the cause."'),
+        ('"Identifies the year 1936."', '"' + "very " * 1000 + 'long"'),
+        ('"Year"', "NaN"),
+        ('"Year"', '"\\ud800"'),
+        ('"title"', '"text"'),
+        ("[\n", "[[\n"),
+        (RUBRIC, "<rubric>{}</rubric>"),
+    ],
+)
+def test_a_damaged_rubric_is_none(old: str, new: str) -> None:
+    assert old in RUBRIC
+    assert parse_rubric(RUBRIC.replace(old, new, 1)) is None
+
+
+def test_a_rubric_in_a_code_fence_is_read() -> None:
+    inside = RUBRIC.removeprefix("<rubric>").removesuffix("</rubric>").strip()
+
+    assert parse_rubric(f"<rubric>\n```json\n{inside}\n```\n</rubric>") == parse_rubric(RUBRIC)
+
+
+@pytest.mark.parametrize(
+    ("completion", "winners", "chosen"),
+    [
+        ('{"winners": ["kape"]}', 1, [0]),
+        ('{"winners": ["sigu", "kape"]}', 2, [1, 0]),
+        ('Here:\n```json\n{"winners": [" sigu "]}\n```\nThanks', 1, [1]),
+        ('{"reason": "best", "winners": ["tovo"]}', 1, [2]),
+        ('<think>{"winners": ["kape"]}</think>{"winners": ["sigu"]}', 1, [1]),
+        ('{"winners": ["kape"]}', 2, None),
+        ('{"winners": ["kape", "kape"]}', 2, None),
+        ('{"winners": ["kape", "nobody"]}', 2, None),
+        ('{"winners": ["kape"]} {"winners": ["sigu"]}', 1, None),
+        ('{"winners": "kape"}', 1, None),
+        ('{"winners": [true]}', 1, None),
+        ('{"winners": [1.0]}', 1, None),
+        ('{"winners": [NaN]}', 1, None),
+        ('{"winners": ["kape"], "winners": ["sigu"]}', 1, None),
+        ('{"winners": ["kape"]', 1, None),
+        ("kape", 1, None),
+        ("[]", 1, None),
+    ],
+)
+def test_winners_are_exactly_as_many_known_labels_as_asked(
+    completion: str, winners: int, chosen: list[int] | None
+) -> None:
+    assert parse_winners(completion, ["kape", "sigu", "tovo"], winners) == chosen
+
+
+def test_winners_may_be_named_by_numbers() -> None:
+    assert parse_winners('{"winners": [2]}', [1, 2, 3], 1) == [1]
+    assert parse_winners('{"winners": ["2"]}', ["1", "2", "3"], 1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        (r"\boxed{A}", Outcome(1, 0)),
+        (r"Better is \boxed{ B }.", Outcome(0, 1)),
+        (r"\boxed{Tie}", Outcome(0.5, 0.5)),
+        (r"\boxed{TIE}", Outcome(0.5, 0.5)),
+        (r"\boxed{ tie }", Outcome(0.5, 0.5)),
+        (r"It claims \boxed{A}. Still \boxed{B}", Outcome(0, 1)),
+        (r"<think>\boxed{A}</think> \boxed{B}", Outcome(0, 1)),
+        (r"<think>\boxed{A}</think> none", None),
+        (r"\boxed{A} or rather \boxed{C}", None),
+        (r"\boxed{A} or rather \boxed {B}", None),
+        (r"\boxed{A} and \boxed{B", None),
+        (r"\boxed{a}", None),
+        (r"\boxed{\text{A}}", None),
+        ("A", None),
+        ("", None),
+    ],
+)
+def test_a_preference_is_the_last_box_after_the_thinking(completion: str, outcome: Outcome | None) -> None:
+    assert parse_preference(completion) == outcome
+
+
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        ("<first>7.5</first>\n<second>7</second>", Outcome(7.5, 7)),
+        ("<second>0</second><first>10</first>", Outcome(10, 0)),
+        ("<think><first>1</first></think><first>2</first><second>3</second>", Outcome(2, 3)),
+        ("<first>10.1</first><second>3</second>", None),
+        ("<first>-1</first><second>3</second>", None),
+        ("<first>1e0</first><second>3</second>", None),
+        ("<first>nan</first><second>3</second>", None),
+        ("<first>7.</first><second>3</second>", None),
+        ("<first>7/10</first><second>3</second>", None),
+        ("<first>\u0667</first><second>3</second>", None),
+        ("<first>7</first>", None),
+        ("<first>7</first><second>3</second><second>3</second>", None),
+    ],
+)
+def test_two_scores_are_one_decimal_number_each(completion: str, outcome: Outcome | None) -> None:
+    assert parse_two_scores(completion) == outcome
+
+
+@pytest.mark.parametrize(
+    ("completion", "rating"),
+    [
+        ('{"score": 7.5}', 7.5),
+        ('```json\n{"score": 0}\n```', 0.0),
+        ('{"score": 10}', 10.0),
+        ('{"score": 10.01}', None),
+        ('{"score": -1}', None),
+        ('{"score": true}', None),
+        ('{"score": "7"}', None),
+        ('{"score": NaN, "winner": 1e309}', None),
+        ('{"score": Infinity}', None),
+        ('{"score": 1e309}', None),
+        ('{"score": 1} {"score": 1}', None),
+        ('{"score": 1, "score": 2}', None),
+        ("7.5", None),
+    ],
+)
+def test_a_rating_is_one_finite_number_from_0_to_10(completion: str, rating: float | None) -> None:
+    assert parse_rating(completion) == rating
+
+
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        (r"\boxed{1}", 1.0),
+        (r"It says \boxed{1}, so \boxed{0.5}", 0.5),
+        (r"\boxed{0}", 0.0),
+        (r"\boxed{0.7}", None),
+        (r"\boxed{1.0}", None),
+        (r"<think>\boxed{1}</think>", None),
+        ("1", None),
+    ],
+)
+def test_correctness_is_one_of_three_boxes(completion: str, value: float | None) -> None:
+    assert parse_correctness(completion) == value
+
+
+PARSERS: list[Callable[[str], object]] = [
+    parse_score,
+    parse_rubric,
+    parse_preference,
+    parse_two_scores,
+    parse_rating,
+    parse_correctness,
+    lambda text: parse_winners(text, ["a", "b"], 1),
+]
+
+
+PIECES = [
+    "<score>",
+    "</score>",
+    "<think>",
+    "</think>",
+    "0",
+    "1",
+    "\\boxed{",
+    "}",
+    "A",
+    '{"score":',
+    "<rubric>",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_no_completion_makes_a_parser_fail(completion: str) -> None:
+    for parse in PARSERS:
+        parse(completion)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<",
+        "<score>",
+        "</think>",
+        "\\boxed{",
+        "{",
+        '{"score":',
+        '{"winners": [',
+        "<rubric>[",
+        " ",
+        "\x00",
+        "[",
+        "1",
+    ],
+)
+def test_a_mebibyte_of_anything_is_read_in_linear_time(piece: str) -> None:
+    small, large = piece * ((1 << 17) // len(piece)), piece * ((1 << 20) // len(piece))
+
+    for parse in PARSERS:
+        # Ten times the work of an eighth of the text leaves room for a busy machine, not for a square.
+        assert _seconds(parse, large) < max(0.05, 30 * _seconds(parse, small))
+
+
+def _seconds(parse: Callable[[str], object], text: str) -> float:
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        parse(text)
+        best = min(best, time.perf_counter() - start)
+    return best

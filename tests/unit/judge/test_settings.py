@@ -1,0 +1,88 @@
+"""A run is pointed at a judge by two settings; what it computes and where it runs are kept apart."""
+
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.config import JudgeConfig, RoleEndpointsConfig, RunConfig, load_config
+from scope_selfplay.errors import ConfigError, RunMismatchError
+from scope_selfplay.judge.questions import SEATS, Seat
+from scope_selfplay.progress import Silent
+from scope_selfplay.prompts import PromptRole, load_pack
+from scope_selfplay.prompts.contracts import POLICY_ROLES
+from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.run import open_run, with_judge_prompts
+
+TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]
+SMALL = ["domain=embedded", "corpus.embedded_articles=20", "corpus.embedded_held_out=16"]
+
+
+def test_defaults_are_those_of_table_9() -> None:
+    judge = RunConfig().judge
+
+    assert judge.kind == "lexical" and judge.verdict == "written"
+    assert (judge.rubric_call.temperature, judge.rubric_call.max_tokens) == (0.0, 8192)
+    assert (judge.grade_call.temperature, judge.grade_call.max_tokens) == (0.6, 16_384)
+    assert judge.failure_budget == 0.02 and judge.patience.retries == 2
+
+
+def test_two_settings_point_a_run_at_an_endpoint() -> None:
+    config = load_config(None, TWO_LINES)
+
+    assert config.judge.endpoint.base_url == "http://127.0.0.1:8001/v1"
+
+
+def test_a_model_judge_without_an_endpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"needs judge\.endpoint\.base_url"):
+        load_config(None, TWO_LINES[:1])
+
+
+@pytest.mark.parametrize(
+    ("setting", "same"),
+    [
+        ("judge.endpoint.base_url=http://judge:8000/v1", True),
+        ("judge.endpoint.api_key_env=KEY", True),
+        ("judge.endpoints.grade.base_url=http://judge:8000/v1", False),
+        ("judge.concurrency=8", True),
+        ("judge.patience.call=30", True),
+        ("judge.cache=null", True),
+        ("judge.endpoint.model=m1", False),
+        ("judge.endpoint.revision=abc", False),
+        ("judge.verdict=token", False),
+        ("judge.grade_call.temperature=0", False),
+    ],
+)
+def test_where_a_judge_runs_is_no_part_of_what_a_run_computes(setting: str, same: bool) -> None:
+    assert (load_config(None, [*TWO_LINES, setting]).hash == load_config(None, TWO_LINES).hash) is same
+
+
+def test_every_judge_role_of_a_pack_has_a_seat_and_every_seat_an_endpoint() -> None:
+    assert set(SEATS) == set(PromptRole) - POLICY_ROLES
+    assert {seat.value for seat in Seat} == set(RoleEndpointsConfig.model_fields)
+
+
+def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
+    own = load_pack(pack_path("embedded"))
+    config = load_config(None, TWO_LINES).judge
+
+    borrowed = with_judge_prompts(own, config)
+
+    assert set(borrowed.roles) == set(PromptRole) and borrowed.hash != own.hash
+    assert with_judge_prompts(own, JudgeConfig()) is own
+    complete = load_pack(pack_path("wikipedia"))
+    assert with_judge_prompts(complete, config) is complete
+
+
+def test_a_run_keeps_the_judges_texts_and_opens_again_with_another_address(tmp_path: Path) -> None:
+    # Opening a run looks for the policy's files and does not read them.
+    (tmp_path / "policy").mkdir()
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / "policy" / name).write_text("{}")
+    settings = [*SMALL, f"model.path={tmp_path / 'policy'}"]
+    run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, Silent())
+    assert (run.folder.prompts / "grade.md").is_file()
+
+    moved = load_config(None, [*settings, *TWO_LINES, "judge.endpoint.base_url=http://judge:8000/v1"])
+    assert open_run(moved, tmp_path, Silent()).pack.hash == run.pack.hash
+    with pytest.raises(RunMismatchError, match=r"judge\.kind"):
+        open_run(load_config(None, settings), tmp_path, Silent())

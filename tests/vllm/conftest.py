@@ -1,0 +1,83 @@
+"""Real vLLM on this machine's CPU, in an environment of its own (setup.sh makes it)."""
+
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODEL = "tiny"
+FLAGS = (
+    "--dtype float32 --enforce-eager --max-model-len 4096 --max-num-seqs 16 --enable-prefix-caching"
+    # vLLM 0.32 on a CPU dies where the prefill of a seeded request is cut ("CPU Generator does not use offset").
+    " --no-enable-chunked-prefill --max-num-batched-tokens 16384"
+)
+
+
+def engine_python() -> Path:
+    folder = Path(os.environ.get("SCOPE_VLLM_VENV", REPOSITORY / ".venv-vllm"))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a vLLM that serves a tiny random model."""
+    python = engine_python()
+    if not python.exists():
+        pytest.skip(f"{python} is absent: tests/vllm/setup.sh makes it (SCOPE_VLLM_VENV names another)")
+    folder = tmp_path_factory.mktemp("vllm")
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("PYTHONPATH", None)
+    subprocess.run(
+        [python, REPOSITORY / "tests/vllm/make_model.py", folder / MODEL], check=True, env=environment
+    )
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder / MODEL, *FLAGS.split()]
+    command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    log = folder / "vllm.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            list(map(str, command)), stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder
+        )
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health", server, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    end = time.monotonic() + float(os.environ.get("SCOPE_VLLM_WAIT", "600"))
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            pytest.fail(f"vLLM ended with {server.returncode}:\n{log.read_text(errors='replace')[-3000:]}")
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+    pytest.fail(f"vLLM was not ready in time:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def read_metric(engine: str, name: str) -> float:
+    """The sum of a counter over its labels."""
+    with urllib.request.urlopen(engine.removesuffix("/v1") + "/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name)

