@@ -32,7 +32,7 @@ class ModelConfig(Settings):
     engine: Literal["in_process"] = "in_process"
     """What generates rollouts."""
     deterministic: bool = True
-    """Sample in float64 with noise keyed per sequence: the same ids whatever shares the batch."""
+    """The same ids whatever shares the batch: close calls are decided by the sequence alone."""
     slots: int = Field(default=96, ge=1)
     """Sequences that the in-process engine decodes side by side."""
     max_length: int = Field(default=16_384, ge=64)

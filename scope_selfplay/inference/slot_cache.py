@@ -12,10 +12,9 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-def frozen_copy(model: Any, *, double: bool) -> Any:
-    """The weights as they are now, for generation only; float64 where rollouts must repeat exactly."""
-    frozen = copy.deepcopy(getattr(model, "module", model)).eval().requires_grad_(False)
-    return frozen.double() if double else frozen
+def frozen_copy(model: Any) -> Any:
+    """The weights as they are now, for generation only."""
+    return copy.deepcopy(getattr(model, "module", model)).eval().requires_grad_(False)
 
 
 class SlotCache:
@@ -66,6 +65,14 @@ class SlotCache:
         ).last_hidden_state
         logits = self._model.lm_head(hidden[torch.arange(len(rows), device=device), last])
         return np.asarray(logits.double().cpu().numpy())
+
+    @torch.inference_mode()
+    def logits_alone(self, ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The logits after `ids`, (1, vocabulary), from a pass that nothing else has part in."""
+        hidden = self._model.model(
+            input_ids=torch.tensor([list(ids)], device=self._model.device)
+        ).last_hidden_state
+        return np.asarray(self._model.lm_head(hidden[:, -1]).double().cpu().numpy())
 
 
 class _SlotLayer(CacheLayerMixin):
