@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from scope_selfplay.config import RunConfig, field_names
@@ -49,13 +48,12 @@ def _meaning(name: str) -> str:
 
 
 def field_of(name: str) -> FieldInfo:
-    model: type[BaseModel] = RunConfig
+    model: Any = RunConfig
     *groups, last = name.split(".")
     for group in groups:
-        annotation = model.model_fields[group].annotation
-        assert annotation is not None
-        model = annotation
-    return model.model_fields[last]
+        model = model.model_fields[group].annotation
+    field: FieldInfo = model.model_fields[last]
+    return field
 
 
 if __name__ == "__main__":
