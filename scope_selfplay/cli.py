@@ -203,7 +203,8 @@ def _settings(
     from scope_selfplay.config import load_config
 
     given = [*overrides]
-    given += [f"name={name}"] if name is not None else []
+    # As JSON, because YAML would read the name 2024 as a number and the name on as true.
+    given += [f"name={json.dumps(name)}"] if name is not None else []
     given += [f"seed={seed}"] if seed is not None else []
     return load_config(config or DEFAULT_CONFIG, given)
 

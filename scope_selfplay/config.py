@@ -7,11 +7,12 @@ under another one (`RunConfig.hash`).
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,7 +22,7 @@ from scope_selfplay.schemas import Gate
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ModelConfig(Settings):
@@ -74,7 +75,7 @@ class TrainConfig(Settings):
     micro_batch: int = Field(default=8, ge=1)
     """Rollouts per forward pass of the trainer; gradients are accumulated up to batch * group_size."""
     learning_rate: float = Field(default=1e-6, gt=0)
-    """Table 9."""
+    """Learning rate after the warm-up (Table 9)."""
     warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps with a rising learning rate (Table 9)."""
     clip_norm: float = Field(default=1.0, gt=0)
@@ -89,6 +90,16 @@ class TrainConfig(Settings):
     """Prompt tokens (Table 9: Challenger 1,024, Solver 2,048)."""
     max_response: int = Field(default=8192, ge=8)
     """Tokens of all turns after the prompt, tool results included (Table 9)."""
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> Self:
+        rollouts = self.batch * self.group_size
+        if rollouts % self.micro_batch:
+            raise ValueError(
+                f"micro_batch ({self.micro_batch}) must divide batch * group_size ({rollouts}); "
+                f"{math.gcd(rollouts, self.micro_batch)} would do"
+            )
+        return self
 
 
 class ChallengerConfig(TrainConfig):
@@ -134,7 +145,7 @@ class SolverConfig(TrainConfig):
     length_hard: int = Field(default=2048, ge=2)
     """Answer tokens from which only the floor is left (Table 9)."""
     length_floor: float = Field(default=0.05, ge=0, le=1)
-    """Table 9."""
+    """Share of the rubric score that an answer of length_hard tokens or more keeps (Table 9)."""
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> Self:
@@ -158,7 +169,7 @@ class TasksConfig(Settings):
     """Share of ungraded rollouts above which a candidate stays unresolved."""
     in_flight: int = Field(default=256, ge=1)
     """Documents that are worked on side by side (appendix G: batches of 200-500)."""
-    search_turns: dict[int, int] | None = None
+    search_turns: dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]] | None = None
     """Number of search turns -> share of the Challenger's prompts; the prompt pack's when left out (4:3:2)."""
     types: tuple[str, ...] | None = None
     """Task types in use; all that the prompt pack enables when left out."""
@@ -167,6 +178,12 @@ class TasksConfig(Settings):
     def _window_in_order(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low ({self.low}) must be below high ({self.high})")
+        return self
+
+    @model_validator(mode="after")
+    def _some_share(self) -> Self:
+        if self.search_turns is not None and not any(self.search_turns.values()):
+            raise ValueError("search_turns needs a share above 0, for example {1: 4, 2: 3, 3: 2}")
         return self
 
 
@@ -289,7 +306,7 @@ class CompareConfig(Settings):
 
 
 class RunConfig(Settings):
-    """A whole run. `name` and `root` say where it lies; everything else says what it computes."""
+    """A whole run. `name` says where it lies; everything else says what it computes."""
 
     name: str = Field(default="demo", pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")
     """Run id: a DNS label of at most 32 characters."""
@@ -399,10 +416,13 @@ def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
         return f"unknown setting {key}{_did_you_mean(key, field_names())}"
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        # A rule between settings of one group: it names them itself, the whole group would bury it.
+        return f"{key}: {message}"
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 
 

@@ -7,9 +7,10 @@ cuts it off first. Damage anywhere else is an error that names file and line.
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,13 +27,15 @@ class Appender:
         self._path = path
         with disk_faults(path):
             _cut_torn_tail(path)
-            self._file: IO[bytes] = path.open("ab")
+            # Unbuffered: what a full disk refused must not be tried again when the file is closed.
+            self._file: FileIO = path.open("ab", buffering=0)
 
     def append(self, *records: BaseModel | dict[str, Any]) -> None:
         data = b"".join(_line(record) for record in records)
         with disk_faults(self._path):
-            self._file.write(data)
-            self._file.flush()
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
 
     def close(self) -> None:

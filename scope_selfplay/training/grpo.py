@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import TrainConfig
-from scope_selfplay.errors import ConfigError, ExitCode
+from scope_selfplay.errors import ExitCode
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import Appender, StageFolder, write_records
 from scope_selfplay.store.jsonl import read_rows
@@ -86,8 +86,6 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
-    settings = job.settings
-    _check_batch(settings)
     model = load_model(job.start)
     model.config._name_or_path = str(job.base)
     roll = make_roll(model)
@@ -139,14 +137,6 @@ def newest_checkpoint(work: Path) -> Path | None:
     """The newest checkpoint whose state was completely written."""
     whole = [path for path in work.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
-def _check_batch(settings: TrainConfig) -> None:
-    rollouts = settings.batch * settings.group_size
-    if rollouts % settings.micro_batch:
-        raise ConfigError(
-            f"micro_batch: found {settings.micro_batch}, expected a divisor of batch * group_size = {rollouts}"
-        )
 
 
 def _trl_config(job: GrpoJob) -> Any:
