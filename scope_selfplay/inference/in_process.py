@@ -177,7 +177,7 @@ class InProcessModel:
         greedy = np.array([sequence.request.greedy for sequence in batch])
         drawn = draw_tokens(logits / self._temperature, draws, greedy)
         if self._deterministic:
-            for row in np.flatnonzero(drawn.close):
+            for row in np.flatnonzero(drawn.close).tolist():
                 alone = self._cache.logits_alone((*batch[row].request.prompt_ids, *batch[row].ids))
                 again = draw_tokens(alone / self._temperature, draws[row : row + 1], greedy[row : row + 1])
                 drawn.tokens[row] = again.tokens[0]
