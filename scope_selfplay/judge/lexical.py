@@ -174,9 +174,9 @@ def is_stated(criterion: str, answer: str) -> bool:
     said = sentences(answer)
     if criterion.startswith("Identifies this: "):
         wanted = criterion.removeprefix("Identifies this: ")
-        chain, found, _ = wanted.partition(" is ")
-        return bool(found) and next(
-            (line == wanted for line in said if line.startswith(chain + found)), False
+        chain, copula, _ = wanted.partition(" is ")
+        return bool(copula) and next(
+            (line == wanted for line in said if line.startswith(chain + copula)), False
         )
     if criterion.startswith("Provides the region of "):
         name, _, region = criterion.removeprefix("Provides the region of ").removesuffix(".").rpartition(", ")
