@@ -172,8 +172,9 @@ async def make_candidate(
     task = build.task = _task_of(source, rollout)
     verdicts = await asyncio.gather(*(scene.judge.gate(gate, task, source.document) for gate in scene.gates))
     build.gates = dict(zip(scene.gates, verdicts, strict=True))
-    for gate, verdict in build.gates.items():
+    for verdict in verdicts:
         scene.tally.add(verdict)
+    for gate, verdict in build.gates.items():
         if verdict.value is False:
             return Assessed(build.rejected(_GATE_REASONS[gate]))
     if any(verdict.value is None for verdict in verdicts):

@@ -38,8 +38,9 @@ def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
         )
     for role, part in (("challenger", "difficulty"), ("solver", "rubric")):
         curve = iteration[role]
-        if curve["steps"]:
-            first, last = curve[f"{part}_first"], curve[f"{part}_last"]
+        first, last = curve[f"{part}_first"], curve[f"{part}_last"]
+        # None where no step had a value, as when the judge was away.
+        if first is not None and last is not None:
             bars = sparkline(curve[f"{part}_curve"])
             console.print(f"  {role:<11} {part:<10} {first:.2f} -> {last:.2f}  {bars}")
     judge = iteration["judge"]
@@ -81,12 +82,18 @@ def _show_next(console: Any, summary: dict[str, Any], folder: RunFolder) -> None
     last = len(summary["iterations"])
     console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
     console.print("  corpus.jsonl                     the documents of this run")
+    if last:
+        _show_folders(console, last)
+    console.print("  summary.json                     these numbers")
+    console.print("\n[bold]What next[/bold]")
+    again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
+    console.print(f"  {again}   one more iteration", soft_wrap=True)
+    console.print("  scope run --name other --seed 1   another world, another run")
+    console.print("  scope config                      every setting and its value")
+
+
+def _show_folders(console: Any, last: int) -> None:
     console.print(
         f"  iteration-{last:02d}/tasks/             candidates, rollouts and grades, one JSON object a line"
     )
     console.print(f"  iteration-{last:02d}/solver/checkpoint/ the trained Solver, a Hugging Face directory")
-    console.print("  summary.json                     these numbers")
-    console.print("\n[bold]What next[/bold]")
-    console.print(f"  scope run --name {summary['run']} --set iterations={last + 1}     one more iteration")
-    console.print("  scope run --name other --seed 1           another world, another run")
-    console.print("  scope config                              every setting and its value")

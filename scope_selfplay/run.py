@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 
 from scope_selfplay import __version__
-from scope_selfplay.config import JudgeConfig, RunConfig, parse_config
+from scope_selfplay.config import JudgeConfig, RunConfig, load_config
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
+from scope_selfplay.dialects import dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, RunMismatchError
@@ -25,10 +26,20 @@ from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.questions import SEATS
 from scope_selfplay.pipeline import Scene
 from scope_selfplay.progress import Progress, Silent
-from scope_selfplay.prompts import Pack, load_pack
+from scope_selfplay.prompts import Pack, TaskType, load_pack
 from scope_selfplay.prompts.shipped import pack_path
-from scope_selfplay.schemas import Document, Key, Provenance, Role, rng_from, seed_from
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Document,
+    Key,
+    Provenance,
+    Role,
+    rng_from,
+    seed_from,
+)
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
+from scope_selfplay.store.atomic import disk_faults
 from scope_selfplay.training.policy import load_model, policy_path, weights_hash
 
 
@@ -120,8 +131,6 @@ class Run:
         )
 
     def voice(self, policy: Policy, role: Role, *, greedy: bool = False) -> Voice:
-        from scope_selfplay.dialects import dialect
-
         family = dialect(self.config.model.dialect)
         return Voice(self.codec, family, policy.identity, self.scene.limits(role), greedy)
 
@@ -137,9 +146,7 @@ class Run:
             taken=taken,
             wanted_by=f"iteration {iteration} {stage.value}",
         )
-        kinds = {kind.name: float(kind.weight) for kind in self.pack.domain.enabled_task_types}
-        if self.config.tasks.types is not None:
-            kinds = {name: weight for name, weight in kinds.items() if name in self.config.tasks.types}
+        kinds = {kind.name: kind.weight for kind in _task_types(self.config, self.pack)}
         ratio = self.config.tasks.search_turns or self.pack.domain.search_turns
         return prompts_for(documents, kinds, rng_from(*self.key(iteration, stage), "prompts"), ratio=ratio)
 
@@ -174,11 +181,11 @@ def open_run(config: RunConfig, root: Path, progress: Progress) -> Run:
     base = policy_path(config.model.path)
     if folder.config.exists():
         _check_same(folder, config, pack)
+        # How far the run goes may have changed.
+        _write_config(folder, config)
     else:
         _check_empty(folder)
-        documents = _read_corpus(config, base)
-        _begin(folder, config, pack, documents)
-    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        _begin(folder, config, pack, _read_corpus(config, base))
     return Run(config, folder, pack, progress)
 
 
@@ -194,18 +201,53 @@ def with_judge_prompts(pack: Pack, config: JudgeConfig) -> Pack:
     return Pack(domain=pack.domain, prompts=(*pack.prompts, *borrowed))
 
 
+def _task_types(config: RunConfig, pack: Pack) -> list[TaskType]:
+    """Those that the config names, enabled by the pack or not; else all that the pack enables."""
+    named = config.tasks.types
+    return [
+        kind for kind in pack.domain.task_types if (kind.enabled if named is None else kind.name in named)
+    ]
+
+
 def _check_switches(config: RunConfig, pack: Pack) -> None:
+    """Settings that fit each other but not this pack or this version."""
     known = [kind.name for kind in pack.domain.task_types]
     for name in config.tasks.types or ():
         if name not in known:
             raise ConfigError(
                 f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}"
             )
+    if not _task_types(config, pack):
+        raise ConfigError(
+            f"tasks.types: no task type is left; the {pack.domain.name} pack has {', '.join(known)}"
+        )
+    if dialect(config.model.dialect).drops_earlier_thinking:
+        raise ConfigError(
+            f"model.dialect: {config.model.dialect} hides the thinking of earlier turns, and training takes one "
+            "row for a whole rollout; use qwen2.5 or olmo3"
+        )
+    if config.solver.tasks is not None:
+        read_given_tasks(config.solver.tasks)
+
+
+def read_given_tasks(path: str) -> list[Candidate]:
+    """The accepted candidates of a `solver.tasks` file. Raises ConfigError where it has none."""
+    if not Path(path).is_file():
+        raise ConfigError(f"solver.tasks: {path} is no file; give a candidates.jsonl")
+    candidates = read_records(Path(path), Candidate)
+    accepted = [
+        each for each in candidates if each.status is CandidateStatus.ACCEPTED and each.task and each.rubric
+    ]
+    if not accepted:
+        raise ConfigError(
+            f"solver.tasks: {path} holds {len(candidates)} candidates and none that is accepted; give a "
+            "candidates.jsonl with accepted tasks"
+        )
+    return accepted
 
 
 def _check_same(folder: RunFolder, config: RunConfig, pack: Pack) -> None:
-    raw = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    before = parse_config(raw, where=str(folder.config))
+    before = load_config(folder.config)
     if before.hash != config.hash:
         keys = ", ".join(_changed(before.model_dump(mode="json"), config.model_dump(mode="json")))
         raise RunMismatchError(
@@ -231,19 +273,34 @@ def _changed(before: dict[str, Any], after: dict[str, Any], prefix: str = "") ->
 
 
 def _check_empty(folder: RunFolder) -> None:
-    if folder.path.exists() and any(not each.name.startswith(".") for each in folder.path.iterdir()):
+    if folder.path.exists() and not folder.path.is_dir():
+        raise RunMismatchError(
+            f"{folder.path}: is a file, a run needs a folder; use another --name or --root"
+        )
+    if folder.beginning.exists() or not folder.path.exists():
+        return
+    if any(not each.name.startswith(".") for each in folder.path.iterdir()):
         raise RunMismatchError(
             f"{folder.path}: has files but no run.yaml, so it is no run directory; use another --name or --root"
         )
 
 
 def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence[Document]) -> None:
-    folder.path.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder.prompts, ignore_errors=True)
-    folder.prompts.mkdir()
+    """Write what a run starts from; `run.yaml` last, so that a run which has it is whole."""
+    with disk_faults(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.beginning.touch()
+        shutil.rmtree(folder.prompts, ignore_errors=True)
+        folder.prompts.mkdir()
     for name, text in pack.files().items():
         write_atomic(folder.prompts / name, text)
     write_records(folder.corpus, documents)
+    _write_config(folder, config)
+    folder.beginning.unlink()
+
+
+def _write_config(folder: RunFolder, config: RunConfig) -> None:
+    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 def _read_corpus(config: RunConfig, base: Path) -> list[Document]:

@@ -21,7 +21,7 @@ from scope_selfplay.errors import ConfigError, CorpusError, JudgeError
 from scope_selfplay.evaluation.compare import Contestant, compare_checkpoints, rate
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import Assessed, Difficulty, JudgeTally, Scene, make_candidate
-from scope_selfplay.run import Policy, Run, training_seed
+from scope_selfplay.run import Policy, Run, read_given_tasks, training_seed
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Key, Role, Rollout
 from scope_selfplay.store import (
     Appender,
@@ -306,20 +306,9 @@ def _check_harvest(run: Run, iteration: int, kept: Sequence[Candidate], target: 
 
 
 def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
-    from pathlib import Path
-
     given = run.config.solver.tasks
-    if given is not None:
-        candidates = read_records(Path(given), Candidate)
-        if not candidates:
-            raise ConfigError(f"solver.tasks: {given} holds no candidates; give a candidates.jsonl")
-    else:
-        candidates = read_records(run.folder.stage(iteration, Stage.TASKS).candidates, Candidate)
-    return {
-        candidate.task.id: GradedTask(candidate.task, candidate.rubric)
-        for candidate in candidates
-        if candidate.status is CandidateStatus.ACCEPTED and candidate.task and candidate.rubric
-    }
+    kept = read_given_tasks(given) if given else _accepted(run.folder.stage(iteration, Stage.TASKS))
+    return {each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric}
 
 
 def _accepted(folder: StageFolder) -> list[Candidate]:

@@ -5,6 +5,7 @@ and suffixes, so it is linear in the text and cannot be confused by what stands 
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from scope_selfplay.embedded import pools
@@ -75,17 +76,15 @@ def read_question(text: str) -> Question | None:
     verb, _, rest = text.strip().removesuffix(".").partition(" ")
     if verb not in VERBS.values() or not rest.startswith("the "):
         return None
-    listed, of, chain = rest.partition(" of ")
+    # Split once: cutting link after link off the front would read a long chain again for every link.
+    listed, *chain = rest.split(" of ")
     nouns = tuple(part.removeprefix("the ") for part in listed.replace(" and ", ", ").split(", "))
-    if not of or any(noun not in BY_NOUN for noun in nouns) or len(set(nouns)) != len(nouns):
+    if not chain or any(noun not in BY_NOUN for noun in nouns) or len(set(nouns)) != len(nouns):
         return None
-    links: list[str] = []
-    while chain.startswith("the "):
-        relation, of, chain = chain.removeprefix("the ").partition(" of ")
-        if not of or relation not in RELATIONS:
-            return None
-        links.append(relation)
-    question = Question(nouns, tuple(links), chain, verb)
+    links = [part.removeprefix("the ") for part in takewhile(lambda part: part.startswith("the "), chain)]
+    if len(links) == len(chain) or any(link not in RELATIONS for link in links):
+        return None
+    question = Question(nouns, tuple(links), " of ".join(chain[len(links) :]), verb)
     # Only the exact wording counts, else "the founder and, founder" would slip through the splitting above.
     return question if write_question(question) == text.strip() else None
 

@@ -64,12 +64,13 @@ def breakdown(answered: Sequence[Answered], *, seed: int, resamples: int) -> dic
 
 
 def _by_dimension(answered: Sequence[Answered], dimension: str) -> list[float]:
-    """Each task's share of met criteria among those of a dimension."""
+    """Each task's share of met criteria among those of a dimension; a missing verdict is left out."""
     scores: list[float] = []
     for candidate, grade in answered:
         assert candidate.rubric is not None
         pairs = zip(candidate.rubric.criteria, grade.verdicts, strict=False)
-        met = [bool(verdict.value) for criterion, verdict in pairs if criterion.dimension == dimension]
+        verdicts = [verdict.value for criterion, verdict in pairs if criterion.dimension == dimension]
+        met = [value for value in verdicts if value is not None]
         if met:
             scores.append(sum(met) / len(met))
     return scores

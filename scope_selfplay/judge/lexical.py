@@ -173,8 +173,10 @@ def is_stated(criterion: str, answer: str) -> bool:
     said = sentences(answer)
     if criterion.startswith("Identifies this: "):
         wanted = criterion.removeprefix("Identifies this: ")
-        before = wanted[: wanted.index(" is ") + len(" is ")]
-        return next((line == wanted for line in said if line.startswith(before)), False)
+        chain, copula, _ = wanted.partition(" is ")
+        return bool(copula) and next(
+            (line == wanted for line in said if line.startswith(chain + copula)), False
+        )
     if criterion.startswith("Provides the region of "):
         name, _, region = criterion.removeprefix("Provides the region of ").removesuffix(".").rpartition(", ")
         places = [place for line in said if (place := read_place(line)) and place[0] == name]

@@ -36,6 +36,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "run.yaml"
+        # Stands until everything that a run starts from is written: what lies beside it is ours to write again.
+        self.beginning = path / ".beginning"
         self.prompts = path / "prompts"
         self.corpus = path / "corpus.jsonl"
         self.summary = path / "summary.json"

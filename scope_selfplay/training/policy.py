@@ -1,6 +1,7 @@
 """Policies on disk: loading, checking and naming Hugging Face model directories."""
 
 import hashlib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,22 @@ def policy_path(path: str) -> Path:
         pickled = [each.name for each in folder.glob("*.bin")]
         found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
         raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
-    if '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8"):
-        raise CheckpointError(
-            f"{folder}: config.json has auto_map, which runs foreign code; remove it or use another model"
-        )
+    for name in ("config.json", "tokenizer_config.json"):
+        if "auto_map" in _read_object(folder / name):
+            raise CheckpointError(
+                f"{folder}: {name} has auto_map, which runs foreign code; remove it or use another model"
+            )
     return folder
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file.parent}: {file.name} is no JSON object; save the model again")
+    return content
 
 
 @cache

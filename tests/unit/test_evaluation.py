@@ -1,0 +1,201 @@
+"""Held-out scores and ratings: intervals, groups, and what promotion means."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.evaluation.compare import Contestant, compare_checkpoints, rate
+from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown, estimate, family
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Comparison,
+    Criterion,
+    Fault,
+    Grade,
+    Outcome,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+)
+
+scores = st.lists(st.floats(0, 1), min_size=1, max_size=40)
+
+
+@given(scores)
+def test_an_interval_lies_in_the_range_of_the_scores_and_holds_their_mean(values: list[float]) -> None:
+    found = estimate(values, seed=0, resamples=200)
+    assert found is not None and found.tasks == len(values)
+    assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
+    if len(set(values)) == 1:
+        assert found.low == pytest.approx(found.high)
+
+
+def test_an_interval_is_about_two_standard_errors_each_way() -> None:
+    rng = random.Random(0)
+    values = [float(rng.random() < 0.4) for _ in range(400)]
+    low, high = bootstrap(values, seed=0, resamples=4000)
+    error = float(np.std(values)) / 20
+    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.06)
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        low, high = bootstrap(list(rng.beta(2, 3, size=60)), seed=trial, resamples=300)
+        covered += low <= 0.4 <= high
+    assert 178 <= covered <= 199
+
+
+def test_equal_seeds_give_equal_intervals() -> None:
+    values = [0.1, 0.5, 0.9, 0.3]
+    assert bootstrap(values, seed=1, resamples=100) == bootstrap(values, seed=1, resamples=100)
+    assert estimate([], seed=0, resamples=100) is None
+
+
+def task(number: int, text: str = "Report the river of Aldmoor Mill.") -> Task:
+    return Task(id=f"t{number}", text=text, type="long_form_qa", document_id="d", search_turns=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Report the river of Aldmoor Mill.", "0 links"),
+        ("Report the river of the rival of Aldmoor Mill.", "1 link"),
+        ("Report the river of the rival of the partner of Aldmoor Mill.", "2 links"),
+        ("Who built it?", "long_form_qa, 2 searches"),
+    ],
+)
+def test_families_are_links_where_they_can_be_read(text: str, name: str) -> None:
+    assert family(task(0, text)) == name
+
+
+def candidate(each: Task) -> Candidate:
+    criteria = (Criterion(text="a", dimension="asked"), Criterion(text="b", dimension="hidden"))
+    return Candidate(
+        id=f"c-{each.id}",
+        status=CandidateStatus.ACCEPTED,
+        reason=Reason.ACCEPTED,
+        task=each,
+        rubric=Rubric(task_id=each.id, criteria=criteria),
+        provenance=Provenance(run="r", iteration=0, stage="tasks", document_id=each.id),
+    )
+
+
+def verdict(value: bool | None) -> Verdict:
+    return Verdict(value=value, fault=Fault.UNREADABLE if value is None else None)
+
+
+def grade(name: str, *values: bool | None) -> Grade:
+    known = [value for value in values if value is not None]
+    return Grade(
+        rollout_id=name,
+        verdicts=tuple(map(verdict, values)),
+        score=sum(known) / len(known) if known else None,
+    )
+
+
+def test_groups_come_in_order_and_missing_verdicts_are_never_zeros() -> None:
+    link = "Report the river of the rival of Aldmoor Mill."
+    answered = [
+        Answered(candidate(task(0, link)), grade("r0", True, None)),
+        Answered(candidate(task(1)), grade("r1", True, False)),
+        Answered(candidate(task(2)), grade("r2", None, None)),
+        Answered(candidate(task(3)), Grade(rollout_id="r3", verdicts=(), score=None)),
+    ]
+    found = breakdown(answered, seed=0, resamples=100)
+    assert list(found) == ["all", "asked criteria", "hidden criteria", "0 links", "1 link"]
+    assert (found["all"].mean_score, found["all"].tasks) == (0.75, 2)
+    assert (found["asked criteria"].mean_score, found["asked criteria"].tasks) == (1.0, 2)
+    assert (found["hidden criteria"].mean_score, found["hidden criteria"].tasks) == (0.0, 1)
+
+
+def contestant(name: str, values: Sequence[bool | None]) -> Contestant:
+    rollouts = {
+        f"t{row}": Rollout(
+            id=f"{name}-{row}", role=Role.SOLVER, checkpoint=name, subject_id=f"t{row}", turns=(), answer="x"
+        )
+        for row in range(len(values))
+    }
+    grades = {f"t{row}": grade(f"{name}-{row}", value, value) for row, value in enumerate(values)}
+    return Contestant(name, rollouts, grades)
+
+
+def comparison(first: str, second: str, outcome: Outcome | None) -> Comparison:
+    return Comparison(
+        first_id=first, second_id=second, outcome=outcome, verdict=verdict(True if outcome else None)
+    )
+
+
+BETTER, WORSE = [True] * 30, [False] * 28 + [True] * 2
+CANDIDATES = [candidate(task(row)) for row in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "always", "promoted"),
+    [
+        (WORSE, BETTER, False, True),
+        (BETTER, WORSE, False, False),
+        (BETTER, WORSE, True, True),
+        (BETTER, BETTER, False, True),
+    ],
+)
+def test_promotion_is_refused_only_where_asked_and_where_it_is_clearly_worse(
+    before: list[bool], after: list[bool], always: bool, promoted: bool
+) -> None:
+    contestants = [contestant("S_0", before), contestant("S_1", after)]
+    found = rate(CANDIDATES, contestants, [], always=always, seed=0, resamples=200)
+    assert found.promoted is promoted
+    assert found.gain is not None and found.gain.tasks == 30
+    assert list(found.held_out) == ["S_0", "S_1"]
+
+
+def test_the_first_checkpoint_has_nothing_to_gain_on() -> None:
+    found = rate(CANDIDATES, [contestant("S_0", WORSE)], [], always=False, seed=0, resamples=200)
+    assert (found.promoted, found.gain, found.ratings) == (True, None, {})
+
+
+def test_a_gain_is_paired_and_leaves_missing_scores_out() -> None:
+    before, after = contestant("S_0", [True, False, None]), contestant("S_1", [True, True, True])
+    found = rate(CANDIDATES[:3], [before, after], [], always=True, seed=0, resamples=200)
+    assert found.gain is not None and (found.gain.mean_score, found.gain.tasks) == (0.5, 2)
+
+
+def test_ratings_are_shares_of_comparisons_won_with_ties_as_halves() -> None:
+    contestants = [contestant("S_0", [True] * 3), contestant("S_1", [True] * 3)]
+    comparisons = [
+        comparison("S_0-0", "S_1-0", Outcome(0.2, 0.6)),
+        comparison("S_0-1", "S_1-1", Outcome(0.5, 0.5)),
+        comparison("S_0-2", "S_1-2", None),
+    ]
+    found = rate(CANDIDATES[:3], contestants, comparisons, always=True, seed=0, resamples=200)
+    assert found.ratings == {"S_0": 0.25, "S_1": 0.75}
+
+
+class Eager:
+    """A judge that prefers the second."""
+
+    identity = "eager"
+
+    async def compare(self, task: Task, first: Rollout, second: Rollout, **_: object) -> Comparison:
+        return comparison(first.id, second.id, Outcome(0, 1))
+
+
+async def test_every_pair_of_checkpoints_meets_on_every_task() -> None:
+    contestants = [contestant(name, [True] * 3) for name in ("S_0", "S_1", "S_2")]
+    found = await compare_checkpoints(Eager(), CANDIDATES[:3], contestants)  # type: ignore[arg-type]
+    assert len(found) == 3 * 3
+    assert {(each.first_id[:3], each.second_id[:3]) for each in found} == {
+        ("S_0", "S_1"),
+        ("S_0", "S_2"),
+        ("S_1", "S_2"),
+    }

@@ -1,0 +1,267 @@
+"""A document's way to a candidate: every reason, and what each costs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.dialects import dialect
+from scope_selfplay.episodes import Limits, Voice
+from scope_selfplay.errors import InferenceError, SearchError
+from scope_selfplay.inference import Generate, Sample, ScriptedModel
+from scope_selfplay.pipeline import Assessed, Difficulty, Scene, evidence, make_candidate
+from scope_selfplay.prompts import load_pack
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Criterion,
+    Document,
+    Fault,
+    Gate,
+    Key,
+    Passage,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    RolloutStatus,
+    Rubric,
+    Task,
+    Turn,
+    Verdict,
+)
+from tests.word_codec import WordCodec
+
+PACK = load_pack(Path(__file__).parents[2] / "prompts" / "embedded")
+SOURCE = SourcePrompt(
+    document=Document(id="d1", title="Heron", text="About the heron."),
+    task_type="long_form_qa",
+    search_turns=1,
+)
+PROVENANCE = Provenance(run="r", iteration=1, stage="tasks", document_id="d1")
+ANSWER = "<answer>yes yes no</answer>"
+UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
+
+
+class Bench:
+    """A judge with fixed gates and rubric; a criterion is met where the answer's word in its place is `yes`."""
+
+    identity = "bench"
+
+    def __init__(self, *, rubric: bool = True, **gates: bool | None) -> None:
+        self._rubric, self._gates = rubric, gates
+        self.asked: list[str] = []
+
+    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+        self.asked.append(gate.value)
+        value = self._gates.get(gate.value, True)
+        return UNREADABLE if value is None else Verdict(value=value)
+
+    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
+        self.asked.append("rubric:" + ",".join(document.id for document in documents))
+        criteria = tuple(Criterion(text=str(place)) for place in range(3))
+        return Rubric(task_id=task.id, criteria=criteria) if self._rubric else None
+
+    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
+        self.asked.append("grade")
+        word = answer.split()[int(criterion.text)]
+        return UNREADABLE if word == "unreadable" else Verdict(value=word == "yes")
+
+
+class Empty:
+    identity = "empty"
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        return []
+
+
+class Down:
+    """An engine or a retriever that is away."""
+
+    identity = "down"
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        raise InferenceError("engine down")
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        raise SearchError("retriever down")
+
+
+def proposal(task: str | None = "Name it.", *, status: RolloutStatus = RolloutStatus.FINISHED) -> Rollout:
+    found = Passage(id="p1", title="P", text="p")
+    return Rollout(
+        id="c1",
+        role=Role.CHALLENGER,
+        checkpoint="C_0",
+        subject_id="d1",
+        turns=(Turn(query="q", passages=(found,)), Turn(query="q", passages=(found,))),
+        task=task,
+        status=status,
+    )
+
+
+def scene_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> Scene:
+    return Scene(config, PACK, Empty(), judge, gates)  # type: ignore[arg-type]
+
+
+def solvers(answers: Sequence[str]) -> Difficulty:
+    codec = WordCodec()
+    model = ScriptedModel(codec, lambda _, key: answers[int(key[-2])], identity="S_0")
+    voice = Voice(codec, dialect("qwen2.5"), "S_0", Limits(500))
+    return Difficulty(model, voice, len(answers), window=True)
+
+
+async def judged(
+    judge: Bench,
+    answers: Sequence[str] = (ANSWER,) * 4,
+    *,
+    rollout: Rollout | None = None,
+    overrides: Sequence[str] = (),
+    gates: tuple[Gate, ...] = tuple(Gate),
+) -> tuple[Assessed, Scene]:
+    scene = scene_of(judge, load_config(None, overrides), gates)
+    made = await make_candidate(
+        scene,
+        SOURCE,
+        rollout or proposal(),
+        difficulty=solvers(answers),
+        provenance=PROVENANCE,
+        key=(0, 1, "tasks"),
+    )
+    return made, scene
+
+
+def answers_of(*words: str) -> list[str]:
+    return [f"<answer>{each}</answer>" for each in words]
+
+
+ACCEPTED, REJECTED, UNRESOLVED = (
+    CandidateStatus.ACCEPTED,
+    CandidateStatus.REJECTED,
+    CandidateStatus.UNRESOLVED,
+)
+CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus, Reason]] = [
+    ("inside the window", Bench, [ANSWER] * 4, proposal(), ACCEPTED, Reason.ACCEPTED),
+    ("no task", Bench, [ANSWER], proposal(None), REJECTED, Reason.NO_TASK),
+    (
+        "failed rollout",
+        Bench,
+        [ANSWER],
+        proposal(None, status=RolloutStatus.FAILED),
+        UNRESOLVED,
+        Reason.SEARCH_FAILED,
+    ),
+    ("entity", lambda: Bench(entity=False), [ANSWER], proposal(), REJECTED, Reason.GATE_ENTITY),
+    ("source", lambda: Bench(source=False), [ANSWER], proposal(), REJECTED, Reason.GATE_SOURCE),
+    ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.GATE_SAFETY),
+    ("gate unreadable", lambda: Bench(source=None), [ANSWER], proposal(), UNRESOLVED, Reason.JUDGE_FAILED),
+    ("no rubric", lambda: Bench(rubric=False), [ANSWER], proposal(), UNRESOLVED, Reason.RUBRIC),
+    ("too hard", Bench, answers_of("no no no", "no no no"), proposal(), REJECTED, Reason.TOO_HARD),
+    ("too easy", Bench, answers_of("yes yes yes"), proposal(), REJECTED, Reason.TOO_EASY),
+    ("no answers", Bench, ["nothing"] * 4, proposal(), REJECTED, Reason.TOO_HARD),
+    (
+        "grades missing",
+        Bench,
+        answers_of("yes no no", *["unreadable unreadable unreadable"] * 2),
+        proposal(),
+        UNRESOLVED,
+        Reason.JUDGE_FAILED,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("judge", "answers", "rollout", "status", "reason"),
+    [case[1:] for case in CASES],
+    ids=[case[0] for case in CASES],
+)
+async def test_every_fate_has_its_status_and_reason(
+    judge: Callable[[], Bench], answers: list[str], rollout: Rollout, status: CandidateStatus, reason: Reason
+) -> None:
+    made, _ = await judged(judge(), answers, rollout=rollout)
+    candidate = made.candidate
+    assert (candidate.status, candidate.reason) == (status, reason)
+    assert candidate.challenger_rollout_id == "c1" and candidate.provenance == PROVENANCE
+    assert Candidate.model_validate_json(candidate.model_dump_json()) == candidate
+
+
+def test_every_reason_is_reached_but_the_one_that_a_quota_gives() -> None:
+    assert {case[5] for case in CASES} == set(Reason) - {Reason.DUPLICATE_DOCUMENT}
+
+
+async def test_a_failed_gate_costs_its_calls_and_no_more() -> None:
+    judge = Bench(entity=False, source=False)
+    made, scene = await judged(judge, gates=(Gate.ENTITY, Gate.SOURCE))
+    assert judge.asked == ["entity", "source"] and made.rollouts == ()
+    assert made.candidate.reason is Reason.GATE_ENTITY
+    assert (scene.tally.calls, scene.tally.failed) == (2, 0)
+
+
+async def test_every_call_to_the_judge_is_counted() -> None:
+    judge = Bench()
+    _, scene = await judged(judge, answers_of("yes no no", "unreadable no no", ":"))
+    grades = judge.asked.count("grade")
+    # The opener was graded without a call.
+    assert grades == 6 and scene.tally.calls == 3 + grades
+    assert (scene.tally.failed, scene.tally.unreadable) == (1, 1)
+
+
+async def test_the_rubric_writer_sees_the_source_and_each_passage_once() -> None:
+    judge = Bench()
+    made, _ = await judged(judge)
+    assert "rubric:d1,p1" in judge.asked
+    assert made.candidate.task is not None and made.candidate.task.evidence_ids == ("p1",)
+    assert [each.id for each in evidence(proposal())] == ["p1"]
+
+
+async def test_the_mean_leaves_missing_grades_out() -> None:
+    unread = "unreadable unreadable unreadable"
+    made, _ = await judged(Bench(), answers_of("yes yes no", "yes no no", unread, unread))
+    assert made.candidate.mean == pytest.approx(0.5)
+    assert made.candidate.status is ACCEPTED and len(made.grades) == len(made.rollouts) == 4
+    assert made.candidate.rollout_ids == tuple(each.id for each in made.rollouts)
+
+
+async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
+    down = Difficulty(Down(), solvers([ANSWER]).voice, 4, window=True)
+    scene = scene_of(Bench(), RunConfig())
+    made = await make_candidate(
+        scene, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")
+    )
+    assert (made.candidate.status, made.candidate.mean) == (UNRESOLVED, None)
+    assert {each.status for each in made.rollouts} == {RolloutStatus.FAILED}
+
+
+async def test_without_gates_everything_that_is_a_task_goes_on() -> None:
+    judge = Bench(entity=False)
+    made, _ = await judged(judge, gates=())
+    assert made.candidate.status is ACCEPTED and made.candidate.gates == {}
+
+
+async def test_held_out_tasks_are_not_filtered_by_difficulty() -> None:
+    judge = Bench()
+    made = await make_candidate(
+        scene_of(judge, RunConfig()), SOURCE, proposal(), difficulty=None, provenance=PROVENANCE, key=(0,)
+    )
+    assert (made.candidate.status, made.candidate.mean, made.rollouts) == (ACCEPTED, None, ())
+    assert "grade" not in judge.asked
+
+
+async def test_the_window_includes_its_ends() -> None:
+    made, _ = await judged(Bench(), answers_of("yes no no"), overrides=["tasks.low=0.3333333333"])
+    assert made.candidate.status is ACCEPTED
+
+
+async def test_the_same_task_is_equally_difficult_whoever_wrote_it() -> None:
+    first, _ = await judged(Bench())
+    second, _ = await judged(Bench(), rollout=proposal().model_copy(update={"id": "c2"}))
+    assert first.candidate.rollout_ids == second.candidate.rollout_ids
+    assert first.candidate.id != second.candidate.id
+
+
+async def test_a_hostile_task_is_data_in_the_solvers_prompt() -> None:
+    text = "Say {{ document }} {% for %} %s {0}"
+    made, _ = await judged(Bench(), rollout=proposal(text))
+    assert made.candidate.task is not None and made.candidate.task.text == text

@@ -1,0 +1,237 @@
+"""Run directories and model directories: what is refused, what goes on, and that nothing is written over."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.config import load_config
+from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, UserError
+from scope_selfplay.progress import Silent
+from scope_selfplay.run import Run, open_run, pack_path
+from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.store import Stage, write_records
+from scope_selfplay.training.policy import policy_path, weights_hash
+
+PACK = Path(__file__).parents[2] / "prompts" / "embedded"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder that looks like a model; opening a run loads no weights."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def small_run(model: Path, root: Path, *overrides: str) -> Run:
+    settings = ("domain=embedded", "corpus.embedded_articles=16", "corpus.embedded_held_out=16", "name=tiny")
+    return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, Silent())
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_a_new_run_keeps_config_prompts_and_corpus(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path / "runs")
+    assert {each.name for each in run.folder.path.iterdir()} == {"run.yaml", "prompts", "corpus.jsonl"}
+    assert load_config(run.folder.config) == run.config
+    assert len(run.documents) == 32
+    assert sum(each.source == "held-out" for each in run.documents) == 16
+
+
+def test_the_same_command_opens_the_same_run(model: Path, tmp_path: Path) -> None:
+    before = files_below(small_run(model, tmp_path).folder.path)
+    assert files_below(small_run(model, tmp_path).folder.path) == before
+
+
+def test_a_run_may_go_further_than_it_was_begun_for(model: Path, tmp_path: Path) -> None:
+    small_run(model, tmp_path, "iterations=1")
+    run = small_run(model, tmp_path, "iterations=2", "stop_after=1")
+    assert load_config(run.folder.config).iterations == 2
+
+
+@pytest.mark.parametrize("change", ["seed=5", "solver.kl_beta=0.1", "tasks.search_turns={1: 1}"])
+def test_another_config_is_refused_with_the_settings_name(model: Path, tmp_path: Path, change: str) -> None:
+    before = files_below(small_run(model, tmp_path).folder.path)
+    name = change.partition("=")[0]
+    with pytest.raises(RunMismatchError, match=rf"belongs to another config \(changed: {name}\)"):
+        small_run(model, tmp_path, change)
+    assert files_below(tmp_path / "tiny") == before
+
+
+def test_other_prompts_are_refused(model: Path, tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    for file in PACK.iterdir():
+        (pack / file.name).write_bytes(file.read_bytes())
+    before = files_below(small_run(model, tmp_path, f"domain={pack}").folder.path)
+    solver = pack / "solver.md"
+    solver.write_text(solver.read_text().replace("Task:", "The task:"))
+    with pytest.raises(RunMismatchError, match="was begun with prompts"):
+        small_run(model, tmp_path, f"domain={pack}")
+    assert files_below(tmp_path / "tiny") == before
+
+
+@pytest.mark.parametrize("content", ["seed: [", "- a", "sede: 1", "name: tiny\nseed: x"])
+def test_a_damaged_run_yaml_is_one_line_and_not_written_over(
+    model: Path, tmp_path: Path, content: str
+) -> None:
+    config = small_run(model, tmp_path).folder.config
+    config.write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        small_run(model, tmp_path)
+    assert config.read_text() == content
+
+
+def test_a_folder_of_somebody_else_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny" / "prompts").mkdir(parents=True)
+    (tmp_path / "tiny" / "prompts" / "mine.md").write_text("mine")
+    with pytest.raises(RunMismatchError, match=r"has files but no run\.yaml"):
+        small_run(model, tmp_path)
+    assert (tmp_path / "tiny" / "prompts" / "mine.md").read_text() == "mine"
+
+
+def test_a_file_where_the_run_should_lie_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny").write_text("a file")
+    with pytest.raises(RunMismatchError, match="is a file"):
+        small_run(model, tmp_path)
+
+
+def test_a_root_that_is_a_file_is_one_clear_error(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("a file")
+    with pytest.raises(StorageError, match="cannot be written"):
+        small_run(model, tmp_path / "root")
+
+
+@pytest.mark.parametrize("left", [(), ("prompts",), ("prompts", "corpus.jsonl")])
+def test_a_run_that_was_killed_while_it_was_begun_begins_again(
+    model: Path, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    whole = files_below(small_run(model, tmp_path).folder.path)
+    folder = tmp_path / "tiny"
+    for name in whole:
+        if Path(name).parts[0] not in left:
+            (folder / name).unlink()
+    (folder / ".beginning").touch()
+    assert files_below(small_run(model, tmp_path).folder.path) == whole
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        (
+            "domain=wikipdia",
+            "domain: found 'wikipdia', which is no folder; shipped packs are embedded, wikipedia",
+        ),
+        ("tasks.types=[essay]", "tasks.types: found 'essay'; the embedded pack has long_form_qa"),
+        ("tasks.types=[]", "tasks.types: no task type is left"),
+        ("model.dialect=qwen3", "model.dialect: qwen3 hides the thinking of earlier turns"),
+        ("solver.tasks=/none.jsonl", "solver.tasks: /none.jsonl is no file"),
+        ("model.path=/none", "/none: no such model directory"),
+        ("corpus.path=/none", "/none"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(
+    model: Path, tmp_path: Path, override: str, complaint: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        small_run(model, tmp_path / "runs", override)
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_given_tasks_without_an_accepted_one_are_refused(model: Path, tmp_path: Path) -> None:
+    provenance = Provenance(run="r", iteration=1, stage="tasks", document_id="d")
+    rejected = Candidate(
+        id="c", status=CandidateStatus.REJECTED, reason=Reason.NO_TASK, provenance=provenance
+    )
+    write_records(tmp_path / "given.jsonl", [rejected])
+    with pytest.raises(ConfigError, match="holds 1 candidates and none that is accepted"):
+        small_run(model, tmp_path / "runs", f"solver.tasks={tmp_path / 'given.jsonl'}")
+
+
+def test_a_task_type_that_the_pack_leaves_out_can_be_named(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path, "domain=wikipedia", "tasks.types=[creative_writing]")
+    sources = run.sources(1, Stage.TASKS, 4, taken=[])
+    assert {each.task_type for each in sources} == {"creative_writing"}
+
+
+def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path)
+    first = run.sources(1, Stage.CHALLENGER, 6, taken=[])
+    names = [each.document.id for each in first]
+    second = run.sources(1, Stage.TASKS, 10, taken=names)
+    assert not set(names) & {each.document.id for each in second}
+    assert not any(each.document.source == "held-out" for each in first + second)
+    held_out = run.sources(0, Stage.TASKS, 16, taken=[])
+    assert all(each.document.source == "held-out" for each in held_out)
+    assert run.sources(1, Stage.CHALLENGER, 6, taken=[]) == first
+
+
+def test_shipped_packs_are_found_by_name() -> None:
+    assert pack_path("embedded") == PACK
+    assert pack_path(str(PACK)) == PACK
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        ("no folder", "no such model directory"),
+        ("no config", r"no config\.json"),
+        ("no tokenizer", r"no tokenizer_config\.json"),
+        ("pickled", r"found pytorch_model\.bin, which is pickled code; save the model as safetensors"),
+        ("no weights", "found no weights; save the model as safetensors"),
+        ("auto_map", r"config\.json has auto_map, which runs foreign code"),
+        ("binary config", r"config\.json is no JSON object"),
+        ("list config", r"config\.json is no JSON object"),
+    ],
+)
+def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
+    config, weights = model / "config.json", model / "model.safetensors"
+    match damage:
+        case "no folder":
+            model = model / "none"
+        case "no config":
+            config.unlink()
+        case "no tokenizer":
+            (model / "tokenizer_config.json").unlink()
+        case "pickled":
+            weights.rename(model / "pytorch_model.bin")
+        case "no weights":
+            weights.unlink()
+        case "auto_map":
+            config.write_text(json.dumps({"auto_map": {"AutoModel": "evil.Model"}}))
+        case "binary config":
+            config.write_bytes(b"\xff\xfe\x00")
+        case "list config":
+            config.write_text("[]")
+    with pytest.raises(CheckpointError, match=complaint):
+        policy_path(str(model))
+
+
+def test_a_tokenizer_that_brings_code_is_refused(model: Path) -> None:
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["evil.T", None]}})
+    )
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json has auto_map"):
+        policy_path(str(model))
+
+
+def test_weights_are_named_by_their_content(model: Path, tmp_path: Path) -> None:
+    assert policy_path(str(model)) == model
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(b"weights!")
+    assert weights_hash(model) != weights_hash(other) and len(weights_hash(model)) == 12
+
+
+def test_the_shipped_policy_is_a_safe_model() -> None:
+    folder = Path(__file__).parents[2] / "scope_selfplay" / "embedded" / "policy"
+    if not (folder / "model.safetensors").exists():
+        pytest.skip("the embedded policy is not made yet: `make warm-start`")
+    assert policy_path("embedded") == folder

@@ -1,0 +1,181 @@
+"""A rollout as training rows: the sampled ids and nothing else carry the loss."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_selfplay.config import ChallengerConfig, SolverConfig
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Grade,
+    Provenance,
+    Reason,
+    Role,
+    Rollout,
+    RolloutStatus,
+    Turn,
+)
+from scope_selfplay.training.challenger import format_of, reward_challenger
+from scope_selfplay.training.rows import continues, rows_from
+from scope_selfplay.training.solver import reward_solver
+from tests.word_codec import WordCodec
+
+ids = st.lists(st.integers(0, 99), max_size=6).map(tuple)
+
+
+def rollout_of(
+    turns: Sequence[Turn],
+    *,
+    answer: str | None = None,
+    task: str | None = None,
+    status: RolloutStatus = RolloutStatus.FINISHED,
+) -> Rollout:
+    return Rollout(
+        id="r",
+        role=Role.SOLVER,
+        checkpoint="S_0",
+        subject_id="t",
+        turns=tuple(turns),
+        answer=answer,
+        task=task,
+        status=status,
+    )
+
+
+def growing(first: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Turn]:
+    """Turns in which every prompt is everything before it and what was heard since."""
+    prompt, turns = first, []
+    for sampled, heard in parts:
+        turns.append(Turn(prompt_ids=prompt, ids=sampled, logprobs=tuple(-float(each) for each in sampled)))
+        prompt = prompt + sampled + heard
+    return turns
+
+
+@given(ids, st.lists(st.tuples(ids.filter(len), ids), min_size=1, max_size=4))
+def test_a_growing_conversation_is_one_row(
+    first: tuple[int, ...], parts: list[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    turns = growing(first, parts)
+    (row,) = rows_from(rollout_of(turns))
+    whole = turns[-1].prompt_ids + turns[-1].ids
+    assert tuple(row.prompt_ids + row.completion_ids) == whole and tuple(row.prompt_ids) == first
+    sampled = [each for turn in turns for each in turn.ids]
+    assert [token for token, kept in zip(row.completion_ids, row.mask, strict=True) if kept] == sampled
+    logprobs = [value for value, kept in zip(row.logprobs, row.mask, strict=True) if kept]
+    assert logprobs == [-float(each) for each in sampled]
+    assert all(value == 0 for value, kept in zip(row.logprobs, row.mask, strict=True) if not kept)
+
+
+def test_tool_tokens_stand_in_the_row_and_are_masked() -> None:
+    turns = growing((1, 2), [((3, 4), (5, 6, 7)), ((8,), ())])
+    (row,) = rows_from(rollout_of(turns))
+    assert row.prompt_ids == [1, 2]
+    assert row.completion_ids == [3, 4, 5, 6, 7, 8]
+    assert row.mask == [1, 1, 0, 0, 0, 1]
+    assert row.logprobs == [-3.0, -4.0, 0.0, 0.0, 0.0, -8.0]
+
+
+def test_a_history_that_was_rewritten_gives_a_row_per_turn() -> None:
+    first = Turn(prompt_ids=(1,), ids=(2, 3, 4))
+    # The 2 was cut out of the second prompt, as thinking is.
+    second = Turn(prompt_ids=(1, 3, 4, 9), ids=(5,))
+    assert not continues(first, second)
+    rows = rows_from(rollout_of([first, second]))
+    assert [(row.prompt_ids, row.completion_ids, row.mask) for row in rows] == [
+        ([1], [2, 3, 4], [1, 1, 1]),
+        ([1, 3, 4, 9], [5], [1]),
+    ]
+
+
+def test_a_rollout_that_sampled_nothing_has_no_row() -> None:
+    assert rows_from(rollout_of([])) == []
+    assert rows_from(rollout_of([Turn(prompt_ids=(1,))])) == []
+
+
+def test_missing_log_probabilities_are_zeros() -> None:
+    (row,) = rows_from(rollout_of([Turn(prompt_ids=(1,), ids=(2,))]))
+    assert row.logprobs == [0.0]
+
+
+def turn(text: str, *, thinking: str | None = "x", query: str | None = None) -> Turn:
+    return Turn(ids=(1,), text=text, thinking=thinking, query=query)
+
+
+def grade_of(score: float | None) -> Grade:
+    return Grade(rollout_id="r", verdicts=(), score=score)
+
+
+SEARCHED = [turn("a", query="q"), turn("b", query="q"), turn("c")]
+
+
+def test_a_perfect_solver_gets_all_three_parts() -> None:
+    reward = reward_solver(rollout_of(SEARCHED, answer="short"), grade_of(1.0), SolverConfig(), WordCodec())
+    assert reward.format == 1.0
+    assert reward.search == pytest.approx(2 / 3)
+    assert reward.total == pytest.approx(1.0 + 0.5 + 0.1 * 2 / 3)
+
+
+def test_the_length_factor_can_be_switched_off() -> None:
+    long, codec = "word " * 3000, WordCodec()
+    rollout = rollout_of(SEARCHED, answer=long)
+    on = reward_solver(rollout, grade_of(1.0), SolverConfig(), codec).total
+    off = reward_solver(rollout, grade_of(1.0), SolverConfig(length_factor=False), codec).total
+    assert on is not None and off is not None
+    assert off - on == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(
+    ("status", "score"),
+    [(RolloutStatus.FAILED, 0.5), (RolloutStatus.FAILED, None), (RolloutStatus.FINISHED, None)],
+)
+def test_a_fault_masks_a_solver_rollout(status: RolloutStatus, score: float | None) -> None:
+    rollout = rollout_of(SEARCHED, answer="x", status=status)
+    assert reward_solver(rollout, grade_of(score), SolverConfig(), WordCodec()).total is None
+
+
+def test_a_rollout_that_ended_before_its_first_turn_has_no_format() -> None:
+    reward = reward_solver(rollout_of([]), grade_of(0.0), SolverConfig(), WordCodec())
+    assert (reward.total, reward.format) == (0.0, 0.0)
+    assert format_of(rollout_of([]), 1) == 0.0
+
+
+def candidate_of(status: CandidateStatus, mean: float | None) -> Candidate:
+    provenance = Provenance(run="r", iteration=1, stage="challenger", document_id="d")
+    return Candidate(id="c", status=status, reason=Reason.ACCEPTED, mean=mean, provenance=provenance)
+
+
+@pytest.mark.parametrize(
+    ("status", "mean", "structure", "reward"),
+    [
+        (CandidateStatus.ACCEPTED, 0.5, 1.0, 1.5),
+        (CandidateStatus.ACCEPTED, 1.0, 1.0, 0.5),
+        (CandidateStatus.ACCEPTED, 0.25, 0.6, 0.8),
+        (CandidateStatus.REJECTED, None, 0.5, 0.25),
+        (CandidateStatus.ACCEPTED, 0.5, 0.0, 0.0),
+        (CandidateStatus.UNRESOLVED, None, 1.0, None),
+    ],
+)
+def test_a_challenger_is_paid_for_form_and_for_tasks_at_the_frontier(
+    status: CandidateStatus, mean: float | None, structure: float, reward: float | None
+) -> None:
+    found = reward_challenger(
+        rollout_of(SEARCHED, task="t"), candidate_of(status, mean), structure, ChallengerConfig()
+    )
+    assert found == (None if reward is None else pytest.approx(reward))
+
+
+def test_a_failed_challenger_rollout_is_masked() -> None:
+    rollout = rollout_of(SEARCHED, status=RolloutStatus.FAILED)
+    assert (
+        reward_challenger(rollout, candidate_of(CandidateStatus.ACCEPTED, 0.5), 1.0, ChallengerConfig())
+        is None
+    )
+
+
+def test_the_challengers_format_counts_searches_against_the_agreed_number() -> None:
+    assert format_of(rollout_of(SEARCHED, task="t"), 2) == 1.0
+    assert format_of(rollout_of(SEARCHED, task="t"), 4) == pytest.approx((1 + 0.5 + 1) / 3)
+    assert format_of(rollout_of(SEARCHED), 1) == pytest.approx(2 / 3)
