@@ -3,6 +3,7 @@
     python -m benchmarks.judge --openai-python PYTHON     a Python that has the openai package
 
     engine used      share of a 256-slot engine's capacity that a wave of grades keeps busy       >= 0.95
+                     (means something only where the client's longest pause is far below a second)
     client CPU       CPU seconds per call, ours over the openai client's                          <= 0.33
     prefill          prompt tokens to compute for K=4 criteria, prefix shared over unshared       <= 0.40
     verdict tokens   completion tokens per verdict, one token over written reasoning              (reported)
@@ -19,7 +20,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -128,7 +129,7 @@ def engine(load: Load) -> Iterator[str]:
 def engine_used(load: Load, calls: int) -> dict[str, float]:
     """Share of slot-seconds that were busy, from when all slots first were until the last call began."""
     with engine(load) as url:
-        asyncio.run(_grade_many(url, calls))
+        pause = asyncio.run(_watched(_grade_many(url, calls)))
         changes = asyncio.run(_get(f"{url}/busy"))
     full = next(row for row, (_, busy) in enumerate(changes) if busy == SLOTS)
     rises = [row for row in range(1, len(changes)) if changes[row][1] > changes[row - 1][1]]
@@ -136,7 +137,20 @@ def engine_used(load: Load, calls: int) -> dict[str, float]:
     spans = [(later[0] - now[0], now[1]) for now, later in pairwise(window)]
     seconds = sum(span for span, _ in spans)
     used = sum(span * busy for span, busy in spans) / (SLOTS * seconds)
-    return {"used": used, "seconds": seconds, "calls": calls}
+    return {"used": used, "seconds": seconds, "calls": calls, "longest_pause": pause}
+
+
+async def _watched(work: Coroutine[Any, Any, object]) -> float:
+    """The longest time for which the machine kept this process's loop from turning, after the first second."""
+    longest = 0.0
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(1)
+    while not task.done():
+        began = time.monotonic()
+        await asyncio.sleep(0.05)
+        longest = max(longest, time.monotonic() - began - 0.05)
+    await task
+    return longest
 
 
 async def _grade_many(url: str, calls: int, verdict: str = "written") -> dict[str, Any]:

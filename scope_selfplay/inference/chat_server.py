@@ -1,10 +1,9 @@
 """A loopback server with the chat wire of vLLM, in front of anything that can answer a prompt.
 
 `/v1/chat/completions` (structured choices and log-probabilities included), `/v1/models`, `/health`. What
-answers is a `Responder`; the wire, the token counts and the refusals are the same for all.
+answers is a handler of well-formed requests; the wire, the token counts and the refusals are the same for all.
 """
 
-import asyncio
 import json
 import math
 import time
@@ -39,7 +38,7 @@ class ServedReply(NamedTuple):
     refusal: str | None = None
 
 
-Responder = Callable[[ServedRequest], ServedReply]
+Responder = Callable[[ServedRequest], ServedReply | Awaitable[ServedReply]]
 Answering = Callable[[web.Request, ServedRequest], Awaitable[web.StreamResponse]]
 
 
@@ -66,18 +65,6 @@ def chat_app(answer: Answering, *, model: str) -> web.Application:
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
     return app
-
-
-def answering(responder: Responder, *, model: str) -> Answering:
-    """Answers every request by `responder`, after its service time."""
-
-    async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
-        reply = responder(served)
-        if reply.seconds:
-            await asyncio.sleep(reply.seconds)
-        return web.json_response(completion(served, reply, model))
-
-    return answer
 
 
 def read_request(data: bytes) -> ServedRequest:

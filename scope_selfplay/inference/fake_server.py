@@ -11,7 +11,7 @@ every request fail until it is None again.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -144,7 +144,8 @@ class FakeServer:
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             fault = self.fault or self._drawn(served)
-            reply = self._responder(served)
+            said = self._responder(served)
+            reply = await said if isinstance(said, Awaitable) else said
             if reply.seconds:
                 await asyncio.sleep(reply.seconds)
             if fault is None:

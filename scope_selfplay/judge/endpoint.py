@@ -178,7 +178,8 @@ class Endpoint:
             elif self._last_sign == silent_since:
                 self.breaker.trip()
                 self._open()
-                self._tripped.set_result(None)
+                if not self._tripped.done():
+                    self._tripped.set_result(None)
 
     async def _is_alive(self) -> bool:
         try:

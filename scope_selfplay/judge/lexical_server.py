@@ -18,6 +18,7 @@ from scope_selfplay.inference.chat_server import (
     chat_app,
     completion,
     refuse,
+    serving,
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
@@ -224,8 +225,6 @@ def _first_field(line: str) -> str:
 
 async def serve_forever(app: web.Application, *, host: str, port: int, said: Callable[[str], None]) -> None:
     """Serves until cancelled; `said` is told the base URL once it listens."""
-    from scope_selfplay.inference.chat_server import serving
-
     async with serving(app, host=host, port=port) as url:
         said(url)
         await asyncio.Event().wait()

@@ -1,0 +1,143 @@
+"""A stage of the embedded run with its judge behind an endpoint: the same tasks, with faults and without."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.embedded.corpus import embedded_documents
+from scope_selfplay.errors import JudgeError
+from scope_selfplay.inference.fake_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
+from scope_selfplay.judge import LexicalJudge
+from scope_selfplay.judge.lexical_server import respond
+from scope_selfplay.progress import Silent
+from scope_selfplay.run import Run, open_run
+from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
+from scope_selfplay.store import Stage, read_records
+from tests.judges import REPOSITORY
+
+pytestmark = pytest.mark.integration
+
+EMBEDDED = REPOSITORY / "scope_selfplay" / "embedded"
+SMALL = ["compare.tasks=16", "corpus.embedded_articles=300", "corpus.embedded_held_out=300"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trains_here() -> None:
+    pytest.importorskip("trl", reason="the train extra is not installed")
+    if not (EMBEDDED / "policy" / "model.safetensors").exists():
+        pytest.skip("the embedded policy is not there: make warm-start")
+
+
+def _config(*settings: str) -> RunConfig:
+    return load_config(EMBEDDED / "run.yaml", [*SMALL, *settings])
+
+
+@contextmanager
+def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
+    """The lexical judge behind a faulty wire, in a thread, since a stage runs its own event loops."""
+    config = _config()
+    judge = LexicalJudge(embedded_documents(config.seed, config.corpus))
+    fake = FakeServer(lambda request: respond(judge, request), plan=plan, model=judge.identity)
+    started, done = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with fake.serving() as url:
+            urls.append(url)
+            started.set()
+            while not done.is_set():
+                await asyncio.sleep(0.02)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield fake, urls[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+def _held_out(config: RunConfig, root: Path) -> tuple[Run, list[Candidate]]:
+    from scope_selfplay.stages import make_held_out
+
+    run = open_run(config, root, Silent())
+    make_held_out(run)
+    return run, read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
+
+
+def _what_counts(candidate: Candidate) -> dict[str, object]:
+    gates = {gate.value: verdict.value for gate, verdict in candidate.gates.items()}
+    rubric = [each.text for each in candidate.rubric.criteria] if candidate.rubric else None
+    return {"id": candidate.id, "reason": candidate.reason, "gates": gates, "rubric": rubric}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    _, candidates = _held_out(_config("name=direct"), tmp_path_factory.mktemp("direct"))
+    return [_what_counts(each) for each in candidates]
+
+
+def test_two_settings_give_the_same_tasks_and_a_second_run_pays_nothing(
+    undisturbed: list[dict[str, object]], tmp_path: Path
+) -> None:
+    settings = ["judge.kind=model", f"judge.cache={tmp_path / 'judgements.sqlite'}"]
+    with _served(FaultPlan()) as (fake, url):
+        config = _config(*settings, f"judge.endpoint.base_url={url}")
+        run, candidates = _held_out(config, tmp_path / "first")
+        assert [_what_counts(each) for each in candidates] == undisturbed
+        assert (run.folder.stage(0, Stage.TASKS).path / "judge_usage.json").is_file()
+        paid = len(fake.requests)
+        _, candidates = _held_out(config, tmp_path / "second")
+        assert [_what_counts(each) for each in candidates] == undisturbed
+        # Rubrics that cannot be written are unreadable, so they are asked for again.
+        assert len(fake.requests) - paid <= 3 * sum(each["reason"] == "rubric" for each in undisturbed)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_faults_leave_tasks_unresolved_and_never_decide_them(
+    undisturbed: list[dict[str, object]], tmp_path: Path, share: float
+) -> None:
+    plan = FaultPlan.evenly((*GARBAGE, *TRANSPORT), share)
+    with _served(plan) as (fake, url):
+        config = _config("judge.kind=model", f"judge.endpoint.base_url={url}", "judge.failure_budget=1")
+        _, candidates = _held_out(config, tmp_path)
+    assert fake.injected.total() > 5
+    _check(candidates, undisturbed)
+
+
+def test_a_judge_of_garbage_stops_the_stage_and_the_same_command_goes_on(
+    undisturbed: list[dict[str, object]], tmp_path: Path
+) -> None:
+    with _served(FaultPlan.evenly(GARBAGE, 0.6)) as (fake, url):
+        config = _config("judge.kind=model", f"judge.endpoint.base_url={url}")
+        with pytest.raises(JudgeError, match=r"failed, judge\.failure_budget|failed \("):
+            _held_out(config, tmp_path)
+        assert fake.injected.total() > 10
+    with _served(FaultPlan()) as (fake, url):
+        config = _config("judge.kind=model", f"judge.endpoint.base_url={url}")
+        _, candidates = _held_out(config, tmp_path)
+    _check(candidates, undisturbed)
+
+
+def _check(candidates: list[Candidate], undisturbed: list[dict[str, object]]) -> None:
+    """Everything that was read is what it would have been, and what was decided was decided by it."""
+    truth = {str(each["id"]): each for each in undisturbed}
+    compared = 0
+    for candidate in candidates:
+        if candidate.id not in truth:
+            continue
+        found, expected = _what_counts(candidate), truth[candidate.id]
+        gates = expected["gates"]
+        assert isinstance(gates, dict)
+        assert all(verdict.value in (None, gates[gate.value]) for gate, verdict in candidate.gates.items())
+        assert found["rubric"] in (None, expected["rubric"])
+        if candidate.status is not CandidateStatus.UNRESOLVED:
+            assert (candidate.reason is Reason.ACCEPTED) == (expected["reason"] is Reason.ACCEPTED)
+            compared += 1
+    assert compared > 20
