@@ -6,7 +6,8 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: run test test-unit test-integration check format setup warm-start bench-learning bench-warm-start clean
+.PHONY: run test test-unit test-integration test-vllm check format setup warm-start clean
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -52,6 +53,20 @@ bench-warm-start: setup ## rebuild the tiny policy and compare its held-out scor
 
 bench-learning: setup ## the loop over five seeds: what is learnt, with intervals
 	$(BIN)/python benchmarks/learning.py
+
+bench-ranking: setup ## fidelity of every reward design against judge calls
+	$(BIN)/python -m benchmarks.ranking
+
+bench-retrieval: setup ## the retriever against the field's design, and every index profile
+	$(BIN)/python -m benchmarks.retrieval servers
+	$(BIN)/python -m benchmarks.retrieval profiles
+
+bench-judge: setup ## the judge client against a loopback engine
+	$(BIN)/python -m benchmarks.judge
+
+test-vllm: setup ## a real vLLM on the CPU, in an environment of its own
+	PYTHON=$(PYTHON) tests/vllm/setup.sh
+	$(BIN)/pytest tests/vllm -m vllm
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,6 +3,7 @@
 Stdout is data, stderr is progress. Exit codes are those of `errors.ExitCode`.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -24,7 +25,34 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Mounted(click.Group):
+    """A group that also has the commands of other packages, imported when one of them is asked for."""
+
+    elsewhere = {
+        "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
+        "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
+        "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
+        "serve-judge": ("scope_selfplay.judge.cli", "serve_judge", "Serve the lexical judge over HTTP."),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.elsewhere:
+            return super().get_command(ctx, cmd_name)
+        module, name, _ = self.elsewhere[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
+        far = {name: text for name, (_, _, text) in self.elsewhere.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted((own | far).items()))
+
+
+@click.group(cls=Mounted, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="scope")
 def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""

@@ -117,6 +117,12 @@ def challenger_lesson(rng: random.Random, world: OpenWorld, care: Carelessness) 
     return ChallengerLesson(source, searches, verb, turns)
 
 
+def echo(rng: random.Random, world: OpenWorld) -> tuple[str, str]:
+    """A list of names and the same list again: looking up what came after a word, in the easiest order."""
+    names = " ".join(world.any_name() for _ in range(rng.randint(4, 12)))
+    return f" {names}", names
+
+
 def recital(rng: random.Random, world: OpenWorld) -> tuple[str, str]:
     """An article and all its sentences in another order: copying what belongs to a phrase."""
     name = world.any_name()

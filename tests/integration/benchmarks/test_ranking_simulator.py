@@ -16,6 +16,8 @@ from benchmarks.simulator.judge import SimulatedJudge
 from benchmarks.simulator.speed import compare_speed, live_plan
 from scope_selfplay.ranking import Match
 
+pytestmark = pytest.mark.integration
+
 EXACT = SimulatedJudge(noise=0.0, bias=0.0, mood=0.0, grain=1e-9, failure=0.0, vagueness=0.0)
 
 
