@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -28,7 +28,7 @@ DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 class Mounted(click.Group):
     """A group that also has the commands of other packages, imported when one of them is asked for."""
 
-    elsewhere = {
+    elsewhere: ClassVar[dict[str, tuple[str, str, str]]] = {
         "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
         "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
@@ -270,3 +270,7 @@ def _progress() -> Iterator["Progress"]:
             yield live
     else:
         yield Lines(lambda text: click.echo(text, err=True))
+
+
+if __name__ == "__main__":
+    main()
