@@ -3,6 +3,7 @@
 Stdout is data, stderr is progress. Exit codes are those of `errors.ExitCode`.
 """
 
+import errno
 import importlib
 import json
 import os
@@ -219,7 +220,11 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Exception:  # noqa: BLE001 - the last wall: our own bug
+    except Exception as error:  # noqa: BLE001 - the last wall: our own bug
+        # Libraries that write checkpoints raise what the disk said as it is.
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            click.echo(f"scope: {error.strerror}; make room, then run again", err=True)
+            sys.exit(ExitCode.OUTSIDE)
         traceback.print_exc()
         click.echo("scope: this is a bug in scope; please report it with the lines above", err=True)
         sys.exit(ExitCode.BUG)

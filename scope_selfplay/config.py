@@ -393,8 +393,8 @@ def _parse_override(text: str) -> dict[str, Any]:
         parsed: Any = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(f"--set {text}: {value!r} is not a YAML value; quote it if it is text") from None
-    # YAML 1.1 reads 1e-3 as text because it has no dot.
-    if isinstance(parsed, str):
+    # YAML 1.1 reads 1e-3 as text because it has no dot; what stands in quotes is meant as text.
+    if parsed == value.strip():
         with suppress(ValueError):
             parsed = float(parsed)
     for part in reversed(key.split(".")):

@@ -119,6 +119,11 @@ def test_overrides_come_after_the_file_and_the_file_after_the_base(tmp_path: Pat
     assert config.solver.learning_rate == 1e-3
 
 
+def test_quoted_numbers_are_text() -> None:
+    assert load_config(None, ['name="2024"']).name == "2024"
+    assert load_config(None, ["name=2e24x"]).name == "2e24x"
+
+
 def test_a_ratio_of_search_turns_is_replaced_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("tasks: {search_turns: {1: 4, 2: 3}}\n")

@@ -1,0 +1,226 @@
+"""The command line: what each ending looks like from outside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+import yaml
+
+from scope_selfplay.cli import cli, main
+from scope_selfplay.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    ExitCode,
+    InferenceError,
+    JudgeError,
+    OutsideError,
+    PromptError,
+    RecordError,
+    RunMismatchError,
+    ScopeError,
+    SearchError,
+    StorageError,
+    UserError,
+)
+
+
+class Ending(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs `scope` in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> Ending:
+        self._monkeypatch.setattr(sys, "argv", ["scope", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Ending(code, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def scope(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def test_help_names_every_command(scope: Shell) -> None:
+    ending = scope("--help")
+    assert ending.code == 0
+    assert [name for name in cli.commands if name not in ending.out] == []
+    assert scope("--version").out.startswith("scope, version")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['scope', '--help']\n"
+        "from scope_selfplay.cli import main\n"
+        "main()\n"
+        "heavy = {'torch', 'transformers', 'trl', 'datasets', 'numpy', 'pydantic', 'yaml', 'jinja2', 'rich',\n"
+        "         'bm25s', 'aiohttp', 'asyncio'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "Commands:" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["config", "prompts", "doctor"])
+def test_commands_that_do_not_train_load_no_torch(command: str, tmp_path: Path) -> None:
+    arguments = {"config": ["config"], "prompts": ["prompts", "check"], "doctor": ["doctor", "--json"]}[
+        command
+    ]
+    code = (
+        f"import sys; sys.argv = ['scope', *{arguments!r}]\n"
+        "from scope_selfplay.cli import main\n"
+        "main()\n"
+        "print(sorted({'torch', 'transformers', 'trl'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=_environment(),
+    )
+    assert done.stderr.strip().splitlines()[-1] == "[]"
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def test_a_config_prints_as_yaml_that_reads_back(scope: Shell) -> None:
+    ending = scope("config", "--seed", "7", "--name", "2024", "--set", "solver.steps=3")
+    assert ending.code == 0 and ending.err == ""
+    settings = yaml.safe_load(ending.out)
+    # A name that looks like a number is a name.
+    assert (settings["seed"], settings["name"], settings["solver"]["steps"]) == (7, "2024", 3)
+
+
+def test_an_unknown_setting_is_one_line_with_a_hint(scope: Shell) -> None:
+    ending = scope("config", "--set", "solver.lenght_soft=3")
+    assert ending.code == ExitCode.USER and ending.out == ""
+    assert ending.err.endswith(": unknown setting solver.lenght_soft; did you mean solver.length_soft?\n")
+    assert ending.err.startswith("scope: ") and ending.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--set", "model.path=/none"),
+        ("run", "--config", "/none.yaml"),
+        ("run", "--name", "Not A Name"),
+        ("run", "--set", "domain=/none"),
+        ("prompts", "check", "wikipdia"),
+        ("prompts", "hash", "/none"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_64(
+    scope: Shell, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    root = ("--root", str(tmp_path / "runs")) if arguments[0] == "run" else ()
+    ending = scope(*arguments, *root)
+    assert ending.code == ExitCode.USER
+    assert ending.err.startswith("scope: ") and ending.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("rum",), ("run", "--sed", "1"), ("run", "--seed", "one"), ("prompts", "show")]
+)
+def test_a_wrong_command_line_is_exit_64(scope: Shell, arguments: tuple[str, ...]) -> None:
+    ending = scope(*arguments)
+    assert ending.code == ExitCode.USER and "Error:" in ending.err
+
+
+FAULTS: list[tuple[BaseException, int, str]] = [
+    (StorageError("disk full; make room"), 75, "scope: disk full; make room\n"),
+    (JudgeError("too many"), 75, "scope: too many\n"),
+    (RecordError("f:3: damaged"), 64, "scope: f:3: damaged\n"),
+    (KeyboardInterrupt(), 130, "scope: stopped; run the same command to go on\n"),
+    (click.Abort(), 130, "scope: stopped; run the same command to go on\n"),
+    (
+        OSError(28, "No space left on device"),
+        75,
+        "scope: No space left on device; make room, then run again\n",
+    ),
+    (ZeroDivisionError("ours"), 1, "ZeroDivisionError: ours"),
+]
+
+
+@pytest.mark.parametrize(("fault", "code", "text"), FAULTS, ids=[type(each[0]).__name__ for each in FAULTS])
+def test_every_ending_has_its_exit_code(
+    scope: Shell, monkeypatch: pytest.MonkeyPatch, fault: BaseException, code: int, text: str
+) -> None:
+    @click.command()
+    def broken() -> None:
+        raise fault
+
+    monkeypatch.setitem(cli.commands, "broken", broken)
+    ending = scope("broken")
+    assert ending.code == code and text in ending.err
+    assert ("Traceback" in ending.err) == (code == ExitCode.BUG)
+
+
+def test_every_error_of_ours_says_who_can_mend_it() -> None:
+    for error in (ConfigError, PromptError, CorpusError, CheckpointError, RecordError, RunMismatchError):
+        assert issubclass(error, UserError) and error.exit_code == 64
+    for outside in (InferenceError, SearchError, JudgeError, StorageError):
+        assert issubclass(outside, OutsideError) and outside.exit_code == 75
+    assert ScopeError.exit_code == 1
+
+
+def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> None:
+    findings = json.loads(scope("doctor", "--json").out)
+    assert {"Python", "torch", "trl", "embedded policy", "GPU", "memory", "disk"} <= {
+        each["what"] for each in findings
+    }
+    assert all(each["found"] and (each["ok"] or each["advice"]) for each in findings)
+    page = scope("doctor").out
+    assert all(each["what"] in page for each in findings)
+
+
+def test_prompt_packs_are_checked_shown_hashed_and_compared(scope: Shell) -> None:
+    assert "2 pack(s) without mistakes" in scope("prompts", "check").err
+    assert scope("prompts", "show", "embedded", "solver").out.startswith("---\nrole: solver")
+    assert "=== challenger.md" in scope("prompts", "show", "embedded").out
+    assert scope("prompts", "show", "embedded", "solvr").code == ExitCode.USER
+    assert len(scope("prompts", "hash", "embedded").out.strip()) == 16
+    assert "embedded/solver.md" in scope("prompts", "diff", "embedded", "wikipedia").out
+    assert scope("prompts", "diff", "embedded", "embedded").out.strip() == ""
+
+
+def test_a_new_pack_is_begun_beside_the_one_it_extends(scope: Shell, tmp_path: Path) -> None:
+    scope("prompts", "new", "law", "--extends", "none", "--folder", str(tmp_path))
+    packs = Path(__file__).parents[2] / "prompts"
+    for file in (packs / "wikipedia").iterdir():
+        (tmp_path / "wikipedia").mkdir(exist_ok=True)
+        (tmp_path / "wikipedia" / file.name).write_bytes(file.read_bytes())
+    ending = scope("prompts", "new", "law", "--folder", str(tmp_path))
+    assert ending.code == 0 and (tmp_path / "law" / "domain.yaml").is_file()
+    assert scope("prompts", "check", str(tmp_path / "law")).code == 0
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
+    code = "import sys; sys.argv = ['scope', 'prompts', 'show', 'wikipedia']; import scope_selfplay.cli as c; c.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        assert b"Traceback" not in running.stderr.read()
