@@ -100,7 +100,6 @@ LACKING = next(noun for noun in BY_NOUN if noun not in FIRST.facts)
     [
         ("Say something nice.", "not one clear question"),
         ("Report the river of Nowhere Tower.", "no article about Nowhere Tower"),
-        (f"Report the {LACKING} of {FIRST.name}.", f"Nothing is known of the {LACKING}"),
         ("Report the river of the rival of Nowhere Tower.", "no article about Nowhere Tower"),
     ],
 )
@@ -108,6 +107,14 @@ async def test_a_task_that_names_nothing_fails_the_entity_gate(text: str, reason
     verdict = await JUDGE.gate(Gate.ENTITY, task_about(text), None)
     assert verdict.value is False and reason in verdict.reasoning
     assert await JUDGE.write_rubric(task_about(text), ()) is None
+
+
+async def test_a_task_that_asks_only_what_nobody_knows_fails_the_source_gate() -> None:
+    task = task_about(f"Report the {LACKING} of {FIRST.name}.")
+    assert (await JUDGE.gate(Gate.ENTITY, task, SOURCE)).value is True
+    verdict = await JUDGE.gate(Gate.SOURCE, task, SOURCE)
+    assert verdict.value is False and "Nothing that it asks" in verdict.reasoning
+    assert await JUDGE.write_rubric(task, ()) is None
 
 
 async def test_a_name_that_two_articles_share_is_ambiguous() -> None:
