@@ -26,11 +26,11 @@ run: $(VENV)/.local ## the whole self-play loop on this machine, in minutes
 	$(BIN)/scope run $(ARGS)
 
 test: setup ## unit tests, then what trains and serves for real on the CPU
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -n auto
 	$(BIN)/pytest tests/integration -m integration
 
 test-unit: setup
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -n auto
 
 test-integration: setup
 	$(BIN)/pytest tests/integration -m integration
