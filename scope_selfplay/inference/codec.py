@@ -29,8 +29,8 @@ class ChatCodec:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{folder}: no usable tokenizer ({str(error).splitlines()[0]})") from None
+        except Exception as error:  # noqa: BLE001 - the wall to tokenizers, which raises bare exceptions
+            raise CheckpointError(f"{folder}: no usable tokenizer ({_first_line(error)})") from None
         if not tokenizer.chat_template:
             raise CheckpointError(f"{folder}: the tokenizer has no chat template; a policy needs one")
         return cls(tokenizer)
@@ -61,9 +61,17 @@ class ChatCodec:
         return len(self._encode(text, special=False))
 
     def truncate(self, text: str, max_tokens: int) -> str:
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )
         offsets = encoded["offset_mapping"]
-        return text if len(offsets) <= max_tokens else text[: offsets[max_tokens - 1][1] if max_tokens else 0]
+        if len(offsets) <= max_tokens:
+            return text
+        # A character may be several tokens, and a text that is cut may need more of them at its new end.
+        end = offsets[max_tokens][0]
+        while end and self.count(text[:end]) > max_tokens:
+            end -= 1
+        return text[:end]
 
     def encode_tag(self, tag: str) -> tuple[int, ...]:
         return self._encode(tag, special=True)
@@ -85,3 +93,7 @@ class ChatCodec:
             return ()
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
         return tuple(encoded["input_ids"])
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

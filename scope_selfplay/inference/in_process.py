@@ -81,6 +81,7 @@ class InProcessModel:
         """Take over the weights of the source model as they are now; what was cached under the old ones is gone."""
         from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 
+        self._drop_cancelled()
         if self._active or self._waiting:
             raise InferenceError("weights cannot change while sequences are being generated")
         self._identity = identity
@@ -107,6 +108,7 @@ class InProcessModel:
             while self._waiting or self._active:
                 # Give finished episodes the chance to hand in their next turn before the next forward pass.
                 await asyncio.sleep(0)
+                self._drop_cancelled()
                 few = len(self._waiting) < _ADMIT_AT_ONCE and step % _ADMIT_EVERY
                 if self._waiting and (not self._active or not few):
                     self._prefill()
@@ -115,6 +117,14 @@ class InProcessModel:
                 step += 1
         except Exception as error:  # noqa: BLE001 - the wall between episodes and torch
             self._fail_all(error)
+
+    def _drop_cancelled(self) -> None:
+        """A caller that went away takes no further steps; what its slot holds stays good for others."""
+        for slot, sequence in list(self._active.items()):
+            if sequence.future.cancelled():
+                del self._active[slot]
+        if any(sequence.future.cancelled() for sequence in self._waiting):
+            self._waiting = deque(each for each in self._waiting if not each.future.cancelled())
 
     def _fail_all(self, error: Exception) -> None:
         fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")

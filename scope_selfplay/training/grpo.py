@@ -12,6 +12,7 @@ Facts about TRL 1.16 that this file relies on (each has a contract test):
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -134,9 +135,16 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
 
 
 def newest_checkpoint(work: Path) -> Path | None:
-    """The newest checkpoint whose state was completely written."""
-    whole = [path for path in work.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    """The newest checkpoint whose state, which the trainer writes last, was completely written."""
+    whole = [path for path in work.glob("checkpoint-*") if _is_whole(path / "trainer_state.json")]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _is_whole(state: Path) -> bool:
+    try:
+        return isinstance(json.loads(state.read_bytes()), dict)
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def _trl_config(job: GrpoJob) -> Any:

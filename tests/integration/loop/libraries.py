@@ -1,0 +1,7 @@
+"""What a fork server loads once, so that every process of a test starts at once."""
+
+import trl
+
+import scope_selfplay.local
+
+assert trl.GRPOTrainer and scope_selfplay.local

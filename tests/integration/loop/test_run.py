@@ -1,0 +1,152 @@
+"""The whole loop in miniature: it ends with what was promised, and a killed run ends with the same."""
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the train extra")
+pytest.importorskip("bm25s", reason="needs the local extra")
+
+from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.errors import RunMismatchError
+from scope_selfplay.local import run_all
+from scope_selfplay.progress import Silent
+from scope_selfplay.run import open_run
+from scope_selfplay.schemas import Candidate, Grade, Rollout
+from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+# Every task that the judge can read is let through: a policy that throws dice writes few of them.
+SETTINGS = """
+    name=tiny domain=embedded iterations=1 seed=4 judge.gates=[] model.max_length=256 model.slots=16
+    search.topk=1 search.max_tokens=48 tasks.low=0 tasks.high=1 tasks.target=4 tasks.max_candidates=48
+    tasks.in_flight=12 tasks.rollouts=2 compare.tasks=4 compare.resamples=100
+    challenger.steps=2 challenger.batch=2 challenger.group_size=2 challenger.micro_batch=4 challenger.rollouts=2
+    challenger.learning_rate=1e-3 challenger.save_every=1 challenger.max_prompt=120 challenger.max_response=100
+    solver.steps=2 solver.batch=2 solver.group_size=2 solver.micro_batch=4 solver.learning_rate=1e-3
+    solver.save_every=1 solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32
+"""
+
+KILLS = [
+    ("held-out tasks", 1),
+    ("train the Challenger", 2),
+    ("make tasks", 2),
+    ("train the Solver", 1),
+    ("compare S_1", 2),
+]
+
+
+def config_of(policy: Path, *overrides: str) -> RunConfig:
+    return load_config(None, [*SETTINGS.split(), f"model.path={policy}", *overrides])
+
+
+class KillAt(Silent):
+    """Kills this process, as a power cut would, once a stage has come so far."""
+
+    def __init__(self, title: str, done: int) -> None:
+        self._wanted, self._done = title, done
+        self._title = ""
+
+    def begin(self, title: str, total: int | None) -> None:
+        self._title = title
+
+    def advance(self, done: int, note: str = "") -> None:
+        if self._wanted in self._title and done >= self._done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_in_process(policy: Path, root: Path, kill: tuple[str, int] | None) -> None:
+    run_all(open_run(config_of(policy), root, KillAt(*kill) if kill else Silent()))
+
+
+def process_of(policy: Path, root: Path, kill: tuple[str, int] | None = None) -> int:
+    """The exit code of a process of its own; a fork server has the libraries loaded already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.integration.loop.libraries"])
+    child = context.Process(target=run_in_process, args=(policy, root, kill))
+    child.start()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+@pytest.fixture(scope="module")
+def finished(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that nothing disturbed."""
+    root = tmp_path_factory.mktemp("whole")
+    assert process_of(speaking_policy, root) == 0
+    return RunFolder(root / "tiny")
+
+
+def summary_of(folder: RunFolder) -> Any:
+    return json.loads(folder.summary.read_text())
+
+
+def test_a_run_ends_with_every_stage_and_a_summary(finished: RunFolder) -> None:
+    summary = summary_of(finished)
+    (iteration,) = summary["iterations"]
+    assert iteration["accepted"] >= 2 and iteration["candidates"] > iteration["accepted"]
+    assert set(iteration["seconds"]) == {stage.value for stage in Stage}
+    assert list(summary["held_out"]) == ["S_0", "S_1"]
+    for stage in Stage:
+        folder = finished.stage(1, stage)
+        assert read_manifest(folder.path) is not None and not folder.work.exists()
+
+
+def test_every_rollout_that_counted_is_kept_with_its_grade(finished: RunFolder) -> None:
+    tasks = finished.stage(1, Stage.TASKS)
+    rollouts = {each.id for each in read_records(tasks.rollouts, Rollout)}
+    grades = {each.rollout_id for each in read_records(tasks.grades, Grade)}
+    candidates = read_records(tasks.candidates, Candidate)
+    for candidate in candidates:
+        assert candidate.challenger_rollout_id in rollouts
+        assert set(candidate.rollout_ids) <= rollouts & grades
+    documents = [each.provenance.document_id for each in candidates]
+    assert len(set(documents)) == len(documents)
+    trained = json.loads((finished.stage(1, Stage.CHALLENGER).path / "documents.json").read_text())
+    assert not set(trained) & set(documents)
+
+
+def test_a_finished_run_returns_at_once_and_changes_nothing(
+    finished: RunFolder, speaking_policy: Path
+) -> None:
+    def files() -> dict[Path, bytes]:
+        return {each: each.read_bytes() for each in finished.path.rglob("*") if each.is_file()}
+
+    before = files()
+    run_all(open_run(config_of(speaking_policy), finished.path.parent, Silent()))
+    assert files() == before
+
+
+def test_a_run_killed_at_every_stage_ends_with_the_same_corpus(
+    finished: RunFolder, speaking_policy: Path, tmp_path: Path
+) -> None:
+    survived = 0
+    for kill in KILLS:
+        assert process_of(speaking_policy, tmp_path, kill) == -signal.SIGKILL, kill
+        survived += 1
+    assert process_of(speaking_policy, tmp_path) == 0
+    print(f"{len(KILLS)} kills, {survived} survived")
+    killed = RunFolder(tmp_path / "tiny")
+    for number, stage in ((0, Stage.TASKS), (1, Stage.TASKS)):
+        for name in ("candidates", "rollouts", "grades"):
+            one, two = (getattr(each.stage(number, stage), name) for each in (finished, killed))
+            assert one.read_bytes() == two.read_bytes(), f"{stage} {name}"
+    assert summary_of(killed)["held_out"] == summary_of(finished)["held_out"]
+    weights = [each.stage(1, Stage.SOLVER).checkpoint / "model.safetensors" for each in (finished, killed)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_another_config_is_refused_and_nothing_is_written_over(
+    finished: RunFolder, speaking_policy: Path
+) -> None:
+    before = finished.config.read_bytes()
+    with pytest.raises(RunMismatchError, match="seed"):
+        open_run(config_of(speaking_policy, "seed=5"), finished.path.parent, Silent())
+    assert finished.config.read_bytes() == before
