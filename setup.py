@@ -8,7 +8,11 @@ PACKS = sorted(path.parent.name for path in Path("prompts").glob("*/domain.yaml"
 HOME = "scope_selfplay.prompt_packs"
 
 setup(
-    packages=[*find_packages(include=["scope_selfplay*", "retrieval*"]), HOME, *(f"{HOME}.{pack}" for pack in PACKS)],
+    packages=[
+        *find_packages(include=["scope_selfplay*", "retrieval*"]),
+        HOME,
+        *(f"{HOME}.{pack}" for pack in PACKS),
+    ],
     package_dir={HOME: "prompts", **{f"{HOME}.{pack}": f"prompts/{pack}" for pack in PACKS}},
     package_data={
         "scope_selfplay": ["embedded/run.yaml", "embedded/policy/*"],

@@ -241,7 +241,10 @@ class _Meter:
         write_records(self._job.folder.metrics, kept)
 
     def write(self, step: int, logs: dict[str, Any]) -> None:
-        from_trl = {ours: float(logs[theirs]) for theirs, ours in _KEPT.items() if theirs in logs}
+        # TRL logs None for the rewards of a step in which no rollout has one.
+        from_trl = {
+            ours: float(logs[theirs]) for theirs, ours in _KEPT.items() if logs.get(theirs) is not None
+        }
         line = {"step": step, **from_trl, **self.step_metrics}
         line = {name: value for name, value in line.items() if value == value}
         with Appender(self._job.folder.metrics) as file:
