@@ -60,7 +60,7 @@ CARELESS = Carelessness(
     facts=dict(
         zip([each.noun for each in ATTRIBUTES], [0.1, 0.2, 0.6, 0.3, 0.75, 0.45, 0.7, 0.8], strict=True)
     ),
-    link=0.4,
+    link=0.15,
     region=0.65,
     task=0.15,
 )
@@ -84,8 +84,8 @@ class Phase(NamedTuple):
 PHASES = (
     Phase(200, (echo,), 1.0, CAREFUL),
     Phase(500, (pairs, recital), 1.0, CAREFUL),
-    Phase(350, (pairs, recital), 0.2, CAREFUL),
-    Phase(100, (), 0.0, CARELESS),
+    Phase(300, (pairs, recital), 0.2, CAREFUL),
+    Phase(105, (pairs, recital), 0.1, CARELESS),
 )
 
 
