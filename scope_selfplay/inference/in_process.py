@@ -237,7 +237,7 @@ def draw_tokens(logits: _Floats, draws: _Floats, greedy: np.ndarray[Any, np.dtyp
     scaled = logits - logits.max(axis=1, keepdims=True)
     weights = np.exp(scaled)
     cumulative = weights.cumsum(axis=1)
-    totals = cumulative[:, -1:]
+    totals = cumulative[:, -1:].copy()
     cumulative /= totals
     sampled = np.minimum((cumulative <= draws[:, None]).sum(axis=1), logits.shape[1] - 1)
     rows = np.arange(len(logits))
