@@ -78,7 +78,7 @@ texts = st.text(max_size=40) | st.lists(
 
 
 @given(text=texts, budget=st.integers(0, 20))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_cut_text_fits_and_is_the_longest_beginning(codec: ChatCodec, text: str, budget: int) -> None:
     cut = codec.truncate(text, budget)
     assert text.startswith(cut) and codec.count(cut) <= budget
@@ -87,13 +87,13 @@ def test_a_cut_text_fits_and_is_the_longest_beginning(codec: ChatCodec, text: st
 
 
 @given(text=texts)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_text_reads_back(codec: ChatCodec, text: str) -> None:
     assert codec.decode(codec.encode_prompt([Message("user", text)])) == f"user\n{text}\nassistant\n"
 
 
 @given(found=st.lists(texts, max_size=3), budget=st.integers(1, 40))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_a_tool_response_keeps_its_budget(codec: ChatCodec, found: list[str], budget: int) -> None:
     passages = [Passage(id=str(row), title=f"T{row}", text=text) for row, text in enumerate(found)]
     text, shown = show_passages(passages, codec, budget)
