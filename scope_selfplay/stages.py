@@ -279,12 +279,11 @@ def _task_sources(run: Run, iteration: int, target: int) -> list[SourcePrompt]:
 
 def _settle(folder: StageFolder, kept: Sequence[Candidate]) -> None:
     """Leave exactly the candidates up to the filled quota, in document order, with what belongs to them."""
-    ids = {each for candidate in kept for each in (candidate.challenger_rollout_id, *candidate.rollout_ids)}
     rollouts = {each.id: each for each in read_records(folder.rollouts, Rollout)}
     grades = {each.rollout_id: each for each in read_records(folder.grades, Grade)}
     order = [each for candidate in kept for each in (candidate.challenger_rollout_id, *candidate.rollout_ids)]
     write_records(folder.rollouts, [rollouts[each] for each in order if each in rollouts])
-    write_records(folder.grades, [grades[each] for each in order if each in grades and each in ids])
+    write_records(folder.grades, [grades[each] for each in order if each in grades])
     write_records(folder.candidates, kept)
     _write_documents(folder, [candidate.provenance.document_id for candidate in kept])
 
