@@ -6,8 +6,8 @@ FROM ${BASE}
 
 # k8s,retrieval is slim (no torch); local adds torch, for stages that train or serve on the CPU.
 ARG EXTRAS=k8s,retrieval
-# The CPU build of torch: the plain one brings several GB of CUDA.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Give the index of torch's CPU builds here: the plain build brings several GB of CUDA. pip reads the variable itself.
+ARG PIP_EXTRA_INDEX_URL
 
 WORKDIR /app
 COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
@@ -16,7 +16,7 @@ COPY retrieval retrieval
 COPY jobs jobs
 COPY prompts prompts
 COPY k8s k8s
-RUN pip install --no-cache-dir --constraint constraints.txt --extra-index-url "${TORCH_INDEX}" ".[${EXTRAS}]" \
+RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" \
     && python -m compileall -q /app/jobs \
     && useradd --no-create-home --uid 10001 scope
 
