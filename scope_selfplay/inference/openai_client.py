@@ -7,7 +7,6 @@ One pool of kept-alive connections, no streaming, no redirects, capped responses
 asks again, when and how often is the caller's business.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -18,8 +17,8 @@ import aiohttp
 
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.schemas import Fault, Finish
-from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedResolver, checked_url, read_capped, retry_after
-from scope_selfplay.wire.strict_json import load_strict
+from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
+from scope_selfplay.wire.strict_json import parse_object
 
 TOP_LOGPROBS = 20
 """As many as vLLM gives by default; a choice beyond them has no known probability."""
@@ -83,29 +82,21 @@ class ChatClient:
         """
         self.url = checked_url(base_url, allowed_hosts)
         self.model = model
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._connections = connections
         self._template = dict(template or {})
         self._context = context
         self._max_response = max_response
-        self._session: aiohttp.ClientSession | None = None
+        self._session = GuardedSession(
+            self.url, token=api_key, connections=connections, max_response=max_response
+        )
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self._connections, resolver=GuardedResolver())
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        await self._session.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.__aexit__(kind, error, trace)
 
     async def complete(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """Raises ChatFault, and ConfigError for a key, path or model that the endpoint does not know."""
@@ -149,36 +140,22 @@ class ChatClient:
         return body
 
     async def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> dict[str, Any]:
-        assert self._session is not None, "use `async with ChatClient(...)`"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._session.request(
-                    method, self.url + path, data=body, headers=headers, allow_redirects=False
-                ) as response,
-            ):
-                data = await read_capped(response, self._max_response)
-                if response.status != 200:
-                    self._raise_for(response, data or b"")
+            response, data = await self._session.exchange(method, path, body, seconds)
         except TimeoutError:
             raise ChatFault(Fault.TIMED_OUT, f"{self.url}: no answer within {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: {type(error).__name__}: {error}") from None
+        if response.status != 200:
+            self._raise_for(response, data or b"")
         if data is None:
             raise ChatFault(
                 Fault.UNREADABLE, f"{self.url}: a response of more than {self._max_response:,} bytes"
             )
-        return self._object(data)
-
-    def _object(self, data: bytes) -> dict[str, Any]:
         try:
-            value = load_strict(data.decode())
-        except ValueError as error:  # UnicodeDecodeError is one, too
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: the response is no JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: the response is no JSON object")
-        return value
+            return parse_object(data)
+        except ValueError as error:
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: the response is {error}") from None
 
     def _raise_for(self, response: aiohttp.ClientResponse, data: bytes) -> None:
         status = response.status

@@ -18,7 +18,7 @@ import aiohttp
 
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Value
-from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedResolver, checked_url, read_capped, retry_after
+from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
 from scope_selfplay.wire.strict_json import parse_object
 
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -66,27 +66,23 @@ class JsonClient:
     ) -> None:
         """`what` names the URL in complaints. Raises ConfigError for one that may not be called."""
         self.url = checked_url(url, allowed_hosts, what=what)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.patience = patience or Patience()
         self._jitter = jitter or random.Random()
-        self._session: aiohttp.ClientSession | None = None
+        self._session = GuardedSession(
+            self.url,
+            token=token,
+            connections=self.patience.connections,
+            max_response=self.patience.max_response,
+        )
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self.patience.connections, resolver=GuardedResolver())
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        await self._session.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.__aexit__(kind, error, trace)
 
     async def ask(
         self,
@@ -124,24 +120,16 @@ class JsonClient:
         check: Callable[[aiohttp.ClientResponse], None] | None,
         seconds: float,
     ) -> dict[str, Any]:
-        assert self._session is not None, "use `async with`"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._session.request(
-                    method, self.url + path, data=body, headers=headers, allow_redirects=False
-                ) as response,
-            ):
-                data = await read_capped(response, self.patience.max_response)
-                if response.status != 200:
-                    self._refuse(path, response, data or b"")
-                if check is not None:
-                    check(response)
+            response, data = await self._session.exchange(method, path, body, seconds)
         except TimeoutError:
             raise _Retry(f"no answer within {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise _Retry(f"{type(error).__name__}: {error}") from None
+        if response.status != 200:
+            self._refuse(path, response, data or b"")
+        if check is not None:
+            check(response)
         if data is None:
             raise Refused(f"{self.url}{path}: a response of more than {self.patience.max_response:,} bytes")
         try:
