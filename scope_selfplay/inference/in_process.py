@@ -21,7 +21,7 @@ import numpy as np
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops, split_stops
+from scope_selfplay.inference.stops import Stops, StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.
@@ -73,7 +73,7 @@ class InProcessModel:
         self._last_used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
         self._task: asyncio.Task[None] | None = None
-        self._stop_ids: dict[tuple[str, ...], Stops] = {}
+        self._stops = StopTable(codec)
         self.refresh(identity)
 
     @property
@@ -114,17 +114,13 @@ class InProcessModel:
         stops: Stops | None = None,
     ) -> Sample:
         """`generate` by the seed that a key gives; a server may ask for another temperature and for stops by id."""
-        if len(request.prompt_ids) + 1 > self._max_length:
-            raise InferenceError(
-                f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
-            )
-        room = min(request.max_tokens, self._max_length - len(request.prompt_ids))
+        room = room_for(request, self._max_length)
         loop = asyncio.get_running_loop()
         sequence = _Sequence(
             request,
             np.random.default_rng(seed).random(room),
             temperature or self._temperature,
-            stops or self._stops(request.stop),
+            stops or self._stops[request.stop],
             loop.create_future(),
         )
         self._waiting.append(sequence)
@@ -239,11 +235,6 @@ class InProcessModel:
         finish = Finish.STOP if stopped else Finish.LENGTH
         if not sequence.future.done():
             sequence.future.set_result(Sample(tuple(sequence.ids), tuple(sequence.logprobs), finish))
-
-    def _stops(self, stop: tuple[str, ...]) -> Stops:
-        if stop not in self._stop_ids:
-            self._stop_ids[stop] = split_stops(stop, self._codec)
-        return self._stop_ids[stop]
 
     def _ends_with(self, sequence: _Sequence, texts: tuple[str, ...]) -> bool:
         # A stop string spans at most its own length in tokens; a few more cover a token that starts before it.

@@ -16,7 +16,7 @@ import aiohttp
 from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops, split_stops
+from scope_selfplay.inference.stops import StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
 from scope_selfplay.wire.json_client import JsonClient, Refused, Unanswered
 from scope_selfplay.wire.per_loop import PerLoop
@@ -59,13 +59,12 @@ class ServedModel:
     ) -> None:
         self._clients = PerLoop(connect)
         self._served = served
-        self._codec = codec
         self._identity = identity
         self._max_length = min(max_length, served.max_length or max_length)
         self._temperature = temperature
         self._on_outage = on_outage
         self._outage: InferenceError | None = None
-        self._stops: dict[tuple[str, ...], Stops] = {}
+        self._stops = StopTable(codec)
 
     @property
     def identity(self) -> str:
@@ -100,18 +99,12 @@ class ServedModel:
         return read_sample(answer, request)
 
     def _body(self, request: Generate, key: Key) -> dict[str, object]:
-        room = self._max_length - len(request.prompt_ids)
-        if room < 1:
-            raise InferenceError(
-                f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
-            )
-        if request.stop not in self._stops:
-            self._stops[request.stop] = split_stops(request.stop, self._codec)
+        room = room_for(request, self._max_length)
         stops = self._stops[request.stop]
         return {
             "model": self._served.model,
             "prompt": request.prompt_ids,
-            "max_tokens": min(request.max_tokens, room),
+            "max_tokens": room,
             "temperature": 0.0 if request.greedy else self._temperature,
             "seed": seed_from(*key),
             "stop_token_ids": sorted(stops.ids),

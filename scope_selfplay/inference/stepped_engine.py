@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops, split_stops
+from scope_selfplay.inference.stops import Stops, StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
 
 T = TypeVar("T")
@@ -80,12 +80,11 @@ class SteppedEngine:
         temperature: float,
         make_params: Callable[[Sampling], Any] | None = None,
     ) -> None:
-        self._codec = codec
         self._identity = identity
         self._max_length = max_length
         self._temperature = temperature
         self._make_params = make_params or vllm_params
-        self._stops: dict[tuple[str, ...], Stops] = {}
+        self._stops = StopTable(codec)
         # None wakes the engine's thread when the rollouts have ended.
         self._inbox: SimpleQueue[_Call | None] = SimpleQueue()
         self._number = 0
@@ -99,17 +98,9 @@ class SteppedEngine:
         self._identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
-        room = self._max_length - len(request.prompt_ids)
-        if room < 1:
-            raise InferenceError(
-                f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self._max_length}"
-            )
-        if request.stop not in self._stops:
-            self._stops[request.stop] = split_stops(request.stop, self._codec)
+        room = room_for(request, self._max_length)
         temperature = 0.0 if request.greedy else self._temperature
-        sampling = Sampling(
-            min(request.max_tokens, room), temperature, seed_from(*key), self._stops[request.stop]
-        )
+        sampling = Sampling(room, temperature, seed_from(*key), self._stops[request.stop])
         loop = asyncio.get_running_loop()
         call = _Call(request, sampling, loop, loop.create_future())
         self._inbox.put(call)
