@@ -1,12 +1,9 @@
 """A policy of dice for rehearsals: it speaks the protocol in words of the user's documents and knows nothing.
 
-A Qwen3 of two layers without training. Each of its states is a direction of its own, and the output layer holds
-the odds of what may follow, so that searches hit the corpus, tasks and answers are well formed, and every stage
-of a run has work to do. It reads prompts of any length cheaply: its vocabulary is made from the documents and
-the pack.
+Searches hit the corpus, tasks and answers are well formed, and every stage of a run has work to do. It reads
+prompts of any length cheaply: its vocabulary is made from the documents and the pack.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +11,8 @@ from typing import Any
 
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
+from scope_selfplay.training.dice import Speech, load_dice, small_qwen3
 
-HIDDEN = 32
 POSITIONS = 8192
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 END = SPECIAL[2]
@@ -27,7 +24,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-SPEECH: Mapping[str, Mapping[str, float]] = {
+SPEECH: Speech = {
     "\n": {"<think>": 1},
     "<think>": {"</think>": 1},
     # A greedy Solver answers.
@@ -40,7 +37,6 @@ SPEECH: Mapping[str, Mapping[str, float]] = {
     "SAID": {"SAID": 9, "</answer>": 1},
     **{end: {END: 1} for end in ("</search>", "</task>", "</answer>")},
 }
-"""Token or pool -> what may follow, each with its odds; a pool stands for all of its words alike."""
 
 
 def write_rehearsal_policy(folder: Path, documents: Sequence[Document], texts: Iterable[str]) -> Path:
@@ -48,23 +44,10 @@ def write_rehearsal_policy(folder: Path, documents: Sequence[Document], texts: I
 
     Raises CorpusError when the documents have too few different words.
     """
-    import torch
-
     pools = _pools(documents)
     tokenizer = _tokenizer([*(f"{each.title}\n{each.text}" for each in documents), *texts], pools)
-    model = _model(tokenizer)
-    with torch.no_grad():
-        embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
-        head.zero_()
-        for direction, (state, following) in enumerate(SPEECH.items()):
-            for word in pools.get(state, (state,)):
-                embedding[_id(tokenizer, word)] = 4.0 * torch.eye(HIDDEN)[direction]
-            for name, odds in following.items():
-                options = pools.get(name, (name,))
-                for word in options:
-                    # The last norm scales a single direction to the square root of the width.
-                    logit = 16.0 + math.log(odds / sum(following.values()) / len(options))
-                    head[_id(tokenizer, word), direction] = logit / math.sqrt(HIDDEN)
+    model = small_qwen3(tokenizer, positions=POSITIONS)
+    load_dice(model, tokenizer, SPEECH, pools)
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder
@@ -108,30 +91,3 @@ def _tokenizer(texts: Sequence[str], pools: Mapping[str, Sequence[str]]) -> Any:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=SPECIAL[0])
     fast.chat_template = TEMPLATE
     return fast
-
-
-def _model(tokenizer: Any) -> Any:
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config)
-
-
-def _id(tokenizer: Any, word: str) -> int:
-    (token,) = tokenizer(word, add_special_tokens=False)["input_ids"]
-    return int(token)
