@@ -53,7 +53,7 @@ from scope_selfplay.store import (
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.manifest import FORMAT, checksums
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, table_from_lines, write_parquet
+from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
 
 VOCABULARY = 20_000
 HELD_OUT = 200
@@ -210,13 +210,15 @@ def write_list(path: Path, *, tasks: int, seed: int = 0) -> RunFolder:
     lines = "".join(each.model_dump_json() + "\n" for each in made)
     table = table_from_lines(lines.encode(), Candidate, stage.candidates)
     schema = arrow_schema(Candidate)
+    rows_per_group = 8 * ROWS_PER_GROUP
+    filters = bloom_filters(["id"], rows_per_group)
     with pq.ParquetWriter(
-        stage.path / "candidates.parquet", schema, compression="zstd", bloom_filter_options={"id": True}
+        stage.path / "candidates.parquet", schema, compression="zstd", bloom_filter_options=filters
     ) as writer:
         for start in range(0, tasks, len(made)):
             ids = pa.array([f"candidate-1-{start + row:07d}" for row in range(len(made))])
             part = table.set_column(schema.get_field_index("id"), schema.field("id"), ids)
-            writer.write_table(part.slice(0, tasks - start), row_group_size=8 * ROWS_PER_GROUP)
+            writer.write_table(part.slice(0, tasks - start), row_group_size=rows_per_group)
     _publish(folder, 1, Stage.TASKS, {RecordKind.CANDIDATES: tasks})
     return folder
 

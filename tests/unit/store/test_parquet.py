@@ -1,6 +1,8 @@
 """From lines to parquet and back: what was written is what is read, and damage is named."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
 from scope_selfplay.store.jsonl import find_record, find_records
 from scope_selfplay.store.manifest import FORMAT, checksums
-from scope_selfplay.store.parquet import compact, table_from_lines, write_parquet
+from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines, write_parquet
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, document, write_run
@@ -178,6 +180,22 @@ def test_the_same_lines_make_the_same_parquet(folder: RunFolder, tmp_path: Path)
         made[0].read_bytes() == made[1].read_bytes()
         and rows[0] == rows[1] == pq.read_metadata(made[0]).num_rows
     )
+
+
+@pytest.mark.integration
+def test_many_row_groups_take_no_more_memory_than_few(folder: RunFolder, tmp_path: Path) -> None:
+    line = folder.stage(1, Stage.TASKS).grades.read_bytes().splitlines(keepends=True)[0]
+    source = tmp_path / "grades.jsonl"
+    source.write_bytes(line * (40 * ROWS_PER_GROUP))
+    program = (
+        "import resource, sys, pathlib; from scope_selfplay.store.parquet import compact, RecordKind\n"
+        "source = pathlib.Path(sys.argv[1]); compact(source, source.with_suffix('.parquet'), RecordKind.GRADES)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peak = subprocess.run(
+        [sys.executable, "-c", program, str(source)], check=True, capture_output=True, text=True
+    )
+    assert int(peak.stdout) < 800_000  # kB
 
 
 def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
