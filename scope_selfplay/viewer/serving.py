@@ -1,4 +1,4 @@
-"""The port: bound first, so that a taken one is one clear line; then the run is opened and shown until a signal."""
+"""The run is opened, its port is taken (a taken one is one clear line), then it is shown until a signal."""
 
 import socket
 from collections.abc import Callable
@@ -32,6 +32,8 @@ def _bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
+        # Whoever follows the address before the server is up waits a moment and is not turned away.
+        bound.listen()
     except OSError as error:
         raise ConfigError(
             f"{host}:{port} cannot be bound ({error.strerror}); choose another --port, or 0 for a free one"

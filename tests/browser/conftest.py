@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
+@contextmanager
 def serve(folder: RunFolder, *options: str) -> Iterator[str]:
     """The address of `scope view` in a process of its own."""
     command = [sys.executable, "-m", "scope_selfplay.cli", "view", str(folder.path), "--port", "0", *options]
@@ -58,11 +60,14 @@ def serve(folder: RunFolder, *options: str) -> Iterator[str]:
         assert process.stderr is not None
         said = process.stderr.readline()
         assert "http://" in said, said + process.stderr.read()
-        yield said.rsplit(" ", 1)[-1].strip()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 143
+        try:
+            yield said.rsplit(" ", 1)[-1].strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 143
 
 
 @pytest.fixture(scope="session")
 def address(mini_run: RunFolder) -> Iterator[str]:
-    yield from serve(mini_run, "--base-path", "/runs/mini")
+    with serve(mini_run, "--base-path", "/runs/mini") as served:
+        yield served

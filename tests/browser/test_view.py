@@ -133,7 +133,7 @@ def test_hostile_texts_are_shown_as_text(page: Any, tmp_path: Path) -> None:
         poison(folder, iteration, text, number)
         for (iteration, number), text in zip(places, texts, strict=True)
     ]
-    for address in serve(folder):
+    with serve(folder) as address:
         for (iteration, _), task, text in zip(places, ids, texts, strict=True):
             page.goto(f"{address}tasks/{iteration}/tasks/{task}")
             assert page.locator("script").count() == 1 and page.locator("main img").count() == 0
