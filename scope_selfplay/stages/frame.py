@@ -24,6 +24,7 @@ from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.manifest import FORMAT, begin_format, checksums
 from scope_selfplay.store.parquet import write_parquet
+from scope_selfplay.store.sole_writer import sole_writer
 
 # A failure rate over fewer verdicts says little.
 _ENOUGH_VERDICTS = 50
@@ -35,13 +36,31 @@ def run_stage(
     folder = run.folder.stage(iteration, stage)
     spec = {"config": run.config.hash, "prompts": run.pack.hash, "stage": stage, "inputs": inputs}
     spec_hash = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    if folder.manifest is None:
+        with sole_writer(folder.path, say=run.progress.say):
+            # Another process may have finished it while this one waited.
+            if folder.manifest is None:
+                begun = Manifest(
+                    stage=stage.value,
+                    iteration=iteration,
+                    spec_hash=spec_hash,
+                    inputs=inputs,
+                    attempt=run.attempt,
+                    version=__version__,
+                    format=FORMAT,
+                )
+                _make(run, folder, begun, work)
     done = folder.manifest
-    if done is not None:
-        if done.spec_hash != spec_hash:
-            raise ConfigError(
-                f"{folder.path}: was made from other inputs than there are now; remove this stage and the later ones"
-            )
-        return done
+    assert done is not None
+    if done.spec_hash != spec_hash:
+        raise ConfigError(
+            f"{folder.path}: was made from other inputs than there are now; remove this stage and the later ones"
+        )
+    return done
+
+
+def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageFolder], None]) -> None:
+    """Do the work, write what readers need, and publish the manifest, filled in, last."""
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
     began = time.monotonic()
@@ -53,22 +72,16 @@ def run_stage(
         usage = json.dumps(run.scene.judge.account(), indent=1)
         write_atomic(folder.path / "judge_usage.json", usage + "\n")
     write_parquet(folder.path)
-    write_atomic(folder.path / CARD, stage_card(run.config.name, iteration, stage, folder.path))
-    manifest = Manifest(
-        stage=stage.value,
-        iteration=iteration,
-        spec_hash=spec_hash,
-        inputs=inputs,
-        outputs=checksums(folder.path),
-        rows={path.name: len(read_rows(path)) for path in sorted(folder.path.glob("*.jsonl"))},
-        seconds=round(time.monotonic() - began, 2),
-        attempt=run.attempt,
-        version=__version__,
-        format=FORMAT,
+    write_atomic(
+        folder.path / CARD, stage_card(run.config.name, begun.iteration, Stage(begun.stage), folder.path)
     )
-    publish_manifest(folder.path, manifest)
+    made = {
+        "outputs": checksums(folder.path),
+        "rows": {path.name: len(read_rows(path)) for path in sorted(folder.path.glob("*.jsonl"))},
+        "seconds": round(time.monotonic() - began, 2),
+    }
+    publish_manifest(folder.path, begun.model_copy(update=made))
     shutil.rmtree(folder.work, ignore_errors=True)
-    return manifest
 
 
 def recorded(folder: StageFolder) -> JudgeTally:
