@@ -6,10 +6,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from scope_selfplay.config import SolverConfig
 from scope_selfplay.designs import Arrivals, Group, StepRewards, open_rewarding
 from scope_selfplay.designs.answers import format_score
 from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.pipeline import Scene
+from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
 from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
@@ -42,7 +44,7 @@ def make_solver_roll(
         rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
         _keep(job, rollouts, found)
         rewards = chain.from_iterable(found.rewards)
-        metrics = _metrics(rollouts, found, job.codec.count)
+        metrics = _metrics(settings, rollouts, found, job.codec.count)
         lined_up = zip(rollouts, rewards, strict=True)
         return StepResult([scored(*each, learner.voice) for each in lined_up], metrics)
 
@@ -85,13 +87,18 @@ class _Metered:
 
 
 def _metrics(
-    rollouts: Sequence[Rollout], found: StepRewards, count: Callable[[str], int]
+    settings: SolverConfig, rollouts: Sequence[Rollout], found: StepRewards, count: Callable[[str], int]
 ) -> dict[str, float | None]:
+    """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards, and conduct."""
     grades = [grade.score for books in found.books for grade in books.grades]
+    lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
+    limits = (settings.length_soft, settings.length_hard, settings.length_floor)
     return {
         **({"rubric": mean(grades)} if grades else {}),
         "format": mean([format_score(rollout) for rollout in rollouts]),
-        "answer_tokens": mean([count(rollout.answer) for rollout in rollouts if rollout.answer]),
+        "search": mean([search_reward(each.searches, settings.search_saturation) for each in rollouts]),
+        "answer_tokens": mean(lengths),
+        "length_factor": mean([length_factor(tokens, *limits) for tokens in lengths]),
         **found.metrics,
         **conduct(rollouts),
     }

@@ -78,6 +78,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert "Commands:" in done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", ["config", "prompts", "doctor"])
 def test_commands_that_do_not_train_load_no_torch(command: str, tmp_path: Path) -> None:
     arguments = {"config": ["config"], "prompts": ["prompts", "check"], "doctor": ["doctor", "--json"]}[
@@ -195,6 +196,7 @@ def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> Non
     assert all(each["what"] in page for each in findings)
 
 
+@pytest.mark.integration
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     code = "import sys; sys.argv = ['scope', 'prompts', 'show', 'wikipedia']; import scope_selfplay.cli as c; c.main()"
     with subprocess.Popen(

@@ -91,6 +91,7 @@ for number in range(200):
 """
 
 
+@pytest.mark.integration
 def test_several_processes_write_and_nothing_is_lost(file: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(file), str(n)]) for n in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
@@ -103,6 +104,7 @@ def test_several_processes_write_and_nothing_is_lost(file: Path) -> None:
             assert reply is not None and reply.text == f"{n}-{number}"
 
 
+@pytest.mark.integration
 def test_a_writer_that_is_killed_leaves_a_sound_file(file: Path) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-c", _WRITER.replace("range(200)", "range(10**9)"), str(file), "0"]

@@ -124,6 +124,7 @@ def settings(tmp_path: Path, model: Path) -> list[str]:
     ]
 
 
+@pytest.mark.integration
 def test_a_run_on_given_tasks_has_no_documents_and_takes_its_held_out_tasks_from_the_file(
     tmp_path: Path, model: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_every_input_of_a_contract_is_explained() -> None:
     assert {name for contract in CONTRACTS.values() for name in contract.inputs} == INPUTS.keys()
 
 
+@pytest.mark.integration
 def test_importing_the_module_loads_neither_jinja_nor_yaml() -> None:
     code = "import sys, scope_selfplay.prompts; print({'jinja2', 'yaml'} & set(sys.modules))"
     done = subprocess.run(

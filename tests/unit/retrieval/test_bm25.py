@@ -117,6 +117,7 @@ def test_plurals_lose_their_ending(word: str, stem: str) -> None:
     assert singular(word) == stem
 
 
+@pytest.mark.integration
 async def test_three_passages_hold_the_gold_one_for_most_real_questions(shared_data: Path) -> None:
     searcher = bm25_searcher(read_documents(shared_data / "passages.jsonl"))
     questions = [json.loads(line) for line in (shared_data / "questions.jsonl").read_text().splitlines()]
@@ -134,6 +135,7 @@ async def test_every_real_title_finds_an_article_of_that_title(shared_data: Path
         assert first.title.casefold() == title.casefold()
 
 
+@pytest.mark.integration
 def test_the_in_process_searcher_loads_no_heavy_library() -> None:
     heavy = ("torch", "faiss", "onnxruntime", "transformers")
     code = f"import sys, retrieval.in_process; print([m for m in {heavy} if m in sys.modules])"

@@ -152,6 +152,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return write_run(tmp_path / "demo")
 
 
+@pytest.mark.integration
 def test_a_finished_stage_reads_like_a_running_one(folder: RunFolder) -> None:
     with RunReader(folder.path) as running:
         before = [

@@ -145,6 +145,7 @@ def test_records_come_back_as_values_in_order(reader: RunReader) -> None:
     assert found == [each for number in range(30) if ((each := candidate(1, number)).mean or 0) > 0.5]
 
 
+@pytest.mark.integration
 def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
     file = folder.stage(1, Stage.TASKS).candidates
@@ -164,6 +165,7 @@ def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_who
         assert not reader.refresh()
 
 
+@pytest.mark.integration
 def test_what_workers_of_one_stage_have_finished_is_seen_while_they_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
     stage = folder.stage(3, Stage.TASKS)
@@ -179,6 +181,7 @@ def test_what_workers_of_one_stage_have_finished_is_seen_while_they_run(tmp_path
         assert set(ids(reader, iteration=3)) == wanted
 
 
+@pytest.mark.integration
 def test_a_stage_that_begins_or_is_removed_is_noticed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
     with RunReader(folder.path) as reader:

@@ -14,6 +14,8 @@ import pytest
 from scope_selfplay.errors import StorageError
 from scope_selfplay.store.sole_writer import sole_writer
 
+pytestmark = pytest.mark.integration
+
 HOLDER = """
 import sys
 from pathlib import Path
