@@ -50,7 +50,7 @@ def compact(source: Path, target: Path, kind: RecordKind) -> int:
     """Write the complete lines of a file as parquet, block by block, atomically; the number of rows."""
     rows = 0
     with _writer(target, kind) as writer, source.open("rb") as file:
-        for block in _blocks(file):
+        for block in line_blocks(file):
             table = table_from_lines(block, kind.model, source)
             writer.write_table(table, row_group_size=ROWS_PER_GROUP)
             rows += table.num_rows
@@ -109,11 +109,13 @@ def complete_lines(data: bytes) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def line_blocks(file: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
+    """The complete lines from where a file stands, about `size` bytes at a time; a longer line comes whole."""
     rest = b""
-    while data := file.read(_BLOCK):
-        whole = complete_lines(rest + data)
-        rest = (rest + data)[len(whole) :]
+    while data := file.read(size):
+        data = rest + data
+        whole = complete_lines(data)
+        rest = data[len(whole) :]
         if whole:
             yield whole
 
