@@ -258,6 +258,32 @@ def test_damage_in_the_middle_is_named_with_file_and_line(tmp_path: Path, damage
         RunReader(folder.path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "said"),
+    [
+        (RecordKind.CANDIDATES, '"gate_source"', '"bogus"', r"candidate-1-tasks-001 .*reason.*found 'bogus'"),
+        (RecordKind.ROLLOUTS, '"solver"', '"cook"', r"solver-1-2-0 .*role.*found 'cook'"),
+        (RecordKind.GRADES, '"fault":null', '"fault":"tired"', r"solver-1-2-0 .*fault.*found 'tired'"),
+    ],
+)
+def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
+    tmp_path: Path, kind: RecordKind, old: str, new: str, said: str
+) -> None:
+    folder = write_run(tmp_path / "demo")
+    file = folder.stage(1, Stage.TASKS).path / f"{kind}.jsonl"
+    file.write_text(file.read_text().replace(old, new, 1))
+    with RunReader(folder.path) as reader:
+        with pytest.raises(RecordError, match=f"iteration 1, tasks: {said}"):
+            list(reader.records(kind))
+        if kind is RecordKind.CANDIDATES:
+            for ask in (reader.tasks, reader.funnel, lambda: reader.task("task-1-001")):
+                with pytest.raises(RecordError, match=r"iteration 1, tasks:.* is damaged .*found 'bogus'"):
+                    ask()
+        else:
+            with pytest.raises(RecordError, match="is damaged"):
+                reader.task("task-1-002")
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="is no run folder"):
         RunReader(tmp_path)
