@@ -230,7 +230,8 @@ def test_a_folder_beside_the_run_that_cannot_be_read_is_passed_over(
     folder: RunFolder, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(folder.path, tmp_path / "demo")
-    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts")
+    no_mount = shutil.ignore_patterns("kustomization.yaml")
+    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts", ignore=no_mount)
     shutil.copytree(copy, tmp_path / "other")
     # Whatever is looked for in it is an error of the file system, for root too.
     (tmp_path / "broken").symlink_to("a" * 300)
