@@ -25,7 +25,7 @@ import duckdb
 import yaml
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout
+from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
@@ -34,8 +34,11 @@ from scope_selfplay.store.query import (
     Attempt,
     Count,
     HeldOutScore,
+    Judgements,
     Match,
     Neighbours,
+    Picking,
+    Rating,
     StageState,
     TaskLine,
     TaskPage,
@@ -199,6 +202,25 @@ class RunReader:
             for row in rows
         ]
 
+    def judgements_on(self, task_id: str) -> Judgements:
+        """Every selection among answers to a task, and every number that one of them was given."""
+        path = self.folder.path
+        selections = self.sql(
+            "WITH answers AS (SELECT list(id) AS ids FROM rollouts WHERE subject_id = ?) "
+            "SELECT selections.* FROM selections, answers WHERE list_has_any(candidate_ids, ids) ORDER BY ordinal",
+            [task_id],
+        )
+        scores = self.sql(
+            "SELECT * FROM scores WHERE rollout_id IN (SELECT id FROM rollouts WHERE subject_id = ?) ORDER BY ordinal",
+            [task_id],
+        )
+        return Judgements(
+            selections=tuple(
+                Picking(**_place(row), selection=record_of(path, Selection, row)) for row in selections
+            ),
+            scores=tuple(Rating(**_place(row), score=record_of(path, Score, row)) for row in scores),
+        )
+
     def scores(self) -> list[HeldOutScore]:
         """What every checkpoint reached on every held-out task, in the order of iterations."""
         rows = self.sql(
@@ -306,6 +328,10 @@ class RunReader:
                 selection = self._layout.selection(kind, files)
                 self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {selection}")
                 self._files[kind] = files
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
 
 
 def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:
