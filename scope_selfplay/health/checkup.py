@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.health.costs import asked_of_judge, failure_share, trained_tokens
+from scope_selfplay.health.costs import asked_of_judge, failure_share, gpu_hours, trained_tokens
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
@@ -75,6 +75,7 @@ BOUNDS: Mapping[str, Bounds] = {
         "tokens sampled in training for an accepted task", "tokens", None, None, ""
     ),
     "seconds_per_task": Bounds("seconds for an accepted task", "s", None, None, ""),
+    "gpu_hours": Bounds("GPU-hours of the finished stages", "h", None, None, ""),
 }
 
 
@@ -231,4 +232,8 @@ def _costs(reader: RunReader, iteration: int, accepted: int) -> Values:
         "seconds_per_task": seconds,
     }
     each = {name: total / accepted if total and accepted else None for name, total in totals.items()}
-    return {"judge_failures": failure_share(reader, iteration), **each}
+    return {
+        "judge_failures": failure_share(reader, iteration),
+        "gpu_hours": gpu_hours(reader, iteration),
+        **each,
+    }

@@ -21,6 +21,15 @@ _VERDICTS = """
 """
 
 
+_HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
+    Stage.CHALLENGER: ("train_challenger", ("judge", "retriever", "solver")),
+    Stage.TASKS: ("make_tasks", ("judge", "retriever", "solver", "challenger")),
+    Stage.SOLVER: ("train_solver", ("judge", "retriever")),
+    Stage.COMPARE: ("compare", ("judge", "retriever", "solver")),
+}
+"""Settings under `cluster` of a stage's Job and of the servers that run meanwhile."""
+
+
 class Asked(NamedTuple):
     """What was asked of the judge; `tokens` in and out, as far as they were paid for."""
 
@@ -66,6 +75,35 @@ def trained_tokens(reader: RunReader, iteration: int) -> float | None:
             if row.get("completion_tokens") is not None
         ]
     return sum(found) or None
+
+
+def gpu_hours(reader: RunReader, iteration: int) -> float | None:
+    """GPUs that the finished stages of an iteration held, servers included, times their time.
+
+    None where the config names no image with CUDA (`cluster.images.trainer`): then its pods' sizes are mere defaults.
+    """
+    cluster = reader.settings.get("cluster") or {}
+    if cluster.get("tiny") or not (cluster.get("images") or {}).get("trainer"):
+        return None
+    seconds = {
+        state.stage: state.manifest.seconds
+        for state in reader.stages()
+        if state.iteration == iteration and state.manifest is not None
+    }
+    return sum(held * _gpus(cluster, stage) for stage, held in seconds.items()) / 3600 or None
+
+
+def _gpus(cluster: Mapping[str, Any], stage: Stage) -> float:
+    job, servers = _HOLDS[stage]
+    settings = cluster.get(job) or {}
+    beside = sum(
+        (cluster.get(name) or {}).get("gpus", 0)
+        for name in servers
+        if (cluster.get(name) or {}).get("serve", True)
+    )
+    # Workers that share a stage have their seconds added up, while all of them use the same servers.
+    held: float = settings.get("gpus", 0) * settings.get("nodes", 1) + beside / settings.get("shards", 1)
+    return held
 
 
 def _recorded(reader: RunReader, iteration: int, stage: Stage) -> Asked:

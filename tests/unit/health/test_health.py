@@ -12,7 +12,8 @@ from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import divergence, topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
 from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
-from scope_selfplay.store import RunFolder, Stage, write_atomic, write_records
+from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store.manifest import FORMAT
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 
@@ -190,6 +191,35 @@ def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> No
     found = values_of(folder)[0]
     assert (found["zero_variance"], found["zero_variance_challenger"]) == (0.25, 0.75)
     assert found["trained_tokens_per_task"] == pytest.approx(2 * 2 * 8 * 30 / 12)
+
+
+def finish(folder: RunFolder, stage: Stage, seconds: float) -> None:
+    path = folder.stage(1, stage).path
+    path.mkdir(exist_ok=True)
+    publish_manifest(
+        path, Manifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds, format=FORMAT)
+    )
+
+
+def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    for stage, seconds in ((Stage.CHALLENGER, 7200), (Stage.TASKS, 3600), (Stage.SOLVER, 1800)):
+        finish(folder, stage, seconds)
+    assert values_of(folder)[0]["gpu_hours"] is None
+    settings = {
+        "images": {"worker": "w", "trainer": "cuda"},
+        "train_challenger": {"gpus": 2, "nodes": 1},
+        "make_tasks": {"gpus": 0, "shards": 4},
+        "train_solver": {"gpus": 4, "nodes": 2},
+        "judge": {"gpus": 2, "serve": True},
+        "solver": {"gpus": 2, "serve": True},
+        "challenger": {"gpus": 2, "serve": False},
+    }
+    write_atomic(folder.config, json.dumps({"name": "demo", "cluster": settings}))
+    # 2 h of 2 + 2 + 2; an hour of four workers, so a quarter of an hour of 2 + 2; half an hour of 8 + 2.
+    assert values_of(folder)[0]["gpu_hours"] == pytest.approx(12 + 1 + 5)
+    write_atomic(folder.config, json.dumps({"name": "demo", "cluster": {**settings, "tiny": True}}))
+    assert values_of(folder)[0]["gpu_hours"] is None
 
 
 def test_tasks_that_grow_longer_warn(tmp_path: Path) -> None:
