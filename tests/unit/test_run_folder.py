@@ -1,6 +1,7 @@
 """Run directories and model directories: what is refused, what goes on, and that nothing is written over."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.store import Stage, write_records
+from scope_selfplay.stages.frame import run_stage
+from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -239,3 +241,20 @@ def test_the_shipped_policy_is_a_safe_model() -> None:
     if not (folder / "model.safetensors").exists():
         pytest.skip("the embedded policy is not made yet: `make warm-start`")
     assert policy_path("embedded") == folder
+
+
+def test_the_seconds_of_a_stage_hold_those_of_a_killed_attempt(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path)
+    folder = run.folder.stage(0, Stage.TASKS)
+
+    def dies(made: StageFolder) -> None:
+        write_records(made.candidates, [])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(run, 0, Stage.TASKS, {}, dies)
+    for file in folder.path.rglob("*"):
+        os.utime(file, (1000, 1000))
+    os.utime(folder.candidates, (1500, 1500))
+    done = run_stage(run, 0, Stage.TASKS, {}, lambda made: None)
+    assert 500 <= done.seconds < 900
