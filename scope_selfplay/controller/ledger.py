@@ -21,6 +21,8 @@ class Lane(Value):
     """Attempts that cost budget."""
     spared: int = 0
     """Attempts since the last of those that cost nothing."""
+    placed: int = 0
+    """Highest attempt of which a pod was seen on a node."""
     done: bool = False
     """This share is made; the whole stage is done by its manifest alone."""
     outcome: Outcome | None = None

@@ -151,6 +151,27 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
     assert f"r1-{STAGE}-a2" in world.jobs_created
 
 
+@pytest.mark.parametrize("quota", [{}, {"pods": 2}], ids=["no node", "no pod"])
+def test_a_deadline_that_is_met_before_any_pod_had_a_node_costs_no_budget(
+    tmp_path: Path, quota: dict[str, int]
+) -> None:
+    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
+    world = World(tmp_path, data, quota=quota)
+    world.have_done_all_but(STAGE)
+    world.nodes.gpus = 8 if quota else 2
+    # A controller that was started again in between has not seen what the first one saw.
+    for number in range(4):
+        controller = world.controller()
+        end = world.cluster.now + 650
+        while world.cluster.now < end:
+            controller.round()
+            world.cluster.advance(20)
+        assert f"r1-{STAGE}-a{number + 1}" in world.jobs_created
+    assert "no pod of it had a node before its deadline" in world.messages
+    world.nodes.gpus, world.cluster.quota = 8, {}
+    assert world.drive(controller).code is ExitCode.DONE
+
+
 def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(tmp_path: Path) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"keep": 0}})
     assert world.drive().code is ExitCode.DONE
