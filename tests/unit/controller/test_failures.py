@@ -82,6 +82,20 @@ def test_a_failed_run_stays_failed_until_it_is_applied_again(tmp_path: Path) -> 
     assert world.drive(world.controller(identity="pod-3")).code is ExitCode.DONE
 
 
+@pytest.mark.parametrize("ending", [Ending(exit_code=64, message="no such model"), Ending(exit_code=1)])
+def test_the_pods_that_its_job_makes_after_a_verdict_say_it_again_and_do_nothing(
+    tmp_path: Path, ending: Ending
+) -> None:
+    world = _world(tmp_path, ending, times=99)
+    finish = world.drive()
+    created, before = dict(world.cluster.created), len(world.cluster.calls)
+    for number in range(5):
+        assert world.drive(world.controller(identity=f"later-{number}")) == finish
+    assert world.cluster.created == created
+    written = {call.kind for call in world.cluster.calls[before:] if call.method != "GET"}
+    assert written == {Kind.LEASE, Kind.CONFIG_MAP}
+
+
 def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
     data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
     world, lost = World(tmp_path, data), list[str]()
