@@ -30,6 +30,7 @@ REFUSING = {
 }
 
 
+@pytest.mark.fault(21)
 def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but("i01-make-tasks", STAGE)
@@ -43,6 +44,7 @@ def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_reason(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
@@ -57,6 +59,7 @@ def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_rea
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 @pytest.mark.integration
 def test_a_server_without_a_node_is_waited_for_however_long(tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -69,6 +72,7 @@ def test_a_server_without_a_node_is_waited_for_however_long(tmp_path: Path) -> N
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 def test_a_server_that_never_answers_is_made_again_however_often(tmp_path: Path) -> None:
     world = World(tmp_path, SWIFT)
     world.have_done_all_but(STAGE)
@@ -113,6 +117,7 @@ def test_what_was_down_outside_is_no_verdict_for_good() -> None:
         assert json.loads(plan.status["ledger"])["code"] == kept
 
 
+@pytest.mark.fault(16)
 def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
@@ -124,6 +129,7 @@ def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(t
     assert world.drive(controller) == (ExitCode.USER, "r1-judge: scope: no such index")
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
 def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason: str) -> None:
     world = World(tmp_path)
@@ -173,6 +179,7 @@ def test_a_quota_without_room_for_a_server_is_waited_for_however_long(tmp_path: 
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 def test_a_server_that_finds_no_node_while_a_job_runs_is_said_with_the_schedulers_reason(
     tmp_path: Path,
 ) -> None:
@@ -185,6 +192,7 @@ def test_a_server_that_finds_no_node_while_a_job_runs_is_said_with_the_scheduler
     assert world.reasons.count("Pending") == 1
 
 
+@pytest.mark.fault(16)
 def test_a_server_that_ends_with_64_while_a_job_runs_is_said_with_its_last_line(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
@@ -205,6 +213,7 @@ def test_a_server_without_a_pod_while_a_job_runs_is_said(tmp_path: Path) -> None
     assert "NoPod" in world.reasons
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
 def test_a_pod_that_has_a_node_and_does_not_start_is_said_after_five_minutes(
     tmp_path: Path, pod: str
