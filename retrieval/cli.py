@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -160,7 +160,7 @@ def serve_retriever(
     token_env: str | None,
     **settings: object,
 ) -> None:
-    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens the folder again."""
+    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens them again."""
     import asyncio
 
     from retrieval.serving import Address, serve
@@ -191,7 +191,8 @@ def _retriever(
         from retrieval.router import Router
         from scope_selfplay.wire.guarded_http import LOOPBACK
 
-        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token)
+        tokenizer = cast("Path | None", settings["tokenizer"])
+        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, tokenizer=tokenizer)
     from retrieval.metrics import Metrics
     from retrieval.service import Service, Settings
 

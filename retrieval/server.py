@@ -5,7 +5,7 @@ GET  /info        hashes and sizes, for the client's handshake
 GET  /healthz     the process answers (also /health)
 GET  /readyz      200 once a real query was answered, 503 while draining
 GET  /metrics     Prometheus
-POST /reload      open the index folder again (only with a token)
+POST /reload      open the index folder again, or shake hands with the shards again (only with a token)
 """
 
 import asyncio
@@ -158,7 +158,8 @@ def _readyz(service: Retriever) -> Endpoint:
     async def readyz(request: Request) -> Response:
         if service.is_ready:
             return _json(200, {"status": "ready"})
-        return _json(503, {"status": "draining" if service.draining else "no search worker lives"})
+        why = "draining" if service.draining else "no search worker lives, or a shard does not answer"
+        return _json(503, {"status": why})
 
     return readyz
 
