@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from retrieval.batching import Batcher, Engine
-from retrieval.cache import AnswerCache, Counts
+from retrieval.cache import Answer, AnswerCache, Counts
 from retrieval.hits import Hit
 from retrieval.indexes import open_index
 from retrieval.manifest import Manifest, Verify, read_manifest
@@ -182,10 +182,17 @@ class Service:
         cache, batcher = generation.cache, generation.batcher
         if cache.missing(request.queries, request.topk) > batcher.room():
             raise batcher.overloaded()
-        answers = [cache.ask(query, request.topk) for query in request.queries]
-        if all(answer.done() for answer in answers):
-            return [answer.result() for answer in answers]
-        return await asyncio.gather(*map(asyncio.shield, answers))
+        answers: list[Answer] = []
+        try:
+            for query in request.queries:
+                answers.append(cache.ask(query, request.topk))
+            if all(answer.done() for answer in answers):
+                return [answer.result() for answer in answers]
+            return await asyncio.gather(*answers)
+        finally:
+            # Past its deadline, without its client, or failed: what still waits is searched for nobody.
+            for answer in answers:
+                answer.cancel()
 
     def _rows(self, generation: Generation, hits: list[Hit], max_tokens: int | None) -> list[Row]:
         rows = [Row(shown(generation.passages.line(hit.row)), hit.score) for hit in hits]
