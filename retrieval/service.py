@@ -13,10 +13,11 @@ from retrieval.indexes import open_index
 from retrieval.manifest import Manifest, Verify, read_manifest
 from retrieval.metrics import Metrics
 from retrieval.passages import Passages, shown
+from retrieval.profiles import ProfileName
 from retrieval.token_cap import TokenCap
 from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
 from retrieval.workers import ThreadEngine, WorkerEngine
-from scope_selfplay.errors import SearchError
+from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
 
 
@@ -147,6 +148,11 @@ class Service:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
         folder = self.settings.folder.resolve()
         manifest = await asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        if manifest.profile == ProfileName.GPU and self.settings.workers > 1:
+            raise ConfigError(
+                f"--workers {self.settings.workers}: each would load its own copy of {folder} onto the GPU, "
+                "which one worker keeps busy: serve the gpu profile with --workers 1"
+            )
         passages = Passages.open(folder, manifest.corpus_hash)
         engine: Engine
         if self.settings.workers:

@@ -72,6 +72,10 @@ class WorkerEngine:
             except WorkerDied:
                 self._replace(worker)
                 continue
+            except SearchError:
+                # It said no to this batch, in a whole answer: it is well.
+                self._idle.put_nowait(worker)
+                raise
             except BaseException:
                 # Cancelled in the middle: its next answer would belong to this batch.
                 self._replace(worker)
