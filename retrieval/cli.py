@@ -32,7 +32,9 @@ def index() -> None:
 )
 @click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
 @click.option(
-    "--family", type=click.Choice(["e5", "minilm", "plain"]), help="Default: by the encoder's name."
+    "--family",
+    type=click.Choice(["e5", "minilm", "plain"]),
+    help="Needed where the encoder's name tells none.",
 )
 @click.option(
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
@@ -200,8 +202,17 @@ def _retriever(
 
 
 def _family(encoder: str) -> str:
+    """By the encoder's name. Raises ConfigError where it says nothing: a wrong prefix only finds less."""
+    from scope_selfplay.errors import ConfigError
+
     name = Path(encoder).name.lower()
-    return next((family for family in ("minilm", "e5") if family in name), "plain")
+    for family in ("minilm", "e5"):
+        if family in name:
+            return family
+    raise ConfigError(
+        f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before the "
+        "text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
+    )
 
 
 def _chunked(

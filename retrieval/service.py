@@ -147,19 +147,14 @@ class Service:
     async def _open(self) -> Generation:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
         folder = self.settings.folder.resolve()
-        manifest = await asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        manifest = await asyncio.to_thread(read_manifest, folder, Verify.SIZES)
         if manifest.profile == ProfileName.GPU and self.settings.workers > 1:
             raise ConfigError(
                 f"--workers {self.settings.workers}: each would load its own copy of {folder} onto the GPU, "
                 "which one worker keeps busy: serve the gpu profile with --workers 1"
             )
         passages = Passages.open(folder, manifest.corpus_hash)
-        engine: Engine
-        if self.settings.workers:
-            engine = WorkerEngine(folder, self.settings.workers)
-            await engine.start()
-        else:
-            engine = ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        engine = await self._engine(folder, manifest)
         batcher = Batcher(
             engine,
             max_batch=self.settings.max_batch,
@@ -176,6 +171,22 @@ class Service:
             await engine.close()
             raise
         return generation
+
+    async def _engine(self, folder: Path, manifest: Manifest) -> Engine:
+        """The engine over verified files."""
+        verifying = asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        if not self.settings.workers:
+            await verifying
+            return ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        # Checksums take about as long as workers take to start: both at once.
+        engine = WorkerEngine(folder, self.settings.workers)
+        started, verified = await asyncio.gather(engine.start(), verifying, return_exceptions=True)
+        for outcome in (verified, started):
+            if isinstance(outcome, BaseException):
+                await engine.close()
+                # A damaged file explains whatever a worker says about it.
+                raise outcome
+        return engine
 
     async def _try_out(self, generation: Generation) -> None:
         """Search for the first passage's own words: ready means that a real query was answered."""

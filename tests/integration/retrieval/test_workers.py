@@ -34,5 +34,5 @@ async def test_the_gpu_profile_is_served_by_one_worker_only(index_folder: Path, 
     shutil.copytree(index_folder, folder)
     write_manifest(folder, read_manifest(folder).model_copy(update={"profile": "gpu"}))
     service = Service(Settings(folder=folder, workers=4), Metrics())
-    with pytest.raises(ConfigError, match="--workers 4.*serve the gpu profile with --workers 1"):
+    with pytest.raises(ConfigError, match=r"--workers 4.*serve the gpu profile with --workers 1"):
         await service.load()
