@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.errors import ExitCode, OutsideError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import Appender, StageFolder, write_records
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.adapters import Trained, trained_model
 from scope_selfplay.training.checkpoints import Checkpoints, step_of
 from scope_selfplay.training.export import Lineage, export_policy
-from scope_selfplay.training.generation import policy_source, run_rollouts
+from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
 from scope_selfplay.training.losses import loss_of
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import Ranks, share_of
@@ -93,6 +93,8 @@ class GrpoJob:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     ranks: Ranks = field(default_factory=Ranks)
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
+    on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
+    """Told when the server of the policy in training was down for longer than is waited."""
 
     @property
     def max_length(self) -> int:
@@ -167,17 +169,19 @@ def _make_trainer(
         assert len(scored_reward) == len(completions), "rewards must line up with completions"
         return scored_reward
 
-    trainer = EpisodeTrainer(
-        loss=loss_of(job.settings),
-        budget=job.settings.max_response,
-        checkpoints=Checkpoints(job.folder.work),
-        model=trained.model,
-        reward_funcs=reward,
-        args=trl_config(job),
-        train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
-        processing_class=job.codec.tokenizer,
-        rollout_func=rollout,
-    )
+    with weights_brought(job.model):
+        trainer = EpisodeTrainer(
+            loss=loss_of(job.settings),
+            budget=job.settings.max_response,
+            checkpoints=Checkpoints(job.folder.work),
+            model=trained.model,
+            reward_funcs=reward,
+            args=trl_config(job),
+            train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
+            processing_class=job.codec.tokenizer,
+            rollout_func=rollout,
+        )
+    guard_weights(trainer, job.model)
     if trained.needs_reference and job.settings.kl_beta:
         trainer.refer_to(load_model(job.base))
     trainer.add_callback(_callback(meter, terminated, trainer))
