@@ -12,6 +12,7 @@ from scope_selfplay.errors import CheckpointError
 from scope_selfplay.inference import TextCodec
 
 EMBEDDED = "embedded"
+WEIGHTS = "model.safetensors"
 
 
 def policy_path(path: str) -> Path:
@@ -26,16 +27,33 @@ def policy_path(path: str) -> Path:
             raise CheckpointError(
                 f"{folder}: no {name}; a model directory holds {what}, a tokenizer and safetensors"
             )
-    if not list(folder.glob("*.safetensors")):
-        pickled = [each.name for each in folder.glob("*.bin")]
-        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
-        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    _check_weights(folder)
     for name in ("config.json", "tokenizer_config.json"):
         if "auto_map" in _read_object(folder / name):
             raise CheckpointError(
                 f"{folder}: {name} has auto_map, which runs foreign code; remove it or use another model"
             )
     return folder
+
+
+def _check_weights(folder: Path) -> None:
+    """Raises CheckpointError unless what would be loaded is safetensors, here, and part of `weights_hash`."""
+    if (folder / WEIGHTS).is_file():
+        return
+    index = folder / f"{WEIGHTS}.index.json"
+    if not index.is_file():
+        pickled = sorted(each.name for each in folder.glob("*.bin"))
+        other = sorted(each.name for each in folder.glob("*.safetensors"))
+        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
+        if other and not pickled:
+            found = f"found {other[0]}, expected {WEIGHTS} or {index.name}"
+        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    shards = _read_object(index).get("weight_map")
+    for name in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) and shards else [""]:
+        if Path(name).name != name or Path(name).suffix != ".safetensors" or not (folder / name).is_file():
+            raise CheckpointError(
+                f"{index}: names {name!r} as weights, expected safetensors files of the same folder; save the model again"
+            )
 
 
 def check_context(folder: Path, config: RunConfig) -> None:
@@ -104,7 +122,11 @@ def load_model(folder: Path) -> Any:
     disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False
+            str(folder),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except Exception as error:  # noqa: BLE001 - the wall to transformers and safetensors, which has errors of its own
         line = next(iter(str(error).splitlines()), type(error).__name__)
