@@ -7,6 +7,7 @@ number of rows, so that they meet in every collective call.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class EpisodeTrainer(GRPOTrainer):
         self._budget = budget
         self._checkpoints = checkpoints
         self._staging = False
+        self._step_begun: float | None = None
+        self._update_begun = 0.0
         if "ref" in getattr(self.model, "peft_config", ()):
             # TRL refers to the adapter that training starts from; ours is the model without one.
             self.accelerator.unwrap_model(self.model).delete_adapter("ref")
@@ -66,6 +69,11 @@ class EpisodeTrainer(GRPOTrainer):
         else:
             self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
 
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        if self._step_begun is None:
+            self._step_begun = perf_counter()
+        return super().training_step(*arguments, **options)
+
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         # The reference is asked about the rows below; without beta TRL does not ask it about whole rollouts.
         beta, self.beta = self.beta, 0.0
@@ -73,6 +81,7 @@ class EpisodeTrainer(GRPOTrainer):
             scored = super()._generate_and_score_completions(inputs)
         finally:
             self.beta = beta
+        self._update_begun = perf_counter()
         batch = self._rows(scored["advantages"].tolist())
         if beta:
             batch["ref_per_token_logps"] = self._reference(batch)
@@ -146,10 +155,18 @@ class EpisodeTrainer(GRPOTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Trackers get our numbers of the step beside TRL's.
-        known = {name: value for name, value in self.step_metrics.items() if value is not None}
         if "loss" in logs:
+            ours = {**self.step_metrics, **self._seconds()}
+            known = {name: value for name, value in ours.items() if value is not None}
             logs = logs | {f"scope/{name}": value for name, value in known.items()}
         super().log(logs, start_time)
+
+    def _seconds(self) -> dict[str, float]:
+        """Of the step that is being logged: TRL's own step time leaves the optimizer out."""
+        if self._step_begun is None:
+            return {}
+        now, begun, self._step_begun = perf_counter(), self._step_begun, None
+        return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoints.staging) if self._staging else super()._get_output_dir(trial)

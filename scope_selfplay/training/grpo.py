@@ -45,7 +45,8 @@ _KEPT = {
     "grad_norm": "grad_norm",
     "learning_rate": "learning_rate",
     "completions/mean_length": "completion_tokens",
-    "step_time": "step_seconds",
+    "scope/step_seconds": "step_seconds",
+    "scope/update_seconds": "update_seconds",
 }
 
 

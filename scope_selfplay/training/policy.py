@@ -52,7 +52,7 @@ def _check_weights(folder: Path) -> None:
     for name in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) and shards else [""]:
         if Path(name).name != name or Path(name).suffix != ".safetensors" or not (folder / name).is_file():
             raise CheckpointError(
-                f"{index}: names {name!r} as weights, expected safetensors files of the same folder; save the model again"
+                f"{index}: names {name!r} as weights, expected safetensors files beside it; save the model again"
             )
 
 

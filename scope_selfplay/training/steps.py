@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from scope_selfplay.engines import in_process_engine, make_voice
@@ -25,6 +26,20 @@ class Learner:
     def renew(self, step: int) -> None:
         """Sample the coming step from the weights as they are now."""
         self.engine.refresh(f"{self.voice.checkpoint}@{step}")
+
+
+class RolloutClock:
+    """How long the rollouts of a step take, and how long their rewards keep it waiting after the last of them."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = perf_counter()
+
+    def finished(self) -> None:
+        """A rollout has ended."""
+        self._last = perf_counter()
+
+    def seconds(self) -> dict[str, float | None]:
+        return {"rollout_seconds": self._last - self._begun, "reward_seconds": perf_counter() - self._last}
 
 
 def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
