@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect
-from scope_selfplay.errors import CheckpointError
+from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TextCodec
 
 EMBEDDED = "embedded"
@@ -113,8 +114,24 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def sampling_device(wanted: str) -> str:
+    """Where a policy that this process only samples lies: the GPU of this rank, or the CPU. `wanted` as model.device.
+
+    Raises ConfigError for a GPU that torch does not see.
+    """
+    import torch
+
+    if wanted == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if wanted == "cuda":
+        raise ConfigError("device: found cuda, and torch sees no GPU here; use auto or cpu")
+    return "cpu"
+
+
 def load_model(folder: Path) -> Any:
-    """A causal language model in float32 (the trainer casts). Raises CheckpointError."""
+    """A causal language model in float32 (the trainer casts), on the CPU. Raises CheckpointError."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
