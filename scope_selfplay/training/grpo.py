@@ -30,7 +30,7 @@ from scope_selfplay.training.adapters import Trained, trained_model
 from scope_selfplay.training.checkpoints import Checkpoints, step_of
 from scope_selfplay.training.export import Lineage, export_policy
 from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
-from scope_selfplay.training.losses import loss_of
+from scope_selfplay.training.losses import loss_of, sampling_cap
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import Ranks, share_of
 from scope_selfplay.training.rows import Row
@@ -47,6 +47,8 @@ _KEPT = {
     "completions/mean_length": "completion_tokens",
     "scope/step_seconds": "step_seconds",
     "scope/update_seconds": "update_seconds",
+    "scope/sampling_drift": "sampling_drift",
+    "scope/sampling_drift_max": "sampling_drift_max",
 }
 
 
@@ -173,6 +175,7 @@ def _make_trainer(
     with weights_brought(job.model):
         trainer = EpisodeTrainer(
             loss=loss_of(job.settings),
+            cap=sampling_cap(job.settings, job.model.engine),
             budget=job.settings.max_response,
             checkpoints=Checkpoints(job.folder.work),
             model=trained.model,
