@@ -191,6 +191,14 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
         ("no config", r"no config\.json"),
         ("no tokenizer", r"no tokenizer_config\.json"),
         ("pickled", r"found pytorch_model\.bin, which is pickled code; save the model as safetensors"),
+        ("pickled beside others", r"found pytorch_model\.bin, which is pickled code"),
+        (
+            "others",
+            r"found adapter_model\.safetensors, expected model\.safetensors or model\.safetensors\.index",
+        ),
+        ("pickled shard", r"index\.json: names 'pytorch_model\.bin' as weights, expected safetensors"),
+        ("shard elsewhere", r"names '\.\./other/model\.safetensors' as weights"),
+        ("empty index", "names '' as weights"),
         ("no weights", "found no weights; save the model as safetensors"),
         ("auto_map", r"config\.json has auto_map, which runs foreign code"),
         ("binary config", r"config\.json is no JSON object"),
@@ -199,6 +207,7 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
 )
 def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
     config, weights = model / "config.json", model / "model.safetensors"
+    index = model / "model.safetensors.index.json"
     match damage:
         case "no folder":
             model = model / "none"
@@ -208,6 +217,20 @@ def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, 
             (model / "tokenizer_config.json").unlink()
         case "pickled":
             weights.rename(model / "pytorch_model.bin")
+        case "pickled beside others":
+            weights.rename(model / "pytorch_model.bin")
+            (model / "rotary.safetensors").write_bytes(b"beside")
+        case "others":
+            weights.rename(model / "adapter_model.safetensors")
+        case "pickled shard":
+            weights.rename(model / "pytorch_model.bin")
+            index.write_text(json.dumps({"weight_map": {"lm_head": "pytorch_model.bin"}}))
+        case "shard elsewhere":
+            weights.unlink()
+            index.write_text(json.dumps({"weight_map": {"lm_head": "../other/model.safetensors"}}))
+        case "empty index":
+            weights.unlink()
+            index.write_text("{}")
         case "no weights":
             weights.unlink()
         case "auto_map":
@@ -218,6 +241,13 @@ def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, 
             config.write_text("[]")
     with pytest.raises(CheckpointError, match=complaint):
         policy_path(str(model))
+
+
+def test_weights_in_several_files_are_a_model(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    content = {"weight_map": {"lm_head": "model-00001-of-00001.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(content))
+    assert policy_path(str(model)) == model
 
 
 def test_a_tokenizer_that_brings_code_is_refused(model: Path) -> None:
