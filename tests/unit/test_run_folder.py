@@ -70,13 +70,36 @@ def test_a_run_may_go_further_than_it_was_begun_for(model: Path, tmp_path: Path)
     assert load_config(run.folder.config).iterations == 2
 
 
-@pytest.mark.parametrize("change", ["seed=5", "solver.kl_beta=0.1", "tasks.search_turns={1: 1}"])
-def test_another_config_is_refused_with_the_settings_name(model: Path, tmp_path: Path, change: str) -> None:
-    before = files_below(small_run(model, tmp_path).folder.path)
+@pytest.mark.parametrize(
+    ("begun", "change"),
+    [
+        ("seed=0", "seed=5"),
+        ("seed=0", "solver.kl_beta=0.1"),
+        ("seed=0", "tasks.search_turns={1: 1}"),
+        ("tasks.search_turns={1: 1, 2: 1}", "tasks.search_turns={1: 1}"),
+        ("tasks.search_turns={1: 1}", "tasks.search_turns={1: 1, 2: 1}"),
+        ("solver.reward=arenarl", "solver.reward=rubric"),
+        ("solver.reward=rubric", "solver.reward=arenarl"),
+        ("solver.reward=balanced", "solver.reward={design: balanced, meetings: 7}"),
+    ],
+)
+def test_another_config_is_refused_with_the_settings_name(
+    model: Path, tmp_path: Path, begun: str, change: str
+) -> None:
+    before = files_below(small_run(model, tmp_path, begun).folder.path)
     name = change.partition("=")[0]
     with pytest.raises(RunMismatchError, match=rf"belongs to another config \(changed: {name}\)"):
         small_run(model, tmp_path, change)
     assert files_below(tmp_path / "tiny") == before
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\0\0\0"])
+def test_an_emptied_run_yaml_is_called_empty(model: Path, tmp_path: Path, content: str) -> None:
+    config = small_run(model, tmp_path).folder.config
+    config.write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.yaml: is empty, expected the settings .* restore the file"):
+        small_run(model, tmp_path)
+    assert config.read_text() == content
 
 
 def test_other_prompts_are_refused(model: Path, tmp_path: Path) -> None:
