@@ -182,8 +182,10 @@ def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> Gra
 
 def test_a_tie_that_no_call_gave_is_no_verdict() -> None:
     settings = {"reward": {"design": "balanced", "max_missing": 1}}
-    (rewards,) = reward(settings, ScriptedJudge(fails=["9"]), rollouts("9", "9", "5", "1")).rewards
-    assert rewards == [None, None, pytest.approx(1.0, abs=1e-5), 0.0]
+    groups = [rollouts("9", "9", "5", "4", "1", first=10 * number) for number in range(8)]
+    for rewards in reward(settings, ScriptedJudge(fails=["9"]), *groups).rewards:
+        assert rewards[:2] == [None, None]
+        assert rewards[2:] == pytest.approx([1.0, 0.75, 0.0], abs=0.05)
 
 
 @pytest.mark.parametrize(("choice", "shown"), [("query", True), ("task", True), ("none", False)])
