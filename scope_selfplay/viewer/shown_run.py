@@ -1,13 +1,13 @@
-"""The run behind the pages: read when asked, kept fresh while it goes on, its slow numbers made in the background."""
+"""The run behind the pages: read when asked, kept fresh while it goes on, its slow numbers made beside it."""
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from scope_selfplay.health import Checkup, examine
+from scope_selfplay.health import Checkup
 from scope_selfplay.overview import Overview, overview
 from scope_selfplay.store.reader import RunReader
+from scope_selfplay.viewer.examination import Examination
 
 
 class ShownRun:
@@ -23,8 +23,8 @@ class ShownRun:
         self._numbers: Overview | None = None
         # Apart from `_lock`: other pages do not wait while the numbers are made.
         self._counting = threading.Lock()
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="health")
-        self._checkups: Future[list[Checkup]] | None = None
+        self._path = path
+        self._examination: Examination | None = None
         self._outdated = False
 
     @property
@@ -68,18 +68,20 @@ class ShownRun:
         Waits for them at most `wait` seconds. Raises RecordError for a damaged file.
         """
         with self._lock:
-            if self._checkups is None or (self._outdated and self._checkups.done()):
-                earlier = self._checkups
+            earlier = self._examination
+            if earlier is None or (self._outdated and earlier.is_done):
                 self._outdated = False
-                self._checkups = self._background.submit(examine, self.reader)
+                self._examination = Examination(self._path)
                 if earlier is not None and not wait:
-                    return earlier.result()
-            current = self._checkups
+                    return earlier.checkups.result()
+            current = self._examination
+        assert current is not None
         try:
-            return current.result(timeout=wait) if wait or current.done() else None
+            return current.checkups.result(timeout=wait) if wait or current.is_done else None
         except TimeoutError:
             return None
 
     def close(self) -> None:
-        self._background.shutdown(cancel_futures=True)
+        if self._examination is not None:
+            self._examination.stop()
         self.reader.close()

@@ -327,3 +327,16 @@ def test_an_empty_run_has_empty_lists(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: demo\n")
     with RunReader(tmp_path) as reader:
         assert (reader.tasks().total, reader.funnel(), reader.scores(), reader.stages()) == (0, [], [], [])
+
+
+@pytest.mark.integration
+def test_a_reader_of_lists_loads_no_pandas(folder: RunFolder) -> None:
+    """Pandas would be a quarter of what `scope view` holds in memory."""
+    code = (
+        "import sys; from pathlib import Path; from scope_selfplay.store.reader import RunReader\n"
+        "with RunReader(Path(sys.argv[1])) as reader: print(reader.tasks().total, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "60 False\n"
