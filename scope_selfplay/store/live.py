@@ -19,7 +19,7 @@ from scope_selfplay.store.parquet import ROWS_PER_GROUP, line_blocks, table_from
 # Every part is one more file to open; past this many the newest are written again as one.
 _MOST_PARTS = 12
 # Bytes of lines that are parsed at a time: a server does it between two answers, within its memory.
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 
 
 class Part(NamedTuple):
