@@ -1,0 +1,39 @@
+"""A small finished run and its exports, for the tests that load them with other libraries."""
+
+from pathlib import Path
+
+from scope_selfplay.export import Format, export_tasks
+from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic
+from scope_selfplay.store.card import CARD, run_card, stage_card
+from scope_selfplay.store.manifest import FORMAT, checksums
+from scope_selfplay.store.parquet import write_parquet
+from scope_selfplay.store.reader import RunReader
+from tests.unit.store.runs import write_run
+
+
+def write_finished_run(path: Path) -> RunFolder:
+    """24 accepted tasks of training and 12 held-out ones, each stage with parquet, card and manifest."""
+    made = write_run(path)
+    for iteration in range(3):
+        for stage in (Stage.TASKS, Stage.COMPARE):
+            folder = made.stage(iteration, stage).path
+            write_parquet(folder)
+            write_atomic(folder / CARD, stage_card("demo", iteration, stage, folder))
+            manifest = Manifest(
+                stage=stage.value,
+                iteration=iteration,
+                spec_hash="0",
+                outputs=checksums(folder),
+                format=FORMAT,
+            )
+            publish_manifest(folder, manifest)
+    write_atomic(made.path / CARD, run_card(made, "demo"))
+    return made
+
+
+def write_exports(run: RunFolder, root: Path) -> dict[Format, Path]:
+    """The run in every format, each in a folder of its own below `root`."""
+    with RunReader(run.path) as reader:
+        for form in Format:
+            export_tasks(reader, form, root / form.value)
+    return {form: root / form.value for form in Format}
