@@ -82,7 +82,7 @@ check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects and Dockerfile
 	rm -rf build/manifests
 	$(BIN)/python -m tests.policy.manifests build/manifests
 	$(VENV)-policy/bin/checkov --directory build/manifests --framework kubernetes --compact --quiet --skip-download
-	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile
+	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile retrieval/Dockerfile
 
 # The scanners pin so much that they need an environment of their own.
 $(VENV)-policy/.done:
@@ -114,8 +114,12 @@ test-pods: setup ## the run tiny, shortened, on the cluster of KUBECONFIG, with 
 test-pods-full: setup ## the whole run tiny with real pods
 	$(BIN)/pytest tests/cluster -m pods
 
-images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:...
-	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) -t scope-selfplay .
+# `worker` makes tasks and compares; EXTRAS=local,worker also trains and serves on the CPU, as `tiny` does.
+EXTRAS ?= worker
+
+images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:... [EXTRAS=local,worker]
+	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=$(EXTRAS) -t scope-selfplay .
+	docker build -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t scope-retriever .
 	docker build -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t scope-trainer .
 
 test-vllm: setup ## a real vLLM on the CPU, in an environment of its own

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from scope_selfplay.export import Format, export_tasks
 from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic
-from scope_selfplay.store.card import CARD, run_card, stage_card
+from scope_selfplay.store.card import CARD, stage_card, write_run_card
 from scope_selfplay.store.manifest import FORMAT, checksums
 from scope_selfplay.store.parquet import write_parquet
 from scope_selfplay.store.reader import RunReader
@@ -16,19 +16,20 @@ def write_finished_run(path: Path) -> RunFolder:
     made = write_run(path)
     for iteration in range(3):
         for stage in (Stage.TASKS, Stage.COMPARE):
-            folder = made.stage(iteration, stage).path
-            write_parquet(folder)
-            write_atomic(folder / CARD, stage_card("demo", iteration, stage, folder))
-            manifest = Manifest(
-                stage=stage.value,
-                iteration=iteration,
-                spec_hash="0",
-                outputs=checksums(folder),
-                format=FORMAT,
-            )
-            publish_manifest(folder, manifest)
-    write_atomic(made.path / CARD, run_card(made, "demo"))
+            finish(made, iteration, stage)
+    write_run_card(made, "demo")
     return made
+
+
+def finish(made: RunFolder, iteration: int, stage: Stage) -> None:
+    """What the end of a stage writes beside its lines."""
+    path = made.stage(iteration, stage).path
+    write_parquet(path)
+    write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
+    manifest = Manifest(
+        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
+    )
+    publish_manifest(path, manifest)
 
 
 def write_exports(run: RunFolder, root: Path) -> dict[Format, Path]:

@@ -19,24 +19,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[Format, Path]:
     return write_exports(run, tmp_path_factory.mktemp("exports"))
 
 
-def test_inspect_reads_samples_and_evaluates_a_model_on_them(
-    exported: dict[Format, Path], tmp_path: Path
-) -> None:
-    from inspect_ai import Task, eval
+def test_inspect_builds_a_task_on_samples(exported: dict[Format, Path]) -> None:
+    from inspect_ai import Task
     from inspect_ai.dataset import json_dataset
     from inspect_ai.scorer import includes
 
     samples = json_dataset(str(exported[Format.INSPECT] / "test.jsonl"))
     assert len(samples) == 12 and str(samples[0].target).startswith("- Identifies the builder.")
     assert samples[0].metadata is not None and samples[0].metadata["task_id"] == samples[0].id
-    (log,) = eval(
-        Task(dataset=samples, scorer=includes()),
-        model="mockllm/model",
-        limit=2,
-        log_dir=str(tmp_path),
-        display="none",
-    )
-    assert log.status == "success" and log.results is not None and log.results.total_samples == 2
+    assert [each.id for each in Task(dataset=samples, scorer=includes()).dataset] == [
+        each.id for each in samples
+    ]
 
 
 def test_verifiers_reads_task_data(exported: dict[Format, Path]) -> None:
