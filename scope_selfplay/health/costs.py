@@ -115,12 +115,14 @@ def _recorded(reader: RunReader, iteration: int, stage: Stage) -> Asked:
         [iteration, stage.value],
     )
     (other,) = reader.sql(
-        "SELECT count(*) AS calls, count(*) FILTER (missing) AS failed FROM ("
-        "SELECT winner_ids IS NULL AS missing FROM selections WHERE iteration = $1 AND stage = $2 UNION ALL "
-        "SELECT value IS NULL FROM scores WHERE iteration = $1 AND stage = $2)",
+        "SELECT count(*) AS calls, count(*) FILTER (missing) AS failed, "
+        "sum(v.tokens_in + v.tokens_out) FILTER (NOT v.cached) AS tokens FROM ("
+        "SELECT winner_ids IS NULL AS missing, verdict AS v FROM selections WHERE iteration = $1 AND stage = $2 "
+        "UNION ALL SELECT value IS NULL, verdict FROM scores WHERE iteration = $1 AND stage = $2)",
         [iteration, stage.value],
     )
-    return Asked(row["calls"] + other["calls"], row["failed"] + other["failed"], int(row["tokens"] or 0))
+    calls, failed, tokens = (int(row[name] or 0) + int(other[name] or 0) for name in Asked._fields)
+    return Asked(calls, failed, tokens)
 
 
 def _usage(roles: Mapping[str, Any]) -> Asked:
