@@ -16,6 +16,7 @@ from scope_selfplay.config import parse_config
 from scope_selfplay.controller.api import VERBS, ForbiddenError, Kind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
 from scope_selfplay.controller.draft import Finish
+from scope_selfplay.controller.fake_nodes import Ending
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
 from tests.cluster.simulated_node import SimulatedNode
@@ -206,6 +207,63 @@ def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
     record_property("injected", 6)
     _until(lambda: run.jobs_left() == [])
     print("6 of 6 finished Jobs deleted by the cluster, none made again")
+
+
+@pytest.mark.fault(16)
+def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: Report) -> None:
+    run = site(iterations=1)
+    evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+    endings = {
+        "r1-i00-make-tasks-a1": Ending(exit_code=75, message="judge is down"),
+        "r1-i00-make-tasks-a2": Ending(exit_code=1, message="KeyError: 'x'"),
+        "r1-i00-make-tasks-a3": Ending(exit_code=137, status=evicted),
+        "r1-i00-compare-a1": Ending(exit_code=137, reason="OOMKilled"),
+    }
+    record_property("injected", len(endings))
+    run.node.ending_of = lambda job: endings.get(job, Ending())
+    finish = run.drive(run.controller())
+    assert finish.code is ExitCode.USER
+    assert finish.message.startswith("i00-compare: out of memory")
+    assert run.stage_jobs() == [*sorted(endings), "r1-i00-make-tasks-a4"]
+    told = "\n".join(each.message for each in run.core.list_namespaced_event(run.namespace).items)
+    assert "something outside was down (judge is down)" in told
+    assert "it ended with an error (KeyError: 'x')" in told
+    assert "its pod was evicted, preempted or lost its node (The node was low on resource: memory.)" in told
+    assert (run.servers(), run.status()["phase"]) == ([], "Failed")
+    # The pod that the controller's Job makes next says the same, and starts nothing.
+    assert run.drive(run.controller()) == finish
+
+
+@pytest.mark.fault(17)
+def test_an_unfinished_job_that_somebody_deletes_is_made_again_once(site: Callable[..., Site]) -> None:
+    run, first = site(iterations=1), "r1-i00-make-tasks-a1"
+    run.node.holds = lambda pod: pod.startswith(first)
+    controller = run.controller()
+    _until(lambda: controller.round() or run.status().get("jobs") == first)
+    run.jobs.delete_namespaced_job(first, run.namespace, propagation_policy="Background")
+    assert run.drive(controller).code is ExitCode.DONE
+    assert [name for name in run.stage_jobs() if "a1" not in name] == ["r1-i00-make-tasks-a2"]
+    assert len(run.node.stages.published) == 6
+
+
+@pytest.mark.fault(21)
+def test_a_server_pod_that_does_not_start_or_does_not_end_is_said_and_waited_for(
+    site: Callable[..., Site],
+) -> None:
+    run = site(iterations=1)
+    run.node.stuck = lambda pod: pod.startswith("r1-judge")
+    run.node.never_ends = lambda pod: pod.startswith("r1-i00-challenger")
+    controller = run.controller()
+    stuck = "CreateContainerConfigError: no key"
+    _until(lambda: controller.round() or stuck in run.status().get("message", ""))
+    assert run.reasons()["PodStuck"]
+    assert run.stage_jobs() == []
+    run.node.stuck = lambda pod: False
+    _until(lambda: controller.round() or "ended: i00-compare needs the GPUs" in run.status()["message"])
+    assert run.stage_jobs() == ["r1-i00-make-tasks-a1"]
+    run.node.never_ends = lambda pod: False
+    assert run.drive(controller).code is ExitCode.DONE
+    assert len(run.stage_jobs()) == 6
 
 
 def test_a_quota_is_waited_for_and_said(site: Callable[..., Site]) -> None:
