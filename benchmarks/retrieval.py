@@ -6,7 +6,7 @@ first.
 
 `servers` builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2 by default,
 so no download is needed) and serves it with both servers. The clients run in this process and are not
-counted. `profiles` measures each index profile on clustered synthetic vectors.
+counted. `profiles` measures each index profile on made-up rows with the structure of text.
 """
 
 import argparse
