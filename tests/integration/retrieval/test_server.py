@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,10 @@ from retrieval.build import build_bm25
 from retrieval.hits import Hit
 from retrieval.metrics import Metrics
 from retrieval.service import Service, Settings
+from retrieval.serving import Address, serve
+from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
+from scope_selfplay.wire.listening import listen
 
 from .conftest import Running
 
@@ -294,6 +301,37 @@ async def test_a_reload_switches_the_index_while_requests_are_answered(
             assert response.status == 503
         assert (await post(http, url, {"query": "town3"}, headers=headers))[0] == 200
     assert set(statuses) == {200}
+
+
+async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
+    index_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
+        await serve(service, Address(port=other.getsockname()[1]))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "scope_selfplay.cli", "serve-retriever", str(index_folder)]
+    server = subprocess.Popen(
+        [*command, "--port", str(port), "--workers", "0"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stderr is not None
+        url = server.stderr.readline().split()[-1]
+        assert url == f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
+            assert response.status == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        server.kill()
+        server.wait()
+        assert server.stderr is not None
+        server.stderr.close()
 
 
 async def test_reloading_over_http_needs_a_token(
