@@ -9,9 +9,11 @@ import faiss
 import numpy as np
 import pytest
 
+from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
 from retrieval.build_dense import Plan, build_dense
 from retrieval.dense import DenseIndex, hits, open_vectors
+from retrieval.encoder import ENCODER, QUERY_GRAPH
 from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
 from retrieval.in_process import open_searcher
 from retrieval.indexes import open_index
@@ -212,6 +214,19 @@ def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Manif
     (folder / "vectors.npy").write_bytes(data)
     with pytest.raises(RecordError, match="damaged"):
         read_manifest(folder)
+
+
+def test_the_gate_compares_8_bit_queries_with_the_exact_ones(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    eight = recipe(model, "balanced").model_copy(update={"query_precision": "int8"})
+    plan = Plan(tmp_path / "index", eight)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after("encode", 300))
+    other = write_random_bert(tmp_path / "other", np.random.default_rng(9), layers=1, hidden=64, heads=4)
+    write_bert(other, plan.folder / ENCODER, QUERY_GRAPH, in_bytes=True)
+    with pytest.raises(GateRefusal):
+        build_dense(documents, plan)
 
 
 def test_an_encoder_that_is_not_the_manifests_is_refused(flat: tuple[Path, Manifest], model: Path) -> None:
