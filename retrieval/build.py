@@ -46,6 +46,7 @@ class Recipe(Value):
     encoder: str = ""
     family: str = ""
     backend: str = ""
+    query_precision: str = "float32"
     seed: int = 0
 
 

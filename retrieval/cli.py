@@ -40,6 +40,13 @@ def index() -> None:
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
 )
 @click.option(
+    "--query-precision",
+    type=click.Choice(["float32", "int8"]),
+    default="float32",
+    show_default=True,
+    help="int8: most of the query encoder's weights in 8 bits, if the recall gate allows it.",
+)
+@click.option(
     "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
 )
 @click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
@@ -63,6 +70,7 @@ def build(
     encoder: str,
     family: str | None,
     backend: str,
+    query_precision: str,
     chunk_tokens: int,
     chunk_overlap: int,
     tokenizer: Path | None,
@@ -91,6 +99,7 @@ def build(
         encoder=encoder if dense else "",
         family=(family or _family(encoder)) if dense else "",
         backend=backend if dense else "",
+        query_precision=query_precision,
         seed=seed,
         rows=rows or "",
     )
