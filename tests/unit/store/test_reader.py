@@ -339,4 +339,4 @@ def test_a_reader_of_lists_loads_no_pandas(folder: RunFolder) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "60 False\n"
+    assert done.stdout == "90 False\n"
