@@ -54,7 +54,7 @@ def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: s
 
 @pytest.mark.parametrize("folder", RUNS, ids=name)
 def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> None:
-    problems = check_cluster(check_folder(folder), folder, Cluster(namespace))
+    problems = check_cluster(check_folder(folder), folder, Cluster(namespace)).problems
     # A cluster for tests has no storage class and few GPUs; nothing else may be wrong.
     assert [
         each for each in problems if "StorageClass" not in each.message and "gpu" not in each.message

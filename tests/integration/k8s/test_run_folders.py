@@ -81,21 +81,10 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     objects = rendered(folder)
     plain = rendered(REPOSITORY / "k8s/runs/tiny")
     assert objects != plain
-    changed = [*overrides(objects)]
-    with_changes = load_config(folder / "setup" / "run.yaml", changed)
-    everything = [*objects, *planned_objects(with_changes, packs)]
+    everything = [*objects, *planned_objects(config_of(objects, folder), packs)]
     assert problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []
-
-
-def overrides(objects: list[dict[str, object]]) -> list[str]:
-    """The settings that a component gives the controller on its command line."""
-    (controller,) = [
-        each for each in pods_of(objects) if each.labels["app.kubernetes.io/component"] == "controller"
-    ]
-    arguments = controller.spec["containers"][0]["args"]
-    return [arguments[row + 1] for row, each in enumerate(arguments) if each == "--set"]
 
 
 def test_the_network_has_exactly_the_edges_of_the_method() -> None:
