@@ -12,6 +12,7 @@ from scope_selfplay.controller.names import Part
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import gpu_problems, peak_gpus, quota_problems, seen, storage_problems
 from scope_selfplay.k8s.kubectl import Cluster, kustomize
+from scope_selfplay.k8s.outside import outside_problems
 from scope_selfplay.k8s.planned import planned_objects
 from scope_selfplay.k8s.references import Problem, problems
 from scope_selfplay.k8s.schema import is_installed, schema_problems
@@ -37,7 +38,7 @@ def check_folder(folder: Path) -> Checked:
     packs = packs_of(objects)
     everything = [*objects, *planned_objects(config, packs)]
     found = [*problems(everything), *_packs(config, packs), *_images(config, objects)]
-    found += [*_gpu_images(config), *_ranks(config)]
+    found += [*_gpu_images(config), *_ranks(config), *outside_problems(config, everything)]
     notes = list(_notes(config))
     if is_installed():
         found += schema_problems(everything)

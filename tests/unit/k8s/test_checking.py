@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
@@ -60,6 +61,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:
     """A run's folder, rendered anew with these components."""
+    top.mkdir(exist_ok=True)
     text = text or (source / "setup" / "run.yaml").read_text()
     (top / "given.yaml").write_text(text)
     config = load_config(top / "given.yaml")
@@ -180,3 +182,31 @@ def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
     assert found.keys() == {"cluster.images.trainer", "cluster.images.server"}
     assert "train_challenger, train_solver would get GPUs" in found["cluster.images.trainer"]
     assert "judge, solver, challenger would get GPUs" in found["cluster.images.server"]
+
+
+EXTERNAL = {
+    "judge.endpoint.base_url": "https://judge.example/v1",
+    "search.url": "https://search.example",
+}
+
+
+def external_text(port: str = "") -> str:
+    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
+    run["judge"]["endpoint"]["base_url"] = f"https://judge.example{port}/v1"
+    run |= {"search": {"url": EXTERNAL["search.url"]}}
+    for server in ("judge", "retriever"):
+        run["cluster"][server] = {"serve": False}
+    return yaml.safe_dump(run)
+
+
+def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "without", QWEN, text=external_text())
+    found = {each.where: each.message for each in check_folder(folder).problems}
+    assert found.keys() == EXTERNAL.keys()
+    for where, message in found.items():
+        assert EXTERNAL[where] in message and "lets trainer and worker out to port 443" in message
+    folder = with_components(tmp_path / "with", QWEN, "external-servers", text=external_text())
+    assert check_folder(folder).problems == []
+    folder = with_components(tmp_path / "port", QWEN, "external-servers", text=external_text(":8443"))
+    (problem,) = check_folder(folder).problems
+    assert problem.where == "judge.endpoint.base_url" and "out to port 8443" in problem.message
