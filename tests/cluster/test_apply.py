@@ -23,6 +23,9 @@ def namespace(empty_namespace: str) -> str:
 
 
 RUNS = sorted(each.parent for each in Path(__file__).parents[2].glob("k8s/runs/*/kustomization.yaml"))
+PREPARED = sorted(
+    each.parent for each in Path(__file__).parents[2].glob("k8s/runs/*/prepare/*/kustomization.yaml")
+)
 TINY = Path(__file__).parents[2] / "k8s" / "runs" / "tiny"
 ALL_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
@@ -40,6 +43,13 @@ def test_a_run_folder_is_taken_twice_and_with_an_iteration(folder: Path, namespa
     assert [line for line in more.splitlines() if not line.endswith(" unchanged")] == [
         f"job.batch/{config_of(kustomize(folder), folder).name}-i01-controller created"
     ]
+
+
+@pytest.mark.parametrize("folder", PREPARED, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_what_prepares_a_run_is_taken(folder: Path, namespace: str) -> None:
+    kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
+    again = kubectl("apply", "--kustomize", str(folder), "--namespace", namespace).stdout
+    assert again and all(line.endswith(" unchanged") for line in again.splitlines()), again
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=name)

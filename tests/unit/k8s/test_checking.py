@@ -17,6 +17,7 @@ from scope_selfplay.k8s.doctor import examine
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kubectl import Cluster
 from scope_selfplay.k8s.render import Layout, run_folder
+from scope_selfplay.planning import Assumptions, make_plan
 from tests.unit.k8s.conftest import REPOSITORY, rendered
 
 QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
@@ -161,6 +162,25 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     # The controller, four workers and their four servers.
     enough_but_quota(answers, quota("pods", "8"))
     assert "takes 9" in asked(folder).problems[0].message
+
+
+PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
+
+
+@pytest.mark.parametrize("name", PAPER_RUNS)
+@pytest.mark.parametrize(
+    ("components", "peaks"), [((), (6, 6, 6, 4)), (("eight-gpus",), (8, 8, 8, 6))], ids=["six", "eight"]
+)
+def test_the_papers_runs_fit_six_gpus_or_eight(
+    name: str, components: tuple[str, ...], peaks: tuple[int, ...], tmp_path: Path
+) -> None:
+    checked = check_folder(with_components(tmp_path, REPOSITORY / "k8s/runs" / name, *components))
+    assert checked.problems == []
+    found = peak_gpus(checked.config)
+    order = ("train-challenger", "make-tasks", "train-solver", "compare")
+    assert tuple(found[stage] for stage in order) == peaks
+    plan = make_plan(checked.config, gpus=max(peaks), gates=2, assumptions=Assumptions(), parameters=8e9)
+    assert plan.gpu_hours > 0
 
 
 def test_a_setting_of_a_component_that_is_wrong_is_blamed_on_it(tmp_path: Path) -> None:
