@@ -38,6 +38,7 @@ def check_folder(folder: Path) -> Checked:
     packs = packs_of(objects)
     everything = [*objects, *planned_objects(config, packs)]
     found = [*problems(everything), *_packs(config, packs), *_images(config, objects)]
+    found += _one_node(everything)
     found += [*_gpu_images(config), *_ranks(config), *outside_problems(config, everything)]
     notes = list(_notes(config))
     if is_installed():
@@ -146,6 +147,26 @@ def _gpu_images(config: RunConfig) -> Iterator[Problem]:
                 f"is not named, so {', '.join(users)} would get GPUs and the image of the workers, which has no CUDA; "
                 "name one built from k8s/images/trainer.Dockerfile",
             )
+
+
+def _one_node(objects: Sequence[Body]) -> Iterator[Problem]:
+    """A volume that one node mounts keeps a pod on another node waiting for ever (Multi-Attach)."""
+    single = {
+        body["metadata"]["name"]
+        for body in objects
+        if body.get("kind") == "PersistentVolumeClaim" and body["spec"]["accessModes"] == ["ReadWriteOnce"]
+    }
+    for pods in pods_of(objects):
+        claims = {
+            (volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in pods.spec["volumes"]
+        }
+        for claim in sorted(single & claims):
+            if not pods.spec.get("nodeSelector"):
+                yield Problem(
+                    pods.owner,
+                    f"mounts {claim}, which is ReadWriteOnce, and nothing keeps it on the volume's node; "
+                    "set cluster.node_selector, or add the component single-node",
+                )
 
 
 def _ranks(config: RunConfig) -> Iterator[Problem]:

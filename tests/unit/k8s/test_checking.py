@@ -17,6 +17,7 @@ from scope_selfplay.k8s.doctor import examine
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kubectl import Cluster
 from scope_selfplay.k8s.render import Layout, run_folder
+from scope_selfplay.k8s.selectors import pods_of
 from scope_selfplay.planning import Assumptions, make_plan
 from tests.unit.k8s.conftest import REPOSITORY, rendered
 
@@ -162,6 +163,19 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     # The controller, four workers and their four servers.
     enough_but_quota(answers, quota("pods", "8"))
     assert "takes 9" in asked(folder).problems[0].message
+
+
+def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
+    checked = check_folder(with_components(tmp_path / "one", QWEN, "single-node"))
+    assert checked.problems == []
+    for pods in pods_of(checked.objects):
+        assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
+    folder = with_components(tmp_path / "loose", QWEN)
+    volume = folder.parents[1] / "base" / "volume.yaml"
+    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
+    found = check_folder(folder).problems
+    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
+    assert all("which is ReadWriteOnce" in each.message for each in found)
 
 
 PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
