@@ -75,7 +75,7 @@ bench-judge: setup ## the judge client against a loopback engine
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts
 
-bench-viewer: setup ## the web page at the paper's size; ARGS='--million FOLDER' for another corpus besides
+bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
 	$(BIN)/python -m benchmarks.viewer $(ARGS)
 
 check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects and Dockerfiles against the scanners' rules
