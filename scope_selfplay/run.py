@@ -16,6 +16,7 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.config import JudgeConfig, RunConfig, load_config
+from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
@@ -225,7 +226,7 @@ def open_run(
     folder = RunFolder(root / config.name)
     check_context(policy_path(config.model.path), config)
     if folder.config.exists():
-        before = load_config(folder.config)
+        before = _begun_with(folder)
         _check_same(folder, before, config, pack)
         # How far the run goes and where it runs may have changed.
         if record and before != config:
@@ -292,9 +293,19 @@ def _check_without_corpus(config: RunConfig) -> None:
         )
 
 
+def _begun_with(folder: RunFolder) -> RunConfig:
+    """The config of a run directory. Raises ConfigError where it was emptied: no setting would be the run's own."""
+    if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
+        raise ConfigError(
+            f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
+            "another --name"
+        )
+    return load_config(folder.config)
+
+
 def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: Pack) -> None:
     if before.hash != config.hash:
-        keys = ", ".join(_changed(before.content, config.content))
+        keys = ", ".join(changed_settings(before, config))
         raise RunMismatchError(
             f"{folder.path}: belongs to another config (changed: {keys}); use another --name, or the config in "
             f"{folder.config}"
@@ -305,16 +316,6 @@ def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: P
             f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
             f"pack in {folder.prompts}"
         )
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for name in before:
-        if isinstance(before[name], dict) and isinstance(after[name], dict):
-            keys += _changed(before[name], after[name], f"{prefix}{name}.")
-        elif before[name] != after[name]:
-            keys.append(prefix + name)
-    return keys
 
 
 def _check_empty(folder: RunFolder) -> None:

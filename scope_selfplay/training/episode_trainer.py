@@ -46,6 +46,7 @@ class EpisodeTrainer(GRPOTrainer):
     step_metrics: Mapping[str, float | None] = MappingProxyType({})
     beta: float
     use_vllm: bool
+    vllm_importance_sampling_correction: bool
 
     def __init__(
         self, *, loss: Loss, cap: float | None, budget: int, checkpoints: Checkpoints, **options: Any
