@@ -217,19 +217,27 @@ class Comparison(Value):
 
 
 class Selection(Value):
-    """The winners that a judge picked from candidates shown together; None where no verdict came."""
+    """The winners that a judge picked from candidates shown together; None where no verdict came.
+
+    `verdict` is true where winners came; None in records of versions that did not keep it.
+    """
 
     candidate_ids: tuple[str, ...]
     winner_ids: tuple[str, ...] | None
+    verdict: Verdict | None = None
 
 
 class Score(Value):
-    """A number that a judge gave an answer, on the scale's own range; `criterion` is its row in the rubric."""
+    """A number that a judge gave an answer, on the scale's own range; `criterion` is its row in the rubric.
+
+    `verdict` is true where a number came; None in records of versions that did not keep it.
+    """
 
     rollout_id: str
     scale: str
     value: float | None
     criterion: int | None = None
+    verdict: Verdict | None = None
 
 
 class Gate(StrEnum):

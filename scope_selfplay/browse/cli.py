@@ -76,6 +76,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
     import json
 
     from scope_selfplay.browse.showing import describe
+    from scope_selfplay.store.query import Judgements
 
     with _reader(run) as reader:
         record = reader.task(task, iteration=iteration)
@@ -83,14 +84,16 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
         own = set(record.candidate.rollout_ids)
         others = [each for each in reader.attempts_on(made.id) if each.rollout.id not in own] if made else []
         matches = reader.comparisons_on(made.id) if made else []
+        judgements = reader.judgements_on(made.id) if made else Judgements()
     if as_json:
         found = record.model_dump(mode="json") | {
             "other_attempts": [each.model_dump(mode="json") for each in others],
             "comparisons": [each.model_dump(mode="json") for each in matches],
+            **judgements.model_dump(mode="json"),
         }
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
-    text = "\n".join(describe(record, others, matches, passages=passages))
+    text = "\n".join(describe(record, others, matches, judgements, passages=passages))
     if sys.stdout.isatty():
         click.echo_via_pager(text)
     else:

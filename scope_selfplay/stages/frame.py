@@ -12,7 +12,7 @@ from scope_selfplay.errors import ConfigError, JudgeError
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection
+from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
 from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
     Manifest,
@@ -111,10 +111,18 @@ def recorded(folder: StageFolder) -> JudgeTally:
     for comparison in read_records(folder.comparisons, Comparison):
         tally.add(comparison.verdict)
     for selection in read_records(folder.selections, Selection):
-        tally.count(failed=selection.winner_ids is None)
+        _count(tally, selection.verdict, failed=selection.winner_ids is None)
     for score in read_records(folder.scores, Score):
-        tally.count(failed=score.value is None)
+        _count(tally, score.verdict, failed=score.value is None)
     return tally
+
+
+def _count(tally: JudgeTally, verdict: Verdict | None, *, failed: bool) -> None:
+    """Older records do not hold the verdict itself."""
+    if verdict is None:
+        tally.count(failed=failed)
+    else:
+        tally.add(verdict)
 
 
 def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:

@@ -26,8 +26,9 @@ _WHAT = {
     "passages that came back",
     RecordKind.GRADES: "one row per graded rollout: a verdict with reasoning for each criterion, in rubric order",
     RecordKind.COMPARISONS: "one row per comparison of two answers, with the judge's reasoning",
-    RecordKind.SELECTIONS: "one row per group of answers shown together: who was shown, and who was picked",
-    RecordKind.SCORES: "one row per number that the judge gave an answer, with its scale",
+    RecordKind.SELECTIONS: "one row per group of answers shown together: who was shown, who was picked, and "
+    "the judge's reasoning",
+    RecordKind.SCORES: "one row per number that the judge gave an answer, with its scale and reasoning",
 }
 _TITLES = {
     Stage.CHALLENGER: "training of the Challenger",

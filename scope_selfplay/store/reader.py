@@ -25,17 +25,21 @@ import duckdb
 import yaml
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout
+from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
 from scope_selfplay.store.layout import Layout
+from scope_selfplay.store.lines import Lines
 from scope_selfplay.store.query import (
     Attempt,
     Count,
     HeldOutScore,
+    Judgements,
     Match,
     Neighbours,
+    Picking,
+    Rating,
     StageState,
     TaskLine,
     TaskPage,
@@ -44,7 +48,6 @@ from scope_selfplay.store.query import (
     UnknownTaskError,
 )
 from scope_selfplay.store.sources import StageSource, find_stages
-from scope_selfplay.store.sql import LINE_COLUMNS, order_of, where_of
 from scope_selfplay.store.values import Model, record_of, value_of
 
 
@@ -70,6 +73,7 @@ class RunReader:
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}
         self._files: dict[RecordKind, list[Path]] = {}
+        self._lines = Lines(self._database, Path(self._scratch.name) / "lines.duckdb")
         self._define_views()
         self.refresh()
 
@@ -100,22 +104,15 @@ class RunReader:
 
     def task_types(self) -> list[str]:
         """Every type that a task of the run has, in alphabetical order."""
-        rows = self.sql(
-            "SELECT DISTINCT task.type AS type FROM candidates WHERE task.type <> '' ORDER BY type"
-        )
-        return [row["type"] for row in rows]
+        return self._lines.types()
 
     def tasks(self, query: TaskQuery | None = None) -> TaskPage:
         """One page of the candidates that a query asks for."""
         query = query or TaskQuery()
-        where, values = where_of(query)
-        (total,) = self._one(f"SELECT count(*) FROM candidates WHERE {where}", values)
-        rows = self.sql(
-            f"SELECT {LINE_COLUMNS} FROM candidates WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?",
-            [*values, query.limit, query.offset],
-        )
+        rows = self._lines.matching(query)
+        page = self._lines.read(rows[query.offset : query.offset + query.limit].tolist())
         return TaskPage(
-            lines=tuple(self._value(TaskLine, row) for row in rows), total=total, offset=query.offset
+            lines=tuple(self._value(TaskLine, line) for line in page), total=len(rows), offset=query.offset
         )
 
     def task(
@@ -151,18 +148,11 @@ class RunReader:
 
     def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
         """What stands before and after a candidate in the whole list of a query, whatever its page."""
-        where, values = where_of(query)
-        order = order_of(query)
-        rows = self.sql(
-            f"WITH line AS (SELECT ordinal, row_number() OVER (ORDER BY {order}) AS place, id = ? AS here "
-            f"FROM candidates WHERE {where}), around AS (SELECT line.ordinal, line.place - centre.place AS step "
-            "FROM line, (SELECT place FROM line WHERE here LIMIT 1) AS centre "
-            "WHERE abs(line.place - centre.place) = 1) "
-            f"SELECT {LINE_COLUMNS}, step FROM candidates JOIN around USING (ordinal)",
-            [candidate_id, *values],
+        before, after = (
+            None if row is None else self._value(TaskLine, self._lines.read([row])[0])
+            for row in self._lines.around(query, candidate_id)
         )
-        found = {row.pop("step"): self._value(TaskLine, row) for row in rows}
-        return Neighbours(before=found.get(-1), after=found.get(1))
+        return Neighbours(before=before, after=after)
 
     def attempts_on(self, task_id: str) -> list[Attempt]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
@@ -198,6 +188,25 @@ class RunReader:
             )
             for row in rows
         ]
+
+    def judgements_on(self, task_id: str) -> Judgements:
+        """Every selection among answers to a task, and every number that one of them was given."""
+        path = self.folder.path
+        selections = self.sql(
+            "WITH answers AS (SELECT list(id) AS ids FROM rollouts WHERE subject_id = ?) "
+            "SELECT selections.* FROM selections, answers WHERE list_has_any(candidate_ids, ids) ORDER BY ordinal",
+            [task_id],
+        )
+        scores = self.sql(
+            "SELECT * FROM scores WHERE rollout_id IN (SELECT id FROM rollouts WHERE subject_id = ?) ORDER BY ordinal",
+            [task_id],
+        )
+        return Judgements(
+            selections=tuple(
+                Picking(**_place(row), selection=record_of(path, Selection, row)) for row in selections
+            ),
+            scores=tuple(Rating(**_place(row), score=record_of(path, Score, row)) for row in scores),
+        )
 
     def scores(self) -> list[HeldOutScore]:
         """What every checkpoint reached on every held-out task, in the order of iterations."""
@@ -264,18 +273,16 @@ class RunReader:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         return self._database.cursor()
 
-    def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
-        return self._cursor().execute(query, list(values)).fetchone()
-
     def _value(self, model: type[Model], row: Mapping[str, Any]) -> Model:
         return value_of(self.folder.path, model, row)
 
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
-        rows = self.sql(
-            f"SELECT {LINE_COLUMNS} FROM candidates WHERE (starts_with(id, $1) OR starts_with(task.id, $1)) "
-            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage) "
-            "ORDER BY id = $1 DESC, task.id = $1 DESC, stage = 'tasks' DESC, ordinal LIMIT 2",
+        rows = self._lines.find(
+            "(starts_with(id, $1) OR starts_with(task_id, $1)) "
+            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage)",
             [wanted, iteration, stage.value if stage else None],
+            order="id = $1 DESC, task_id = $1 DESC, stage = 'tasks' DESC, rowid",
+            limit=2,
         )
         if not rows:
             raise UnknownTaskError(
@@ -306,6 +313,12 @@ class RunReader:
                 selection = self._layout.selection(kind, files)
                 self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {selection}")
                 self._files[kind] = files
+                if kind is RecordKind.CANDIDATES:
+                    self._lines.forget()
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
 
 
 def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:

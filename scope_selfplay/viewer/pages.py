@@ -11,7 +11,7 @@ from scope_selfplay.prompts import Pack, diff_packs, load_pack
 from scope_selfplay.prompts.shipped import names_in, shipped_prompts
 from scope_selfplay.schemas import Reason
 from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.query import TaskQuery, UnknownTaskError
+from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
@@ -112,6 +112,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked:
             "criteria_of": answers.criteria_of,
             "verdicts_of": answers.verdicts_of,
             "matches": reader.comparisons_on(made.id) if made else [],
+            "judgements": reader.judgements_on(made.id) if made else Judgements(),
             "around": reader.neighbours(asked.query, record.candidate.id),
             "asked": asked,
         },

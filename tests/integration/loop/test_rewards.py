@@ -130,7 +130,9 @@ def recorded_calls(folder: StageFolder) -> int:
         assert set(selection.candidate_ids) <= rollouts and selection.winner_ids
     assert {each.rollout_id for each in [*grades, *scores]} <= rollouts
     verdicts = sum(verdict.attempts > 0 for grade in grades for verdict in grade.verdicts)
-    return verdicts + len(comparisons) + len(selections) + len(scores)
+    said = [each.verdict for each in (*selections, *scores)]
+    assert all(each is not None and each.reasoning for each in said)
+    return verdicts + len(comparisons) + sum(each is not None and each.attempts > 0 for each in said)
 
 
 def test_a_verifier_without_references_is_refused(speaking_policy: Path, tasks: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from scope_selfplay.overview import overview
 from scope_selfplay.store import RunFolder, Stage, write_records
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, write_run
+from tests.unit.store.runs import candidate, write_judgements, write_run
 
 pytestmark = pytest.mark.integration
 
@@ -97,6 +97,23 @@ def test_one_task_is_shown_with_all_that_was_kept_of_it(folder: RunFolder) -> No
     assert (
         len(found["attempts"]) == 2 and len(found["other_attempts"]) == 3 and len(found["comparisons"]) == 2
     )
+
+
+def test_a_judges_picks_and_numbers_are_shown_with_their_reasons(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003", HOSTILE)
+    text = call(folder, "show", "task-1-003").stdout
+    for part in (
+        "== Picked in iteration 1, solver: trained-1-2\n  shown      trained-1-0",
+        "== Picked in iteration 1, solver: no verdict",
+        "  7.5        trained-1-0 (explicit, criterion 2; iteration 1, solver)\n  judge      \\x1b[2J",
+        "  no verdict trained-1-1 (implicit; iteration 1, solver)\n  unreadable",
+    ):
+        assert part in text, part
+    assert "another task" not in text and "\x1b" not in text
+    found = json.loads(call(folder, "show", "task-1-003", "--json").stdout)
+    assert found["selections"][0]["selection"]["verdict"]["reasoning"] == HOSTILE
+    assert [each["score"]["value"] for each in found["scores"]] == [7.5, None]
 
 
 def test_stats_count_every_candidate(folder: RunFolder) -> None:

@@ -128,8 +128,11 @@ records: dict[RecordKind, st.SearchStrategy[Any]] = {
         Selection,
         candidate_ids=st.lists(texts, max_size=3).map(tuple),
         winner_ids=st.none() | st.lists(texts, max_size=2).map(tuple),
+        verdict=st.none() | verdicts,
     ),
-    RecordKind.SCORES: st.builds(Score, value=st.none() | numbers, criterion=st.none() | counts),
+    RecordKind.SCORES: st.builds(
+        Score, value=st.none() | numbers, criterion=st.none() | counts, verdict=st.none() | verdicts
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """The reader over lines and parquet: filters, order, pages, one task, what is appended, and what is damaged."""
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,13 @@ import pytest
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
+from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
 from scope_selfplay.store import Appender, RunFolder, Stage, live, write_records
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.parquet import table_from_lines
-from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.query import Judgements, Sort, TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, document, write_run
+from tests.unit.store.runs import candidate, document, write_judgements, write_run
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,36 @@ def test_held_out_answers_and_comparisons_belong_to_their_task(reader: RunReader
     assert matches[0].comparison.outcome == (0.25, -1.0)
     scores = reader.scores()
     assert len(scores) == 30 and {each.checkpoint for each in scores} == {"S_0-cc", "S_1-cc", "S_2-cc"}
+
+
+def test_selections_and_scores_belong_to_the_task_whose_answers_they_judge(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003")
+    with RunReader(folder.path) as reader:
+        found = reader.judgements_on("task-1-003")
+        assert [each.selection.winner_ids for each in found.selections] == [("trained-1-2",), None]
+        assert [each.score.value for each in found.scores] == [7.5, None]
+        picked, failed = (each.selection.verdict for each in found.selections)
+        assert picked is not None and (picked.reasoning, picked.tokens_out) == ("It says most.", 30)
+        assert failed is not None and failed.fault is Fault.UNREADABLE
+        assert {(each.iteration, each.stage) for each in found.scores} == {(1, Stage.SOLVER)}
+        assert reader.judgements_on("task-1-004") == reader.judgements_on("none") == Judgements()
+
+
+def test_judgements_of_versions_without_a_verdict_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003")
+    for file in (folder.stage(1, Stage.SOLVER).selections, folder.stage(1, Stage.SOLVER).scores):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        bare = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
+        write_records(file, bare)
+    with RunReader(folder.path) as reader:
+        found = reader.judgements_on("task-1-003")
+        assert [each.selection.verdict for each in found.selections] == [None, None]
+        assert [(each.score.value, each.score.verdict) for each in found.scores] == [
+            (7.5, None),
+            (None, None),
+        ]
 
 
 def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:

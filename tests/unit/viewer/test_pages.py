@@ -20,7 +20,7 @@ from scope_selfplay.viewer import pages, shown_run
 from scope_selfplay.viewer.app import Site, build_app
 from scope_selfplay.viewer.protection import HEADERS
 from scope_selfplay.viewer.shown_run import ShownRun
-from tests.unit.viewer.conftest import MARK, hostile_texts
+from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
 
 pytestmark = pytest.mark.integration
 
@@ -230,13 +230,23 @@ def test_a_folder_beside_the_run_that_cannot_be_read_is_passed_over(
     folder: RunFolder, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(folder.path, tmp_path / "demo")
-    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts")
+    no_mount = shutil.ignore_patterns("kustomization.yaml")
+    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts", ignore=no_mount)
     shutil.copytree(copy, tmp_path / "other")
     # Whatever is looked for in it is an error of the file system, for root too.
     (tmp_path / "broken").symlink_to("a" * 300)
     with TestClient(build_app(ShownRun(copy), Site()), base_url="http://localhost") as opened:
         got = opened.get("/prompts")
         assert got.status_code == 200 and "run other" in got.text and "run broken" not in got.text
+
+
+def test_the_task_page_shows_who_was_picked_and_scored_and_why(client: TestClient) -> None:
+    page = client.get(HOSTILE_TASK).text
+    chosen = page[page.index("<section><h2>Selections") : page.index("<section><h2>Provenance")]
+    assert "<strong>trained-1-2</strong>" in chosen and "<strong>7.5</strong>" in chosen
+    assert "explicit, criterion 2" in chosen and "unreadable" in chosen and "700 tokens in" in chosen
+    assert Elements(chosen).text.count(printable(MARKUP)) == 2
+    assert "<h2>Selections" not in client.get("/tasks/1/tasks/candidate-1-tasks-003").text
 
 
 def test_a_bar_of_the_histogram_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:
