@@ -47,12 +47,22 @@ def make_voice(scene: Scene, codec: ChatCodec, role: Role, checkpoint: str, *, g
 
 
 def in_process_engine(
-    scene: Scene, codec: ChatCodec, role: Role, model: Any, *, identity: str, frozen: bool = False
+    scene: Scene,
+    codec: ChatCodec,
+    role: Role,
+    model: Any,
+    *,
+    identity: str,
+    frozen: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> "InProcessModel":
     """Samples from `model`, a causal language model, as the run's settings say; a `frozen` one is not copied."""
     from scope_selfplay.inference.in_process import InProcessModel
 
     config = scene.config
+    remark = remark_on_draws(model.config.vocab_size, deterministic=config.model.deterministic)
+    if remark is not None:
+        say(remark)
     return InProcessModel(
         model,
         codec,

@@ -20,14 +20,7 @@ from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
-from scope_selfplay.engines import (
-    Checkpoint,
-    in_process_engine,
-    make_voice,
-    partner_of,
-    remark_on_draws,
-    served_engine,
-)
+from scope_selfplay.engines import Checkpoint, in_process_engine, make_voice, partner_of, served_engine
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError
 from scope_selfplay.given_tasks import read_given_tasks
@@ -50,14 +43,7 @@ from scope_selfplay.schemas import (
 from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
-from scope_selfplay.training.policy import (
-    check_context,
-    check_tags,
-    load_model,
-    policy_path,
-    sampling_device,
-    weights_hash,
-)
+from scope_selfplay.training.policy import check_context, check_tags, load_frozen, policy_path, weights_hash
 
 
 @dataclass(frozen=True)
@@ -162,20 +148,14 @@ class Run:
     def engine(self, policy: Policy, role: Role) -> PolicyModel:
         """What samples from a frozen policy: the partner of its role, or an engine in this process."""
         if partner_of(self.config, role) is None:
-            model = load_model(policy.path).to(sampling_device(self.config.model.device))
-            self._warn_of_close_draws(model)
+            model, say = load_frozen(policy.path, self.config.model.device), self.progress.say
             return in_process_engine(
-                self.scene, self.codec, role, model, identity=policy.identity, frozen=True
+                self.scene, self.codec, role, model, identity=policy.identity, frozen=True, say=say
             )
         checkpoint = Checkpoint(policy.identity, weights_hash(policy.path), policy.path)
         return served_engine(
             self.scene, self.codec, role, checkpoint, on_outage=self.outages.append, say=self.progress.say
         )
-
-    def _warn_of_close_draws(self, model: Any) -> None:
-        remark = remark_on_draws(model.config.vocab_size, deterministic=self.config.model.deterministic)
-        if remark is not None:
-            self.progress.say(remark)
 
     def voice(self, policy: Policy, role: Role, *, greedy: bool = False) -> Voice:
         return make_voice(self.scene, self.codec, role, policy.identity, greedy=greedy)

@@ -12,7 +12,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.model_server.app import ModelInfo, ModelService, model_app
 from scope_selfplay.schemas import Value
-from scope_selfplay.training.policy import load_model, policy_path, sampling_device, weights_hash
+from scope_selfplay.training.policy import load_frozen, policy_path, weights_hash
 from scope_selfplay.wire.listening import BACKLOG, listen, url_of
 
 
@@ -34,7 +34,7 @@ def open_service(model: str, options: EngineOptions, api_key: str | None = None)
     folder = policy_path(model)
     codec = ChatCodec.load(folder)
     weights = weights_hash(folder)
-    loaded = load_model(folder).to(sampling_device(options.device))
+    loaded = load_frozen(folder, options.device)
     name = options.name or f"{folder.name}-{weights}"
     max_length = min(
         options.max_length, getattr(loaded.config, "max_position_embeddings", options.max_length)

@@ -82,8 +82,11 @@ def weights_brought(model: ModelConfig) -> Iterator[None]:
 
 
 def _is_from_outside(error: Exception) -> bool:
-    """TRL raises connections' errors as they are, and bare ones for what the server or NCCL says."""
-    return isinstance(error, OSError) or type(error) in (Exception, RuntimeError)
+    """TRL raises the errors of `requests` as they are, and bare ones for what the server or NCCL says."""
+    asked = any(each.__module__.startswith("requests.") for each in type(error).__mro__)
+    return (
+        asked or isinstance(error, ConnectionError | TimeoutError) or type(error) in (Exception, RuntimeError)
+    )
 
 
 def guard_weights(trainer: Any, model: ModelConfig) -> None:

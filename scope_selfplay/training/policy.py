@@ -130,6 +130,11 @@ def sampling_device(wanted: str) -> str:
     return "cpu"
 
 
+def load_frozen(folder: Path, device: str) -> Any:
+    """A model that is only sampled, on `device` as model.device has it. Raises CheckpointError, ConfigError."""
+    return load_model(folder).to(sampling_device(device))
+
+
 def load_model(folder: Path) -> Any:
     """A causal language model in float32 (the trainer casts), on the CPU. Raises CheckpointError."""
     import torch

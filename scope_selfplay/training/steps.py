@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from scope_selfplay.engines import in_process_engine, make_voice, remark_on_draws
+from scope_selfplay.engines import in_process_engine, make_voice
 from scope_selfplay.episodes import Voice
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel
@@ -44,13 +44,12 @@ class RolloutClock:
 
 def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
     """`model` is the model in training, or a PolicyModel that samples from it."""
-    voice = make_voice(scene, job.codec, role, checkpoint)
-    if isinstance(model, SteppedEngine | ServedModel):
-        return Learner(model, voice)
-    remark = remark_on_draws(model.config.vocab_size, deterministic=scene.config.model.deterministic)
-    if remark is not None and job.ranks.leads:
-        job.say(remark)
-    return Learner(in_process_engine(scene, job.codec, role, model, identity=checkpoint), voice)
+    engine = (
+        model
+        if isinstance(model, SteppedEngine | ServedModel)
+        else in_process_engine(scene, job.codec, role, model, identity=checkpoint, say=job.say)
+    )
+    return Learner(engine, make_voice(scene, job.codec, role, checkpoint))
 
 
 def scored(rollout: Rollout, reward: float | None, voice: Voice) -> Scored:

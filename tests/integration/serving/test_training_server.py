@@ -155,7 +155,8 @@ def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
             train_grpo(job, sampling(lambda step: None))
 
 
-def test_a_mistake_of_ours_while_weights_are_brought_stays_one() -> None:
+@pytest.mark.parametrize("fault", [TypeError("ours"), FileNotFoundError("config.json")])
+def test_what_no_server_has_said_stays_as_it_is(fault: Exception) -> None:
     model = ModelConfig(engine="vllm_server", vllm_url="http://127.0.0.1:8000")
-    with pytest.raises(TypeError), generation.weights_brought(model):
-        raise TypeError("ours")
+    with pytest.raises(type(fault)), generation.weights_brought(model):
+        raise fault
