@@ -116,7 +116,7 @@ def run(
     else:
         from scope_selfplay.report import show_summary
 
-        show_summary(summary, opened.folder)
+        show_summary(summary, opened)
 
 
 @cli.command()

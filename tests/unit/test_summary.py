@@ -159,7 +159,7 @@ def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
 def test_the_page_shows_funnel_curves_held_out_and_what_next(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_summary(summary_of(run), run.folder)
+    show_summary(summary_of(run), run)
     page = capsys.readouterr().out
     for part in (
         "Iteration 1",
@@ -173,14 +173,50 @@ def test_the_page_shows_funnel_curves_held_out_and_what_next(
         "--set iterations=2",
     ):
         assert part in page, part
-    # No step of the Solver had a rubric score: there is no curve to show.
-    assert "solver      rubric" not in page
+    # No step of the Solver had a rubric score: its reward is what there is to show.
+    assert "solver      rubric" not in page and "solver      reward     1.00 -> 1.00\n" in page
+    assert "stop" not in page
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"rubric": 0.25, "non_zero_advantage": 0.5, "reward": 3.0}, "solver      rubric     0.25 -> 0.25"),
+        ({"rubric": None, "non_zero_advantage": 0.5, "reward": 3.0}, "non zero advantage 0.50 -> 0.50  ▅▅"),
+        ({"reward": None}, None),
+    ],
+)
+def test_the_solvers_curve_is_what_tells_most_of_what_was_logged(
+    run: Run, capsys: pytest.CaptureFixture[str], row: dict[str, float | None], shown: str | None
+) -> None:
+    write_records(run.folder.stage(1, Stage.SOLVER).metrics, [{"step": step, **row} for step in (1, 2)])
+    show_summary(summary_of(run), run)
+    page = capsys.readouterr().out
+    assert shown in page if shown else "solver      " not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        (["stop_after=1"], " --set iterations=2 --set stop_after=null   one more"),
+        (["compare.stop=worse"], " --set iterations=2 --set compare.stop=never --set compare.patience=null "),
+    ],
+)
+def test_the_command_that_goes_on_undoes_what_ended_the_run(
+    run: Run, capsys: pytest.CaptureFixture[str], changes: list[str], needed: str
+) -> None:
+    if changes == ["compare.stop=worse"]:
+        file = run.folder.stage(1, Stage.COMPARE).path / "ratings.json"
+        write_atomic(file, json.dumps({**json.loads(file.read_text()), "decision": "stop"}))
+    stopped = Run(load_config(None, ["name=tiny", "iterations=2", *changes]), run.folder, run.pack)
+    show_summary(summary_of(stopped), stopped)
+    assert needed in capsys.readouterr().out
 
 
 def test_a_page_without_iterations_names_no_folder_that_is_not_there(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_summary(summary_of(run) | {"iterations": [], "held_out": {}}, run.folder)
+    show_summary(summary_of(run) | {"iterations": [], "held_out": {}}, run)
     page = capsys.readouterr().out
     assert "iteration-00" not in page and "summary.json" in page
 
