@@ -143,11 +143,29 @@ def test_a_users_mistake_is_one_line_and_exit_64(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("rum",), ("run", "--sed", "1"), ("run", "--seed", "one"), ("prompts", "show")]
+    ("arguments", "said"),
+    [
+        (("rum",), "scope: No such command 'rum'"),
+        (("run", "--sed", "1"), "scope: No such option"),
+        (
+            ("run", "--seed", "one"),
+            "scope: Invalid value for '--seed': 'one' is not a valid integer; see `scope run --help`",
+        ),
+        (("prompts", "show"), "scope: Missing argument"),
+    ],
 )
-def test_a_wrong_command_line_is_exit_64(scope: Shell, arguments: tuple[str, ...]) -> None:
+def test_a_wrong_command_line_is_one_line_and_exit_64(
+    scope: Shell, arguments: tuple[str, ...], said: str
+) -> None:
     ending = scope(*arguments)
-    assert ending.code == ExitCode.USER and "Error:" in ending.err
+    assert ending.code == ExitCode.USER and ending.out == ""
+    assert ending.err.startswith(said) and ending.err.count("\n") == 1
+    assert ending.err.endswith("--help`\n")
+
+
+def test_a_command_that_is_given_nothing_shows_its_help(scope: Shell) -> None:
+    ending = scope("prompts")
+    assert ending.code == ExitCode.USER and "Usage: scope prompts" in ending.err and "Commands:" in ending.err
 
 
 FAULTS: list[tuple[BaseException, int, str]] = [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
+from scope_selfplay.errors import CorpusError
 from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.evaluation.held_out import Estimate
 from scope_selfplay.progress import Lines, Silent
@@ -14,6 +15,7 @@ from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.stages.task_making import check_harvest
 from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
 from scope_selfplay.summary import summarise
 
@@ -252,3 +254,9 @@ def test_piped_progress_does_not_flood() -> None:
     for step in range(1000):
         progress.advance(step)
     assert lines == ["train ..."]
+
+
+@pytest.mark.parametrize(("iteration", "advice"), [(0, "add held-out documents or look"), (1, "widen tasks.low")])
+def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
+    with pytest.raises(CorpusError, match=advice):
+        check_harvest(run, iteration, [candidate(0, Reason.GATE_ENTITY)])
