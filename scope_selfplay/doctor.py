@@ -102,7 +102,7 @@ def _policy() -> Finding:
 def _gpu() -> Finding:
     driver = Path("/proc/driver/nvidia/version")
     found = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
-    return Finding("GPU", driver.exists(), found, "use a machine with an NVIDIA driver: the embedded run needs none, paper scale 6 GPUs")
+    return Finding("GPU", driver.exists(), found, "use a machine with an NVIDIA driver; the embedded run needs none")
 
 
 def _cuda() -> Finding:
