@@ -116,7 +116,7 @@ class Classroom(NamedTuple):
         else:
             task = challenger_lesson(rng, world, phase.care)
             rollout = play(self._challenger(task, world), task.turns, world, self.codec)
-        (row,) = rows_from(rollout)
+        (row,) = rows_from(rollout).rows
         pairs_of = zip(row.completion_ids, row.mask, strict=True)
         labels = [token if sampled else -100 for token, sampled in pairs_of]
         return {

@@ -116,7 +116,7 @@ def run(
     else:
         from scope_selfplay.report import show_summary
 
-        show_summary(summary, opened.folder)
+        show_summary(summary, opened)
 
 
 @cli.command()
@@ -133,13 +133,16 @@ def config(config: Path | None, name: str | None, seed: int | None, overrides: t
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> None:
     """Say what this machine can run, and how to get what is missing."""
-    from scope_selfplay.doctor import examine
+    from scope_selfplay.doctor import examine, verdicts
 
-    findings = examine()
+    parts = examine()
+    jobs = verdicts(parts)
     if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in findings], indent=1))
+        click.echo(json.dumps([finding._asdict() for finding in (*parts, *jobs)], indent=1))
         return
-    for finding in findings:
+    for finding in (*parts, *jobs):
+        if finding is jobs[0]:
+            click.echo("\nWhat this machine can do")
         mark = click.style("ok  ", fg="green") if finding.ok else click.style("no  ", fg="yellow")
         click.echo(
             f"{mark}{finding.what}: {finding.found}" + ("" if finding.ok else f"\n      {finding.advice}")

@@ -1,10 +1,11 @@
-"""`scope doctor`: what this machine can run, and how to get what is missing."""
+"""`scope doctor`: what this machine has, which jobs that is enough for, and how to get what is missing."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +17,67 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+class Job(NamedTuple):
+    what: str
+    command: str
+    needs: tuple[str, ...]
+    """Names of findings that must be ok."""
+
+
+_RUN = ("Python", "torch", "trl", "memory", "disk")
+JOBS = (
+    Job("the embedded run", "scope run", (*_RUN, "bm25s", "embedded policy")),
+    Job("a run on maths problems", "scope math new FOLDER", (*_RUN, "math-verify")),
+    Job("training on a GPU", "scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
+    Job("a run on a cluster", "scope k8s render", ("Python", "kubectl", "kubernetes")),
+    Job("serving a BM25 index", "scope serve-retriever", ("Python", "bm25s", "uvicorn")),
+    Job(
+        "serving a dense index",
+        "scope serve-retriever",
+        ("Python", "bm25s", "uvicorn", "faiss-cpu", "onnxruntime"),
+    ),
+)
+
+
+def verdicts(parts: Sequence[Finding]) -> list[Finding]:
+    """Every job with whether this machine can do it, by the findings of `examine`."""
+    by_name = {part.what: part for part in parts}
+    found = []
+    for job in JOBS:
+        lacking = [by_name[name] for name in job.needs if not by_name[name].ok]
+        said = ", ".join(part.what for part in lacking)
+        advice = "; ".join(dict.fromkeys(part.advice for part in lacking))
+        found.append(
+            Finding(
+                job.what,
+                not lacking,
+                f"can be done here: {job.command}" if not lacking else f"lacks {said}",
+                advice,
+            )
+        )
+    return found
+
+
 def examine() -> list[Finding]:
     """Every part with what was found; looks only, changes nothing, loads nothing heavy."""
     return [
         _python(),
         _package("torch", "trains on the CPU", "pip install 'scope-selfplay[train]'"),
         _package("trl", "trains on the CPU", "pip install 'scope-selfplay[train]'"),
+        _package("math-verify", "rewards mathematical answers", "pip install 'scope-selfplay[math]'"),
         _package("bm25s", "searches without a server", "pip install 'scope-selfplay[retrieval]'"),
         _package("faiss-cpu", "searches dense indexes", "pip install 'scope-selfplay[retrieval]'"),
+        _package("onnxruntime", "encodes for dense indexes", "pip install 'scope-selfplay[retrieval]'"),
+        _package(
+            "uvicorn", "serves indexes and `scope view`", "pip install 'scope-selfplay[retrieval,view]'"
+        ),
+        _package("kubernetes", "runs and checks on a cluster", "pip install 'scope-selfplay[k8s]'"),
         _package(
             "vllm", "serves paper-scale policies", "on a GPU machine: pip install 'scope-selfplay[gpu]'"
         ),
         _policy(),
         _gpu(),
+        _cuda(),
         _kubectl(),
         _memory(),
         _disk(),
@@ -58,12 +107,29 @@ def _policy() -> Finding:
 def _gpu() -> Finding:
     driver = Path("/proc/driver/nvidia/version")
     found = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
-    return Finding("GPU", driver.exists(), found, "not needed for the embedded run; paper scale needs 6 GPUs")
+    return Finding(
+        "GPU", driver.exists(), found, "use a machine with an NVIDIA driver; the embedded run needs none"
+    )
+
+
+def _cuda() -> Finding:
+    """By the version's suffix: asking torch itself takes seconds."""
+    what, advice = (
+        "CUDA in torch",
+        "on a GPU machine: install torch without constraints.txt, which pins the CPU's",
+    )
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(what, False, "torch is not installed", advice)
+    return Finding(what, not version.endswith("+cpu"), version, advice)
 
 
 def _kubectl() -> Finding:
     path = shutil.which("kubectl")
-    return Finding("kubectl", path is not None, path or "not found", "needed to run on a cluster only")
+    return Finding(
+        "kubectl", path is not None, path or "not found", "install kubectl; needed to run on a cluster only"
+    )
 
 
 def _memory() -> Finding:

@@ -5,12 +5,14 @@ r"""Tasks that a user brings (`solver.tasks`, `compare.given`): a run's candidat
 Such a question's rubric is one criterion, which the boxed answer meets or not: no judge is asked.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
+from scope_selfplay.config import SolverConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.schemas import (
     Candidate,
@@ -58,6 +60,26 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
             "candidates.jsonl with accepted tasks, or lines with question and answer"
         )
     return accepted
+
+
+def check_references(settings: SolverConfig, tasks: Sequence[Candidate] | None) -> None:
+    """Raises ConfigError where a verifier is to decide over tasks that have no right answer.
+
+    `tasks` are those of `solver.tasks`; None for the Challenger's, which never have one.
+    """
+    by_reward = settings.reward.design == "verifier"
+    if not by_reward and (settings.routing is None or settings.routing.by != "verifier"):
+        return
+    found = "the Challenger's tasks have none"
+    if tasks is not None:
+        lacking = [each.task.id for each in tasks if each.task and each.task.reference is None]
+        if not lacking:
+            return
+        found = f"{len(lacking)} of {len(tasks)} tasks have none (the first is {lacking[0]})"
+    raise ConfigError(
+        f"solver.{'reward' if by_reward else 'routing'}: a verifier needs a reference answer, and {found}; give "
+        "questions with answers, or tasks with `reference`, in solver.tasks, or use rubric"
+    )
 
 
 def candidate_of(question: Question) -> Candidate:

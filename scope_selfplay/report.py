@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from scope_selfplay.store import RunFolder
+from scope_selfplay.run import Run
 
 _BARS = "▁▂▃▄▅▆▇█"
+_TELLING = {"challenger": ("difficulty", "reward"), "solver": ("rubric", "non_zero_advantage", "reward")}
+"""What tells most about a role's steps, the best first: rewards by comparison need no grades and log none."""
 
 
-def show_summary(summary: dict[str, Any], folder: RunFolder) -> None:
+def show_summary(summary: dict[str, Any], run: Run) -> None:
     """Print a run's summary to stdout."""
     from rich.console import Console
 
@@ -15,7 +17,7 @@ def show_summary(summary: dict[str, Any], folder: RunFolder) -> None:
     for iteration in summary["iterations"]:
         _show_iteration(console, iteration)
     _show_held_out(console, summary)
-    _show_next(console, summary, folder)
+    _show_next(console, summary, run)
 
 
 def sparkline(values: list[float], low: float = 0.0, high: float = 1.0) -> str:
@@ -36,13 +38,18 @@ def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
         console.print(
             f"              mean score of the accepted tasks {iteration['mean_score']:.2f}; 0.5 teaches most"
         )
-    for role, part in (("challenger", "difficulty"), ("solver", "rubric")):
+    for role, parts in _TELLING.items():
         curve = iteration[role]
-        first, last = curve[f"{part}_first"], curve[f"{part}_last"]
         # None where no step had a value, as when the judge was away.
-        if first is not None and last is not None:
-            bars = sparkline(curve[f"{part}_curve"])
-            console.print(f"  {role:<11} {part:<10} {first:.2f} -> {last:.2f}  {bars}")
+        part = next((each for each in parts if curve[f"{each}_first"] is not None), None)
+        if part is not None:
+            first, last, values = (curve[f"{part}_{name}"] for name in ("first", "last", "curve"))
+            # Shares lie between 0 and 1; a reward has the scale of its design.
+            scale = (min(values), max(values)) if part == "reward" else (0.0, 1.0)
+            bars = sparkline(values, *scale)
+            console.print(
+                f"  {role:<11} {part.replace('_', ' '):<10} {first:.2f} -> {last:.2f}  {bars}".rstrip()
+            )
     if iteration["decision"]:
         ruling = iteration["decision"]
         console.print(f"  compare     {ruling['decision']}: {ruling['reason']}", soft_wrap=True, markup=False)
@@ -81,7 +88,8 @@ def _cell(found: dict[str, float] | None) -> str:
     return f"{found['mean_score']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 
-def _show_next(console: Any, summary: dict[str, Any], folder: RunFolder) -> None:
+def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
+    folder = run.folder
     last = len(summary["iterations"])
     console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
     console.print("  corpus.jsonl                     the documents of this run")
@@ -90,9 +98,18 @@ def _show_next(console: Any, summary: dict[str, Any], folder: RunFolder) -> None
     console.print("  summary.json                     these numbers")
     console.print("\n[bold]What next[/bold]")
     again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
+    again += "".join(f" --set {change}" for change in _going_on(run, last))
     console.print(f"  {again}   one more iteration", soft_wrap=True)
     console.print("  scope run --name other --seed 1   another seed, another run")
     console.print("  scope config                      every setting and its value")
+
+
+def _going_on(run: Run, last: int) -> list[str]:
+    """What the run's own config says against another iteration: with it the command would return at once."""
+    changes = [] if run.config.stop_after is None else ["stop_after=null"]
+    if last and run.stopped(last):
+        changes += ["compare.stop=never", "compare.patience=null"]
+    return changes
 
 
 def _show_folders(console: Any, last: int) -> None:

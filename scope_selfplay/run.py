@@ -23,7 +23,7 @@ from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.engines import Checkpoint, in_process_engine, make_voice, partner_of, served_engine
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError
-from scope_selfplay.given_tasks import read_given_tasks
+from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
@@ -43,6 +43,7 @@ from scope_selfplay.schemas import (
 from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.training.model_files import check_policy
 from scope_selfplay.training.policy import check_context, check_tags, load_frozen, policy_path, weights_hash
 
 
@@ -224,15 +225,17 @@ def open_run(
     pack = with_judge_prompts(load_pack(pack_path(config.domain, packs)), config.judge, packs=packs)
     _check_switches(config, pack)
     folder = RunFolder(root / config.name)
-    check_context(policy_path(config.model.path), config)
+    base = policy_path(config.model.path)
     if folder.config.exists():
         before = _begun_with(folder)
         _check_same(folder, before, config, pack)
+        check_context(base, config)
         # How far the run goes and where it runs may have changed.
         if record and before != config:
             _write_config(folder, config)
     else:
         _check_empty(folder)
+        check_policy(base, config)
         _begin(folder, config, pack, read_corpus(config, pack))
     return Run(config, folder, pack, progress, attempt)
 
@@ -271,8 +274,8 @@ def _check_switches(config: RunConfig, pack: Pack) -> None:
         )
     if config.corpus.path == "none":
         _check_without_corpus(config)
-    if config.solver.tasks is not None:
-        read_given_tasks(config.solver.tasks)
+    given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
+    check_references(config.solver, given)
     if config.compare.given is not None:
         read_given_tasks(config.compare.given, "compare.given")
 

@@ -52,7 +52,7 @@ def _iteration(run: Run, iteration: int) -> dict[str, Any]:
         "accepted": len(accepted),
         "mean_score": sum(means) / len(means) if means else None,
         "challenger": _curve(folders[Stage.CHALLENGER], "difficulty"),
-        "solver": _curve(folders[Stage.SOLVER], "rubric"),
+        "solver": _curve(folders[Stage.SOLVER], "rubric", "non_zero_advantage"),
         "compare": ratings.ratings if ratings else {},
         "decision": {"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
         "judge": _judge_account(list(folders.values())),
@@ -64,13 +64,12 @@ def _iteration(run: Run, iteration: int) -> dict[str, Any]:
     }
 
 
-def _curve(folder: StageFolder, part: str) -> dict[str, Any]:
+def _curve(folder: StageFolder, *parts: str) -> dict[str, Any]:
     """Means over the first and last quarter of the steps, and the whole curves."""
     rows = read_rows(folder.metrics)
-    rewards = [row["reward"] for row in rows if "reward" in row]
-    parts = [row[part] for row in rows if row.get(part) is not None]
     found: dict[str, Any] = {"steps": len(rows)}
-    for name, values in (("reward", rewards), (part, parts)):
+    for name in ("reward", *parts):
+        values = [row[name] for row in rows if row.get(name) is not None]
         quarter = max(1, len(values) // 4)
         found[f"{name}_first"] = _mean(values[:quarter])
         found[f"{name}_last"] = _mean(values[-quarter:])

@@ -25,7 +25,7 @@ def run_command(command: click.Command, name: str) -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
+        _show_usage_error(error, name)
         sys.exit(ExitCode.USER)
     except ScopeError as error:
         click.echo(f"{name}: {error}", err=True)
@@ -44,6 +44,18 @@ def run_command(command: click.Command, name: str) -> None:
         traceback.print_exc()
         click.echo(f"{name}: this is a bug in scope; please report it with the lines above", err=True)
         sys.exit(ExitCode.BUG)
+
+
+def _show_usage_error(error: click.ClickException, name: str) -> None:
+    """One line, as for every other mistake; a command that was given nothing at all shows its help."""
+    context = getattr(error, "ctx", None)
+    # Since click 8.2.
+    asks_for_help = getattr(click.exceptions, "NoArgsIsHelpError", ())
+    if isinstance(error, asks_for_help) or context is None:
+        error.show()
+        return
+    said = " ".join(error.format_message().split()).rstrip(".")
+    click.echo(f"{name}: {said}; see `{context.command_path} --help`", err=True)
 
 
 def end_on_sigterm() -> None:

@@ -17,7 +17,10 @@ from scope_selfplay.store.reader import RunReader
 
 SAMPLES = 3
 # What a reader of a training wants to see first; the rest follows as it was logged.
-_CURVES = ("reward", "difficulty", "rubric", "mean_score", "format", "kl", "entropy", "zero_variance")
+_CURVES = (
+    *("reward", "difficulty", "rubric", "non_zero_advantage"),
+    *("mean_score", "format", "kl", "entropy", "zero_variance"),
+)
 
 
 def page_environment() -> Environment:

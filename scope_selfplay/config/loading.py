@@ -82,11 +82,15 @@ def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # A safe loader: it builds plain values only.
+        data = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    except _TwiceError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: {error.problem}; keep one of the two") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if data is None:
@@ -94,6 +98,25 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: found a {type(data).__name__}, expected a mapping of settings")
     return data
+
+
+class _TwiceError(yaml.constructor.ConstructorError):
+    pass
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    """YAML in which a key stands once in its mapping; of two PyYAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise _TwiceError(
+                    problem=f"the key {key.value!r} stands here a second time", problem_mark=key.start_mark
+                )
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _parse_override(text: str) -> _Change:
@@ -147,6 +170,9 @@ def _first_problem(error: ValidationError) -> str:
 
 def _did_you_mean(key: str, known: Iterable[str]) -> str:
     names = list(known)
+    meant = _nearest_path(key.split("."), [name.split(".") for name in names])
+    if meant:
+        return f"; did you mean {meant}?"
     by_last = {name.rsplit(".", 1)[-1]: name for name in names}
     close = get_close_matches(key, names, n=1, cutoff=0.6)
     if not close:
@@ -154,3 +180,15 @@ def _did_you_mean(key: str, known: Iterable[str]) -> str:
             by_last[last] for last in get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.6)
         ]
     return f"; did you mean {close[0]}?" if close else "; `scope config` lists all settings"
+
+
+def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
+    """The setting or group that is meant when every part is near a name at its place; the first part counts first."""
+    fitting = list(known)
+    for depth, part in enumerate(parts):
+        choices = {path[depth] for path in fitting if len(path) > depth}
+        close = [part] if part in choices else get_close_matches(part, sorted(choices), n=1, cutoff=0.6)
+        if not close:
+            return None
+        fitting = [path for path in fitting if len(path) > depth and path[depth] == close[0]]
+    return ".".join(fitting[0][: len(parts)])

@@ -206,7 +206,9 @@ def _spelt_out(given: object) -> object:
     known = [field for field in DESIGNS[settings["design"]].model_fields if field != "design"]
     for key in changes:
         if key not in known:
-            raise ValueError(f"{name} has no setting {key!r}; it has {', '.join(known)}")
+            close = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"{name} has no setting {key!r}; it has {', '.join(known)}{hint}")
     return settings
 
 

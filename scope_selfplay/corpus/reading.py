@@ -47,7 +47,9 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
             places[document.id] = place
             documents.append(document)
     except OSError as error:
-        raise CorpusError(f"{path}: cannot be read as a corpus: {error.strerror or error}") from error
+        raise CorpusError(
+            f"{path}: cannot be read as a corpus: {error.strerror or error}; give {_EXPECTED[chosen]}"
+        ) from error
     if not documents:
         raise CorpusError(f"{path}: holds no documents; expected {_EXPECTED[chosen]}")
     return documents
@@ -84,9 +86,11 @@ def _parse_line(line: str, place: str) -> Document:
         fields = load_strict(line)
     except json.JSONDecodeError as error:
         fault = error.msg.removesuffix(" at").removesuffix(" starting")
-        raise CorpusError(f"{place}: damaged at character {error.pos + 1}: {fault}") from None
+        raise CorpusError(
+            f"{place}: damaged at character {error.pos + 1}: {fault}; mend the line or take it out"
+        ) from None
     except ValueError as error:
-        raise CorpusError(f"{place}: damaged: {error}") from None
+        raise CorpusError(f"{place}: damaged: {error}; mend the line or take it out") from None
     if not isinstance(fields, dict):
         raise CorpusError(f'{place}: expected an object with "id", "title" and "text", found {_kind(fields)}')
     if "contents" in fields and "text" not in fields:

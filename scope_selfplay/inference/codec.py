@@ -30,9 +30,14 @@ class ChatCodec:
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # noqa: BLE001 - the wall to tokenizers, which raises bare exceptions
-            raise CheckpointError(f"{folder}: no usable tokenizer ({_first_line(error)})") from None
+            raise CheckpointError(
+                f"{folder}: no usable tokenizer ({_first_line(error)}); save the tokenizer again with save_pretrained, "
+                "or use another model"
+            ) from None
         if not tokenizer.chat_template:
-            raise CheckpointError(f"{folder}: the tokenizer has no chat template; a policy needs one")
+            raise CheckpointError(
+                f"{folder}: no chat template beside the tokenizer, and a policy needs one; use an instruct model"
+            )
         return cls(tokenizer)
 
     @property

@@ -39,7 +39,19 @@ class PolicyModel(Protocol):
         ...
 
 
-class TextCodec(Protocol):
+class TagCodec(Protocol):
+    """As much of a tokenizer as a dialect's tags need."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, without special tokens such as the end of a turn."""
+        ...
+
+    def encode_tag(self, tag: str) -> tuple[int, ...]:
+        """The ids of a dialect's tag, as the policy samples it."""
+        ...
+
+
+class TextCodec(TagCodec, Protocol):
     """A tokenizer with its chat template, as far as episodes need it.
 
     Message contents are data: they never become special tokens, whatever they contain.
@@ -53,16 +65,8 @@ class TextCodec(Protocol):
         """What follows the sampled ids of an assistant turn, up to where the assistant speaks again."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without special tokens such as the end of a turn."""
-        ...
-
     def count(self, text: str) -> int: ...
 
     def truncate(self, text: str, max_tokens: int) -> str:
         """The longest beginning of `text` that has at most `max_tokens` tokens."""
-        ...
-
-    def encode_tag(self, tag: str) -> tuple[int, ...]:
-        """The ids of a dialect's tag, as the policy samples it."""
         ...

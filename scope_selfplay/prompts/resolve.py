@@ -53,10 +53,11 @@ def resolve(layers: Sequence[Layer], checking: Checking) -> Resolution:
         decoded.append(_Texts(layer, texts))
     domain, wrong = _resolve_domain(decoded)
     problems += wrong
-    for item in decoded:
-        problems += _kustomization_problems(item)
     prompts, wrong = _resolve_prompts(decoded, domain, checking)
     problems += wrong
+    # Last: what the cluster misses is no fault of the texts, and a copied folder always has one here.
+    for item in decoded:
+        problems += _kustomization_problems(item)
     if problems or domain is None:
         return Resolution(None, tuple(problems))
     return Resolution(Pack(domain=domain, prompts=prompts), ())

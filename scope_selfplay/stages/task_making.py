@@ -212,8 +212,10 @@ def check_harvest(run: Run, iteration: int, kept: Sequence[Candidate]) -> None:
     counts = ", ".join(f"{reason} {sum(each.reason is reason for each in kept)}" for reason in reasons)
     enough = run.config.solver.batch if iteration else 1
     if accepted < enough:
+        # Held-out tasks are kept whatever their difficulty: no window could be widened for them.
+        easier = "add documents, widen tasks.low/tasks.high," if iteration else "add held-out documents"
         raise CorpusError(
             f"iteration {iteration}: only {accepted} of {len(kept)} candidates were accepted, {enough} are needed "
-            f"({counts}); add documents, widen tasks.low/tasks.high, or look at the rejected ones"
+            f"({counts}); {easier} or look at the rejected ones"
         )
     run.progress.say(f"only {accepted} of {target} tasks were found ({counts}); going on with these")

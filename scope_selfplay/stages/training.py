@@ -1,12 +1,10 @@
 """Stages A and C: GRPO of the Challenger and of the Solver."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.given_tasks import read_given_tasks
+from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.pipeline import Difficulty, JudgeTally
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Policy, Run, training_seed
@@ -103,20 +101,8 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
 def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
     given = run.config.solver.tasks
     kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
-    tasks = {each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric}
-    _check_references(run.config.solver, tasks)
-    return tasks
-
-
-def _check_references(settings: SolverConfig, tasks: Mapping[str, GradedTask]) -> None:
-    """Raises ConfigError where a verifier is to decide over tasks that have no right answer."""
-    wanted = settings.reward.design == "verifier" or (settings.routing and settings.routing.by == "verifier")
-    lacking = [name for name, each in tasks.items() if each.task.reference is None]
-    if wanted and lacking:
-        raise ConfigError(
-            f"solver.reward: a verifier needs a reference answer, and {len(lacking)} of {len(tasks)} tasks have none "
-            f"(the first is {lacking[0]}); give tasks with `reference` in solver.tasks, or use rubric"
-        )
+    check_references(run.config.solver, kept)
+    return {each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric}
 
 
 def _solver_curve(run: Run) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.store.atomic import disk_faults, write_atomic
@@ -129,10 +129,18 @@ def _parsed(path: Path, number: int, line: bytes, parse: Callable[[bytes], Parse
     try:
         return parse(line)
     except ValueError as error:
-        what = " ".join(str(error).split())[:160]
+        what = _first_fault(error)
         raise RecordError(
             f"{path}:{number}: damaged record ({what}); restore the file or remove it"
         ) from None
+
+
+def _first_fault(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())[:160]
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _plain_object(line: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from scope_selfplay.config import RunConfig
 from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
-from scope_selfplay.inference import TextCodec
+from scope_selfplay.inference import TagCodec
 
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
@@ -23,10 +23,11 @@ def policy_path(path: str) -> Path:
         raise CheckpointError(
             f"{folder}: no such model directory; give a Hugging Face directory or `embedded`"
         )
-    for name, what in (("config.json", "a config"), ("tokenizer_config.json", "a tokenizer")):
+    for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise CheckpointError(
-                f"{folder}: no {name}; a model directory holds {what}, a tokenizer and safetensors"
+                f"{folder}: no {name}; a model directory holds config.json, a tokenizer with tokenizer_config.json, "
+                "and safetensors; save the model again with save_pretrained"
             )
     _check_weights(folder)
     for name in ("config.json", "tokenizer_config.json"):
@@ -76,7 +77,7 @@ def check_context(folder: Path, config: RunConfig) -> None:
             )
 
 
-def check_tags(codec: TextCodec, family: Dialect, *, where: object) -> None:
+def check_tags(codec: TagCodec, family: Dialect, *, where: object) -> None:
     """Raises CheckpointError where the tokenizer cannot write the family's tags, or hides them when it decodes."""
     tags = (*family.search_tags, *TASK_TAGS, *ANSWER_TAGS, *THINK_TAGS, *(family.result_tags or ()))
     for tag in tags:
@@ -152,4 +153,6 @@ def load_model(folder: Path) -> Any:
         )
     except Exception as error:  # noqa: BLE001 - the wall to transformers and safetensors, which has errors of its own
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise CheckpointError(f"{folder}: cannot be loaded ({line})") from None
+        raise CheckpointError(
+            f"{folder}: cannot be loaded ({line}); save the model again with save_pretrained, or use another model"
+        ) from None

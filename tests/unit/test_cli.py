@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import cli, main
+from scope_selfplay.doctor import JOBS, examine, verdicts
 from scope_selfplay.errors import (
     CheckpointError,
     ConfigError,
@@ -142,11 +143,29 @@ def test_a_users_mistake_is_one_line_and_exit_64(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("rum",), ("run", "--sed", "1"), ("run", "--seed", "one"), ("prompts", "show")]
+    ("arguments", "said"),
+    [
+        (("rum",), "scope: No such command 'rum'"),
+        (("run", "--sed", "1"), "scope: No such option"),
+        (
+            ("run", "--seed", "one"),
+            "scope: Invalid value for '--seed': 'one' is not a valid integer; see `scope run --help`",
+        ),
+        (("prompts", "show"), "scope: Missing argument"),
+    ],
 )
-def test_a_wrong_command_line_is_exit_64(scope: Shell, arguments: tuple[str, ...]) -> None:
+def test_a_wrong_command_line_is_one_line_and_exit_64(
+    scope: Shell, arguments: tuple[str, ...], said: str
+) -> None:
     ending = scope(*arguments)
-    assert ending.code == ExitCode.USER and "Error:" in ending.err
+    assert ending.code == ExitCode.USER and ending.out == ""
+    assert ending.err.startswith(said) and ending.err.count("\n") == 1
+    assert ending.err.endswith("--help`\n")
+
+
+def test_a_command_that_is_given_nothing_shows_its_help(scope: Shell) -> None:
+    ending = scope("prompts")
+    assert ending.code == ExitCode.USER and "Usage: scope prompts" in ending.err and "Commands:" in ending.err
 
 
 FAULTS: list[tuple[BaseException, int, str]] = [
@@ -188,12 +207,26 @@ def test_every_error_of_ours_says_who_can_mend_it() -> None:
 
 def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> None:
     findings = json.loads(scope("doctor", "--json").out)
-    assert {"Python", "torch", "trl", "embedded policy", "GPU", "memory", "disk"} <= {
+    assert {"Python", "torch", "trl", "math-verify", "embedded policy", "GPU", "memory", "disk"} <= {
         each["what"] for each in findings
     }
+    assert {job.what for job in JOBS} <= {each["what"] for each in findings}
     assert all(each["found"] and (each["ok"] or each["advice"]) for each in findings)
     page = scope("doctor").out
     assert all(each["what"] in page for each in findings)
+
+
+def test_doctor_says_of_every_job_whether_it_can_be_done_and_what_it_lacks() -> None:
+    parts = [
+        finding._replace(ok=finding.what not in ("GPU", "trl"), advice=f"get {finding.what}")
+        for finding in examine()
+    ]
+    found = {verdict.what: verdict for verdict in verdicts(parts)}
+    assert found["serving a BM25 index"].ok and "scope serve-retriever" in found["serving a BM25 index"].found
+    assert found["the embedded run"] == ("the embedded run", False, "lacks trl", "get trl")
+    assert found["training on a GPU"].found == "lacks trl, GPU"
+    assert found["training on a GPU"].advice == "get trl; get GPU"
+    assert all(verdict.ok for verdict in verdicts([part._replace(ok=True) for part in parts]))
 
 
 @pytest.mark.integration

@@ -85,6 +85,10 @@ def test_the_laptop_config_loads_and_changes_no_equation() -> None:
     ("override", "complaint"),
     [
         ("solver.lenght_soft=3", "unknown setting solver.lenght_soft; did you mean solver.length_soft?"),
+        ("solvr.steps=8", "unknown setting solvr; did you mean solver?"),
+        ("judge.endpont.model=m", "unknown setting judge.endpont; did you mean judge.endpoint?"),
+        ("solver.topk=2", "unknown setting solver.topk; did you mean"),
+        ("solver.reward={design: arena, topolgy: swiss}", "rubrics; did you mean topology?"),
         ("steps=3", "did you mean challenger.steps?|did you mean solver.steps?"),
         ("zzz=1", "unknown setting zzz; `scope config` lists all settings"),
         ("solver.steps=many", "solver.steps: found 'many', input should be a valid integer"),
@@ -255,3 +259,28 @@ def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side()
             names = changed_settings(one, other)
             assert names == changed_settings(other, one)
             assert bool(names) == (one.hash != other.hash)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("seed: 1\nname: a\nseed: 2\n", ":3: the key 'seed' stands here a second time; keep one of the two"),
+        ("solver:\n  steps: 1\n  batch: 2\n  steps: 3\n", ":4: the key 'steps'"),
+        ("solver:\n  steps: 1\nseed: 0\nsolver:\n  batch: 2\n", ":4: the key 'solver'"),
+    ],
+)
+def test_a_key_that_stands_twice_in_a_file_is_refused_with_its_line(
+    tmp_path: Path, text: str, place: str
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value).startswith(f"{file}{place}")
+
+
+def test_equal_keys_of_different_groups_and_of_anchors_are_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("challenger: &both\n  steps: 2\n  batch: 8\nsolver:\n  <<: *both\n  steps: 3\n")
+    config = load_config(file)
+    assert (config.challenger.steps, config.solver.steps, config.solver.batch) == (2, 3, 8)

@@ -64,7 +64,7 @@ def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
         (b"{", "line 2: damaged at character 2: Expecting property name"),
         (
             b'{"id": "b", "title": "B", "text": "cut',
-            "line 2: damaged at character 35: Unterminated string$",
+            "line 2: damaged at character 35: Unterminated string; mend the line or take it out$",
         ),
         (b"\xff\xfe", "line 2: not UTF-8 at byte 1; convert"),
         (b"[]", 'line 2: expected an object with "id", "title" and "text", found a list'),
@@ -116,7 +116,9 @@ def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"nowhere: cannot be read as a corpus: No such file"):
+    with pytest.raises(
+        CorpusError, match="cannot be read as a corpus: No such file or directory; give a JSONL"
+    ):
         read_documents(tmp_path / "nowhere")
 
 

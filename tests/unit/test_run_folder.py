@@ -8,12 +8,14 @@ import pytest
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, UserError
+from scope_selfplay.given_tasks import Question, candidate_of
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.stages.frame import run_stage
 from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
+from tests.models import write_model
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
 
@@ -21,12 +23,7 @@ PACK = Path(__file__).parents[2] / "prompts" / "embedded"
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A folder that looks like a model; opening a run loads no weights."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer_config.json"):
-        (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    return write_model(tmp_path / "model")
 
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
@@ -189,6 +186,30 @@ def test_given_tasks_without_an_accepted_one_are_refused(model: Path, tmp_path: 
         small_run(model, tmp_path / "runs", f"solver.tasks={tmp_path / 'given.jsonl'}")
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["solver.reward=verifier", "solver.routing=verifier", "solver.reward={design: verifier, check: boxed}"],
+)
+def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
+    model: Path, tmp_path: Path, change: str
+) -> None:
+    name = change.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{name}: a verifier .* the Challenger's tasks have none; give"):
+        small_run(model, tmp_path / "runs", change)
+    given = tmp_path / "given.jsonl"
+    answered = candidate_of(Question(question="1 + 1", answer="2"))
+    assert answered.task is not None
+    bare = answered.model_copy(
+        update={"task": answered.task.model_copy(update={"id": "bare", "reference": None})}
+    )
+    write_records(given, [answered, bare])
+    with pytest.raises(ConfigError, match=rf"{name}: .* 1 of 2 tasks have none \(the first is bare\)"):
+        small_run(model, tmp_path / "runs", change, f"solver.tasks={given}")
+    assert not (tmp_path / "runs").exists()
+    write_records(given, [answered])
+    assert small_run(model, tmp_path / "runs", change, f"solver.tasks={given}").folder.config.exists()
+
+
 def test_a_task_type_that_the_pack_leaves_out_can_be_named(model: Path, tmp_path: Path) -> None:
     run = small_run(model, tmp_path, "domain=wikipedia", "tasks.types=[creative_writing]")
     sources = run.sources(1, Stage.TASKS, 4, taken=[])
@@ -271,6 +292,86 @@ def test_weights_in_several_files_are_a_model(model: Path) -> None:
     content = {"weight_map": {"lm_head": "model-00001-of-00001.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(content))
     assert policy_path(str(model)) == model
+
+
+BROKEN = {
+    "no model_type": ("config.json", b"{}", "no model_type, expected the model's family"),
+    "cut off": ("model.safetensors", slice(0, -1), r"is damaged, it has \d+ bytes and its header tells of"),
+    "cut in the header": ("model.safetensors", slice(0, 20), "no safetensors file or a damaged one"),
+    "nothing of the weights": ("model.safetensors", b"", r"a damaged one \(0 bytes\)"),
+    "a pointer instead": (
+        "model.safetensors",
+        b"version https://git-lfs.github.com/spec/v1\n",
+        "damaged one",
+    ),
+    "no tensors": ("model.safetensors", b"\2\0\0\0\0\0\0\0{}", "damaged one"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_broken_model_is_found_before_its_runs_name_is_taken(
+    model: Path, tmp_path: Path, damage: str
+) -> None:
+    name, content, complaint = BROKEN[damage]
+    file, whole = model / name, (model / name).read_bytes()
+    file.write_bytes(whole[content] if isinstance(content, slice) else content)
+    with pytest.raises(CheckpointError, match=complaint) as caught:
+        small_run(model, tmp_path / "runs")
+    assert ";" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+    file.write_bytes(whole)
+    assert small_run(model, tmp_path / "runs").folder.config.exists()
+
+
+def test_weights_in_parts_are_all_there_or_refused(model: Path, tmp_path: Path) -> None:
+    parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (model / "model.safetensors").rename(model / parts["a"])
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": parts}))
+    with pytest.raises(
+        CheckpointError, match=r"names 'model-00002-of-00002\.safetensors' as weights, expected"
+    ):
+        small_run(model, tmp_path / "runs")
+    index.write_text("{")
+    with pytest.raises(CheckpointError, match=r"index\.json is no JSON object"):
+        small_run(model, tmp_path / "runs")
+    index.write_text(json.dumps({"weight_map": parts}))
+    (model / parts["b"]).write_bytes((model / parts["a"]).read_bytes())
+    assert small_run(model, tmp_path / "runs").folder.config.exists()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("tokenizer.json", '{"broken": ', "no usable tokenizer .*; save the tokenizer again"),
+        ("chat_template.jinja", None, "no chat template beside the tokenizer, .*; use an instruct model"),
+    ],
+)
+def test_a_broken_tokenizer_is_found_before_its_runs_name_is_taken(
+    model: Path, tmp_path: Path, name: str, content: str | None, complaint: str
+) -> None:
+    pytest.importorskip("transformers", reason="needs the train extra")
+    if content is None:
+        (model / name).unlink()
+    else:
+        (model / name).write_text(content)
+    with pytest.raises(CheckpointError, match=complaint):
+        small_run(model, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.integration
+def test_a_tokenizer_without_the_dialects_tags_is_found_before_its_runs_name_is_taken(
+    model: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers", reason="needs the train extra")
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["added_tokens"] = [{**each, "special": True} for each in content["added_tokens"]]
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"the tokenizer reads .* back as .., and the qwen2\.5 dialect"):
+        small_run(model, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_tokenizer_that_brings_code_is_refused(model: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
+from scope_selfplay.errors import CorpusError
 from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.evaluation.held_out import Estimate
 from scope_selfplay.progress import Lines, Silent
@@ -14,6 +15,7 @@ from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.stages.task_making import check_harvest
 from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
 from scope_selfplay.summary import summarise
 
@@ -159,7 +161,7 @@ def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
 def test_the_page_shows_funnel_curves_held_out_and_what_next(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_summary(summary_of(run), run.folder)
+    show_summary(summary_of(run), run)
     page = capsys.readouterr().out
     for part in (
         "Iteration 1",
@@ -173,14 +175,50 @@ def test_the_page_shows_funnel_curves_held_out_and_what_next(
         "--set iterations=2",
     ):
         assert part in page, part
-    # No step of the Solver had a rubric score: there is no curve to show.
-    assert "solver      rubric" not in page
+    # No step of the Solver had a rubric score: its reward is what there is to show.
+    assert "solver      rubric" not in page and "solver      reward     1.00 -> 1.00\n" in page
+    assert "stop" not in page
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"rubric": 0.25, "non_zero_advantage": 0.5, "reward": 3.0}, "solver      rubric     0.25 -> 0.25"),
+        ({"rubric": None, "non_zero_advantage": 0.5, "reward": 3.0}, "non zero advantage 0.50 -> 0.50  ▅▅"),
+        ({"reward": None}, None),
+    ],
+)
+def test_the_solvers_curve_is_what_tells_most_of_what_was_logged(
+    run: Run, capsys: pytest.CaptureFixture[str], row: dict[str, float | None], shown: str | None
+) -> None:
+    write_records(run.folder.stage(1, Stage.SOLVER).metrics, [{"step": step, **row} for step in (1, 2)])
+    show_summary(summary_of(run), run)
+    page = capsys.readouterr().out
+    assert shown in page if shown else "solver      " not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        (["stop_after=1"], " --set iterations=2 --set stop_after=null   one more"),
+        (["compare.stop=worse"], " --set iterations=2 --set compare.stop=never --set compare.patience=null "),
+    ],
+)
+def test_the_command_that_goes_on_undoes_what_ended_the_run(
+    run: Run, capsys: pytest.CaptureFixture[str], changes: list[str], needed: str
+) -> None:
+    if changes == ["compare.stop=worse"]:
+        file = run.folder.stage(1, Stage.COMPARE).path / "ratings.json"
+        write_atomic(file, json.dumps({**json.loads(file.read_text()), "decision": "stop"}))
+    stopped = Run(load_config(None, ["name=tiny", "iterations=2", *changes]), run.folder, run.pack)
+    show_summary(summary_of(stopped), stopped)
+    assert needed in capsys.readouterr().out
 
 
 def test_a_page_without_iterations_names_no_folder_that_is_not_there(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_summary(summary_of(run) | {"iterations": [], "held_out": {}}, run.folder)
+    show_summary(summary_of(run) | {"iterations": [], "held_out": {}}, run)
     page = capsys.readouterr().out
     assert "iteration-00" not in page and "summary.json" in page
 
@@ -216,3 +254,11 @@ def test_piped_progress_does_not_flood() -> None:
     for step in range(1000):
         progress.advance(step)
     assert lines == ["train ..."]
+
+
+@pytest.mark.parametrize(
+    ("iteration", "advice"), [(0, "add held-out documents or look"), (1, "widen tasks.low")]
+)
+def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
+    with pytest.raises(CorpusError, match=advice):
+        check_harvest(run, iteration, [candidate(0, Reason.GATE_ENTITY)])

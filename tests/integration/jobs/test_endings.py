@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import write_model
+
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[3]
@@ -31,12 +33,7 @@ run_job(main, "waits")
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A folder that looks like a model; no weights are loaded before a stage's turn."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer_config.json"):
-        (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    return write_model(tmp_path / "model")
 
 
 @pytest.fixture

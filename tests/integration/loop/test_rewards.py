@@ -135,19 +135,17 @@ def recorded_calls(folder: StageFolder) -> int:
     return verdicts + len(comparisons) + sum(each is not None and each.attempts > 0 for each in said)
 
 
-def test_a_verifier_without_references_is_refused(speaking_policy: Path, tasks: Path, tmp_path: Path) -> None:
+def test_references_that_were_taken_away_since_the_run_began_are_missed(
+    speaking_policy: Path, tasks: Path, tmp_path: Path
+) -> None:
+    given = tmp_path / "given.jsonl"
+    given.write_bytes(tasks.read_bytes())
     bare = [
         each.model_copy(update={"task": each.task.model_copy(update={"reference": None})})
         for each in read_records(tasks, Candidate)
         if each.task
     ]
-    write_records(tmp_path / "bare.jsonl", bare)
-    run = open_with(
-        speaking_policy,
-        tmp_path,
-        "verifier",
-        f"solver.tasks={tmp_path / 'bare.jsonl'}",
-        "solver.reward=verifier",
-    )
+    run = open_with(speaking_policy, tmp_path, "verifier", f"solver.tasks={given}", "solver.reward=verifier")
+    write_records(given, bare)
     with pytest.raises(ConfigError, match="2 of 2 tasks have none"):
         train_solver(run, 1)

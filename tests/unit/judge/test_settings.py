@@ -12,6 +12,7 @@ from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
 from scope_selfplay.prompts.shipped import pack_path
 from scope_selfplay.run import open_run, with_judge_prompts
+from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]
 SMALL = ["domain=embedded", "corpus.embedded_articles=20", "corpus.embedded_held_out=16"]
@@ -75,11 +76,7 @@ def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
 
 
 def test_a_run_keeps_the_judges_texts_and_opens_again_with_another_address(tmp_path: Path) -> None:
-    # Opening a run looks for the policy's files and does not read them.
-    (tmp_path / "policy").mkdir()
-    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / "policy" / name).write_text("{}")
-    settings = [*SMALL, f"model.path={tmp_path / 'policy'}"]
+    settings = [*SMALL, f"model.path={write_model(tmp_path / 'policy')}"]
     run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, Silent())
     assert (run.folder.prompts / "grade.md").is_file()
 

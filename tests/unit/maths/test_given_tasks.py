@@ -17,6 +17,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Check
 from scope_selfplay.stages import make_held_out
 from scope_selfplay.store import Stage, read_records
+from tests.models import write_model
 
 
 def written(folder: Path, *lines: object) -> str:
@@ -106,12 +107,7 @@ def test_the_pack_asks_for_a_box_and_for_no_search() -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A folder that looks like a model; opening a run loads no weights."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer_config.json"):
-        (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    return write_model(tmp_path / "model")
 
 
 def settings(tmp_path: Path, model: Path) -> list[str]:

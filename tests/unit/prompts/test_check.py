@@ -202,6 +202,16 @@ def test_a_pack_without_enabled_task_types_is_a_problem(tmp_path: Path) -> None:
     )
 
 
+def test_a_misspelt_variable_of_a_copied_pack_comes_before_the_copys_name_for_the_cluster(
+    tmp_path: Path,
+) -> None:
+    pack = copy_wikipedia(tmp_path)
+    replace_in(pack / "solver.md", "{{ question }}", "{{ qustion }}")
+    copy = pack.rename(tmp_path / "mine")
+    first, *others = check_pack(copy)
+    assert "qustion" in first.message and any("names its ConfigMap" in each.message for each in others)
+
+
 def test_several_mistakes_are_all_listed_and_the_error_counts_them(tmp_path: Path) -> None:
     pack = copy_wikipedia(tmp_path)
     replace_in(pack / "grade.md", "{{ criterion }}", "{{ criterium }}")
