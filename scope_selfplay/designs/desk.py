@@ -26,10 +26,14 @@ from scope_selfplay.schemas import (
 
 @dataclass
 class Books:
-    """Judge calls made for one group, those among them without a verdict, and the records of all."""
+    """Judge calls made for one group, those among them without a verdict, and the records of all.
+
+    `stand_in_anchor`: a sampled rollout took the place of the greedy one, which had no answer.
+    """
 
     calls: int = 0
     missing: int = 0
+    stand_in_anchor: bool = False
     grades: list[Grade] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)

@@ -58,6 +58,4 @@ class GroupTournamentDesign(GroupDesign):
             winners=settings.winners,
             final=settings.final,
             repeats=settings.repeats,
-            # Answers that do not enter leave sizes that the paper does not have.
-            neutral_byes=True,
         )

@@ -154,6 +154,7 @@ def _metrics(
         "judge_missing": missing / calls if calls else 0.0,
         "routed": sum(routed) / len(routed) if routed else 0.0,
         "left_out": sum(left_out) / len(left_out) if left_out else 0.0,
+        "stand_in_anchor": sum(each.stand_in_anchor for each in books) / len(rewards) if rewards else 0.0,
         "non_zero_advantage": informative_share(advantages),
         "zero_variance": sum(not any(each) for each in advantages) / len(advantages) if advantages else 0.0,
         "masked": sum(reward is None for reward in members) / len(members) if members else 0.0,

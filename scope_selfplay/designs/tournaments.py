@@ -80,7 +80,12 @@ class WinRateDesign(GroupDesign):
 
 
 class ArenaDesign(GroupDesign):
-    """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4)."""
+    """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4).
+
+    The anchor is the greedy rollout, the first of its group. Where that has no answer, and so meets nobody, the
+    first sampled rollout that has one stands in for it, which the books note: sampled rollouts are alike before
+    they are judged, so that this favours none of them, but it is a noisier anchor than the paper's.
+    """
 
     def __init__(self, settings: ArenaReward) -> None:
         self._settings = settings
@@ -89,6 +94,7 @@ class ArenaDesign(GroupDesign):
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
+        desk.books.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
         played = await play(
             self._topology(len(entrants.members), group.key),
             _judging(group, entrants, desk, Style.SCORES, rubric),

@@ -45,6 +45,7 @@ COUNTS = (
     "judge_missing",
     "routed",
     "left_out",
+    "stand_in_anchor",
     "non_zero_advantage",
     "zero_variance",
     "masked",
