@@ -75,14 +75,14 @@ bench-judge: setup ## the judge client against a loopback engine
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts
 
-bench-viewer: setup ## the web page at the paper's size; ARGS='--million FOLDER' for another corpus besides
+bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
 	$(BIN)/python -m benchmarks.viewer $(ARGS)
 
 check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects and Dockerfiles against the scanners' rules
 	rm -rf build/manifests
 	$(BIN)/python -m tests.policy.manifests build/manifests
 	$(VENV)-policy/bin/checkov --directory build/manifests --framework kubernetes --compact --quiet --skip-download
-	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile
+	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile retrieval/Dockerfile
 
 # The scanners pin so much that they need an environment of their own.
 $(VENV)-policy/.done:
@@ -99,8 +99,12 @@ test-pods: setup ## the run tiny, shortened, on the cluster of KUBECONFIG, with 
 test-pods-full: setup ## the whole run tiny with real pods
 	$(BIN)/pytest tests/cluster -m pods
 
-images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:...
-	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) -t scope-selfplay .
+# `worker` makes tasks and compares; EXTRAS=local,worker also trains and serves on the CPU, as `tiny` does.
+EXTRAS ?= worker
+
+images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:... [EXTRAS=local,worker]
+	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=$(EXTRAS) -t scope-selfplay .
+	docker build -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t scope-retriever .
 	docker build -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t scope-trainer .
 
 test-vllm: setup ## a real vLLM on the CPU, in an environment of its own

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.pooling import Pooling, read_pooling
 from scope_selfplay.errors import CheckpointError
 
 GRAPH = "model.onnx"
@@ -23,13 +24,13 @@ Weights = dict[str, NDArray[np.float32]]
 def write_bert(model: Path, folder: Path) -> None:
     """Write `model.onnx` and `model.onnx.data` into `folder`.
 
-    Raises CheckpointError for a model that is not a BERT with absolute positions, GELU and safetensors
-    weights.
+    Raises CheckpointError for a model that is not a BERT with absolute positions, GELU, safetensors weights,
+    and mean or CLS pooling.
     """
     import onnx
 
     config = _config(model)
-    builder = _Graph(config, _weights(model))
+    builder = _Graph(config, _weights(model), read_pooling(model))
     graph = builder.build()
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
@@ -69,8 +70,9 @@ def _weights(model: Path) -> Weights:
 
 
 class _Graph:
-    def __init__(self, config: dict[str, Any], weights: Weights) -> None:
+    def __init__(self, config: dict[str, Any], weights: Weights, pooling: Pooling) -> None:
         self._config = config
+        self._pooling = pooling
         self._weights = weights
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
@@ -125,7 +127,21 @@ class _Graph:
         return self._node("SkipLayerNormalization", inputs, [name + "normed"], epsilon=self._epsilon)
 
     def _pool(self, hidden: str) -> None:
-        """Mean over the tokens that are not padding, then unit length, as sentence-transformers does it."""
+        """One vector for each text, of unit length, as sentence-transformers makes it."""
+        match self._pooling:
+            case Pooling.MEAN:
+                pooled = self._mean(hidden)
+            case Pooling.CLS:
+                start = self._keep("start", np.asarray([0], dtype=np.int64))
+                tokens = self._keep("tokens", np.asarray([1], dtype=np.int64))
+                first = self._plain("Gather", [hidden, start], "first_token", axis=1)
+                pooled = self._plain("Squeeze", [first, tokens], "cls")
+        length = self._plain("ReduceL2", [pooled], "length", axes=[1], keepdims=1)
+        floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
+        self._plain("Div", [pooled, self._plain("Max", [length, floor], "safe_length")], "vectors")
+
+    def _mean(self, hidden: str) -> str:
+        """Over the tokens that are not padding."""
         axis = self._keep("axis", np.asarray([2], dtype=np.int64))
         first = self._keep("first", np.asarray([1], dtype=np.int64))
         weights = self._plain("Cast", ["mask"], "mask_float", to=1)
@@ -133,10 +149,7 @@ class _Graph:
         kept = self._plain("Mul", [hidden, column], "kept")
         total = self._plain("ReduceSum", [kept, first], "sum", keepdims=0)
         count = self._plain("ReduceSum", [weights, first], "count", keepdims=1)
-        mean = self._plain("Div", [total, count], "mean")
-        length = self._plain("ReduceL2", [mean], "length", axes=[1], keepdims=1)
-        floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
-        self._plain("Div", [mean, self._plain("Max", [length, floor], "safe")], "vectors")
+        return self._plain("Div", [total, count], "mean")
 
     @property
     def _epsilon(self) -> float:

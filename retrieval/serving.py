@@ -9,8 +9,9 @@ import uvicorn
 from starlette.applications import Starlette
 
 from retrieval.server import Retriever, build_app
-from scope_selfplay.errors import ConfigError, ScopeError
+from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
+from scope_selfplay.wire.listening import listen, url_of
 
 
 class Address(Value):
@@ -25,34 +26,25 @@ class Address(Value):
 async def serve(service: Retriever, address: Address, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests that arrived before are answered.
 
-    Raises RecordError or SearchError when the index cannot be opened, ConfigError when the port is taken.
+    Raises RecordError or SearchError when the index cannot be opened, and as `listen` does.
     """
     # The index opens before the port, so that its errors reach the caller instead of a log.
     await service.load()
-    server = _Server(_config(build_app(service, token), address), service, address.drain_seconds)
+    server = _Server(_config(build_app(service, token)), service, address.drain_seconds)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
-    print(
-        f"serving {service.info()['identity']} on http://{address.host}:{address.port}",
-        file=sys.stderr,
-        flush=True,
-    )
     try:
-        await server.serve()
-    except SystemExit:
-        raise ConfigError(
-            f"{address.host}:{address.port} cannot be bound; is another server there?"
-        ) from None
+        listening = listen(address.host, address.port)
+        print(f"serving {service.info()['identity']} on {url_of(listening)}", file=sys.stderr, flush=True)
+        await server.serve(sockets=[listening])
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
         await service.close()
 
 
-def _config(app: Starlette, address: Address) -> uvicorn.Config:
+def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        host=address.host,
-        port=address.port,
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -16,10 +16,18 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.config import JudgeConfig, RunConfig, load_config
+from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
-from scope_selfplay.engines import Checkpoint, in_process_engine, make_voice, partner_of, served_engine
+from scope_selfplay.engines import (
+    Checkpoint,
+    in_process_engine,
+    make_voice,
+    partner_of,
+    remark_on_draws,
+    served_engine,
+)
 from scope_selfplay.episodes import Voice
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError
 from scope_selfplay.given_tasks import read_given_tasks
@@ -42,7 +50,14 @@ from scope_selfplay.schemas import (
 from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
-from scope_selfplay.training.policy import check_context, check_tags, load_model, policy_path, weights_hash
+from scope_selfplay.training.policy import (
+    check_context,
+    check_tags,
+    load_model,
+    policy_path,
+    sampling_device,
+    weights_hash,
+)
 
 
 @dataclass(frozen=True)
@@ -147,12 +162,20 @@ class Run:
     def engine(self, policy: Policy, role: Role) -> PolicyModel:
         """What samples from a frozen policy: the partner of its role, or an engine in this process."""
         if partner_of(self.config, role) is None:
-            model = load_model(policy.path)
-            return in_process_engine(self.scene, self.codec, role, model, identity=policy.identity)
+            model = load_model(policy.path).to(sampling_device(self.config.model.device))
+            self._warn_of_close_draws(model)
+            return in_process_engine(
+                self.scene, self.codec, role, model, identity=policy.identity, frozen=True
+            )
         checkpoint = Checkpoint(policy.identity, weights_hash(policy.path), policy.path)
         return served_engine(
             self.scene, self.codec, role, checkpoint, on_outage=self.outages.append, say=self.progress.say
         )
+
+    def _warn_of_close_draws(self, model: Any) -> None:
+        remark = remark_on_draws(model.config.vocab_size, deterministic=self.config.model.deterministic)
+        if remark is not None:
+            self.progress.say(remark)
 
     def voice(self, policy: Policy, role: Role, *, greedy: bool = False) -> Voice:
         return make_voice(self.scene, self.codec, role, policy.identity, greedy=greedy)
@@ -223,7 +246,7 @@ def open_run(
     folder = RunFolder(root / config.name)
     check_context(policy_path(config.model.path), config)
     if folder.config.exists():
-        before = load_config(folder.config)
+        before = _begun_with(folder)
         _check_same(folder, before, config, pack)
         # How far the run goes and where it runs may have changed.
         if record and before != config:
@@ -290,9 +313,19 @@ def _check_without_corpus(config: RunConfig) -> None:
         )
 
 
+def _begun_with(folder: RunFolder) -> RunConfig:
+    """The config of a run directory. Raises ConfigError where it was emptied: no setting would be the run's own."""
+    if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
+        raise ConfigError(
+            f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
+            "another --name"
+        )
+    return load_config(folder.config)
+
+
 def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: Pack) -> None:
     if before.hash != config.hash:
-        keys = ", ".join(_changed(before.content, config.content))
+        keys = ", ".join(changed_settings(before, config))
         raise RunMismatchError(
             f"{folder.path}: belongs to another config (changed: {keys}); use another --name, or the config in "
             f"{folder.config}"
@@ -303,16 +336,6 @@ def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: P
             f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
             f"pack in {folder.prompts}"
         )
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for name in before:
-        if isinstance(before[name], dict) and isinstance(after[name], dict):
-            keys += _changed(before[name], after[name], f"{prefix}{name}.")
-        elif before[name] != after[name]:
-            keys.append(prefix + name)
-    return keys
 
 
 def _check_empty(folder: RunFolder) -> None:

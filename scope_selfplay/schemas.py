@@ -152,6 +152,8 @@ class Rollout(Value):
     status: RolloutStatus = RolloutStatus.FINISHED
     fault: RolloutFault | None = None
     error: str = ""
+    index: str = ""
+    """The identity of the index and corpus that it could search."""
 
     @property
     def searches(self) -> int:

@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
-from scope_selfplay.schemas import CandidateStatus, Reason
+from scope_selfplay.errors import UserError
+from scope_selfplay.schemas import CandidateStatus, Gate, Reason
 from scope_selfplay.store.query import Sort
 
-STATUSES, REASONS, SORTS = ([each.value for each in words] for words in (CandidateStatus, Reason, Sort))
+STATUSES, REASONS, GATES, SORTS = (
+    [each.value for each in words] for words in (CandidateStatus, Reason, Gate, Sort)
+)
 
 
 @click.group()
@@ -25,7 +28,11 @@ def tasks() -> None:
 )
 @click.option("--status", type=click.Choice(STATUSES), default=None)
 @click.option("--reason", type=click.Choice(REASONS), default=None)
+@click.option(
+    "--gate", type=click.Choice(GATES), default=None, help="Refused by this gate, whatever it ended as."
+)
 @click.option("--type", "kind", default=None, help="Task type.")
+@click.option("--searches", type=click.IntRange(0), default=None, help="Search turns it was written with.")
 @click.option("--min", "low", type=float, default=None, help="Least mean score.")
 @click.option("--max", "high", type=float, default=None, help="Greatest mean score.")
 @click.option("--text", default="", help="Part of the task, its document's id or its own.")
@@ -153,6 +160,8 @@ def report(run: str, output: Path) -> None:
     from scope_selfplay.browse.page import render_report
     from scope_selfplay.store.atomic import write_atomic
 
+    if not output.parent.is_dir():
+        raise UserError(f"-o {output}: there is no folder {output.parent}; make it, or give another one")
     with _reader(run) as reader:
         text = render_report(reader)
     write_atomic(output, text)

@@ -5,3 +5,7 @@ from pydantic import BaseModel, ConfigDict
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+WHOLE_SETTINGS = frozenset({"reward", "search_turns"})
+"""Settings that are mappings and mean something as a whole only: a design with its own settings, a ratio."""

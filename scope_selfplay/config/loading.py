@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.run import RunConfig
 from scope_selfplay.errors import ConfigError
 
@@ -121,7 +122,7 @@ def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         if key == "reward" and isinstance(value, dict) and "design" not in value and old is not None:
             # The settings of one design are none of another's: a change keeps the design or brings its own.
             merged[key] = {**(old if isinstance(old, dict) else {"design": old}), **value}
-        elif isinstance(old, dict) and isinstance(value, dict) and key not in ("search_turns", "reward"):
+        elif isinstance(old, dict) and isinstance(value, dict) and key not in WHOLE_SETTINGS:
             merged[key] = _merged(old, value)
         else:
             merged[key] = value

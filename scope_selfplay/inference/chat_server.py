@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from scope_selfplay.wire.listening import BACKLOG, listen, url_of
 from scope_selfplay.wire.strict_json import load_strict
 
 MAX_BODY = 16 << 20
@@ -142,14 +143,16 @@ def refuse(status: int, message: str, headers: Mapping[str, str] | None = None) 
 
 @asynccontextmanager
 async def serving(app: web.Application, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serves for as long as the block lasts; gives the base URL, `http://host:port/v1`."""
+    """Serves for as long as the block lasts; gives the base URL, `http://host:port/v1`.
+
+    Raises as `listen` does.
+    """
+    bound = listen(host, port)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, host, port, backlog=2048)
-    await site.start()
     try:
-        bound = runner.addresses[0]
-        yield f"http://{bound[0]}:{bound[1]}/v1"
+        await web.SockSite(runner, bound, backlog=BACKLOG).start()
+        yield f"{url_of(bound)}/v1"
     finally:
         await runner.cleanup()
 

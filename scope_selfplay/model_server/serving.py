@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from scope_selfplay import __version__
-from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.model_server.app import ModelInfo, ModelService, model_app
 from scope_selfplay.schemas import Value
-from scope_selfplay.training.policy import load_model, policy_path, weights_hash
+from scope_selfplay.training.policy import load_model, policy_path, sampling_device, weights_hash
+from scope_selfplay.wire.listening import BACKLOG, listen, url_of
 
 
 class EngineOptions(Value):
@@ -23,14 +23,18 @@ class EngineOptions(Value):
     max_length: int = 16_384
     deterministic: bool = True
     queue: int = 4096
+    device: str = "auto"
 
 
 def open_service(model: str, options: EngineOptions, api_key: str | None = None) -> ModelService:
-    """The engine of a model directory, or of `embedded`. Raises CheckpointError."""
+    """The engine of a model directory, or of `embedded`.
+
+    Raises CheckpointError; ConfigError for a device that is not there or slots that do not fit into memory.
+    """
     folder = policy_path(model)
     codec = ChatCodec.load(folder)
     weights = weights_hash(folder)
-    loaded = load_model(folder)
+    loaded = load_model(folder).to(sampling_device(options.device))
     name = options.name or f"{folder.name}-{weights}"
     max_length = min(
         options.max_length, getattr(loaded.config, "max_position_embeddings", options.max_length)
@@ -42,6 +46,7 @@ def open_service(model: str, options: EngineOptions, api_key: str | None = None)
         slots=options.slots,
         max_length=max_length,
         deterministic=options.deterministic,
+        frozen=True,
     )
     info = ModelInfo(
         model=name,
@@ -60,21 +65,18 @@ def open_service(model: str, options: EngineOptions, api_key: str | None = None)
 async def listening(
     service: ModelService, *, host: str = "127.0.0.1", port: int = 0, finish: float = 60.0
 ) -> AsyncIterator[str]:
-    """Serves for as long as the block lasts, then for up to `finish` seconds what has arrived; gives the URL."""
+    """Serves for as long as the block lasts, then for up to `finish` seconds what has arrived; gives the URL.
+
+    Raises as `listen` does.
+    """
+    bound = listen(host, port)
     runner = web.AppRunner(
         model_app(service), access_log=None, shutdown_timeout=finish, handler_cancellation=True
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, backlog=2048).start()
-    except OSError as error:
-        await runner.cleanup()
-        raise ConfigError(
-            f"{host}:{port} cannot be bound ({error.strerror}); is another server there?"
-        ) from None
-    try:
-        bound = runner.addresses[0]
-        yield f"http://{bound[0]}:{bound[1]}/v1"
+        await web.SockSite(runner, bound, backlog=BACKLOG).start()
+        yield f"{url_of(bound)}/v1"
     finally:
         await runner.cleanup()
 

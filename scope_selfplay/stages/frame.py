@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from scope_selfplay import __version__
 from scope_selfplay.errors import ConfigError, JudgeError
@@ -12,6 +13,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection
+from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
     Manifest,
     Stage,
@@ -63,7 +65,8 @@ def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageF
     """Do the work, write what readers need, and publish the manifest, filled in, last."""
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
-    began = time.monotonic()
+    earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
+    earlier += time_of_attempts(shares_in(folder))
     work(folder)
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
@@ -78,10 +81,15 @@ def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageF
     made = {
         "outputs": checksums(folder.path),
         "rows": {path.name: len(read_rows(path)) for path in sorted(folder.path.glob("*.jsonl"))},
-        "seconds": round(time.monotonic() - began, 2),
+        "seconds": round(earlier + time.monotonic() - began, 2),
     }
     publish_manifest(folder.path, begun.model_copy(update=made))
     shutil.rmtree(folder.work, ignore_errors=True)
+
+
+def shares_in(folder: StageFolder) -> list[Path]:
+    """The folders of workers that shared the stage's documents; one of its own for every start of each."""
+    return sorted(path for path in (folder.work / "shares").glob("*-of-*-*") if path.is_dir())
 
 
 def recorded(folder: StageFolder) -> JudgeTally:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -17,6 +18,10 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.manifest import Manifest
+
+
+class UnknownTaskError(RecordError):
+    """An id that names no candidate of the run, or several."""
 
 
 class Sort(StrEnum):

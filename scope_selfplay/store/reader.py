@@ -26,7 +26,7 @@ import yaml
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout
-from scope_selfplay.store.columns import RecordKind, record_from
+from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
 from scope_selfplay.store.layout import Layout
@@ -41,9 +41,11 @@ from scope_selfplay.store.query import (
     TaskPage,
     TaskQuery,
     TaskRecord,
+    UnknownTaskError,
 )
 from scope_selfplay.store.sources import StageSource, find_stages
 from scope_selfplay.store.sql import LINE_COLUMNS, order_of, where_of
+from scope_selfplay.store.values import Model, record_of, value_of
 
 
 def find_run(name: str) -> Path:
@@ -55,7 +57,7 @@ def find_run(name: str) -> Path:
 
 
 class RunReader:
-    """Reads one run folder. Raises RecordError where it is none, or where a finished file is damaged."""
+    """Reads one run folder. Raises RecordError where it is none, or where what is asked for is damaged."""
 
     def __init__(self, path: Path, *, threads: int = 2) -> None:
         self.folder = RunFolder(path)
@@ -96,6 +98,13 @@ class RunReader:
     def iterations(self) -> list[int]:
         return sorted({iteration for iteration, _ in self._stages})
 
+    def task_types(self) -> list[str]:
+        """Every type that a task of the run has, in alphabetical order."""
+        rows = self.sql(
+            "SELECT DISTINCT task.type AS type FROM candidates WHERE task.type <> '' ORDER BY type"
+        )
+        return [row["type"] for row in rows]
+
     def tasks(self, query: TaskQuery | None = None) -> TaskPage:
         """One page of the candidates that a query asks for."""
         query = query or TaskQuery()
@@ -105,14 +114,16 @@ class RunReader:
             f"SELECT {LINE_COLUMNS} FROM candidates WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?",
             [*values, query.limit, query.offset],
         )
-        return TaskPage(lines=tuple(TaskLine(**row) for row in rows), total=total, offset=query.offset)
+        return TaskPage(
+            lines=tuple(self._value(TaskLine, row) for row in rows), total=total, offset=query.offset
+        )
 
     def task(
         self, candidate_id: str, *, iteration: int | None = None, stage: Stage | None = None
     ) -> TaskRecord:
         """A candidate with its rollouts and grades, by its id, its task's id, or the beginning of either.
 
-        Raises RecordError when there is none, or more than one begins like that.
+        Raises UnknownTaskError when there is none, or more than one begins like that.
         """
         place = self._find(candidate_id, iteration, stage)
         key = (place.iteration, place.stage)
@@ -150,7 +161,7 @@ class RunReader:
             f"SELECT {LINE_COLUMNS}, step FROM candidates JOIN around USING (ordinal)",
             [candidate_id, *values],
         )
-        found = {row.pop("step"): TaskLine(**row) for row in rows}
+        found = {row.pop("step"): self._value(TaskLine, row) for row in rows}
         return Neighbours(before=found.get(-1), after=found.get(1))
 
     def attempts_on(self, task_id: str) -> list[Attempt]:
@@ -183,7 +194,7 @@ class RunReader:
                 iteration=row["iteration"],
                 first=row["first"],
                 second=row["second"],
-                comparison=record_from(Comparison, row),
+                comparison=record_of(self.folder.path, Comparison, row),
             )
             for row in rows
         ]
@@ -195,7 +206,7 @@ class RunReader:
             "FROM rollouts r LEFT JOIN grades g ON g.rollout_id = r.id AND g.iteration = r.iteration "
             "AND g.stage = r.stage WHERE r.stage = 'compare' ORDER BY r.ordinal"
         )
-        return [HeldOutScore(**row) for row in rows]
+        return [self._value(HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
         """How many candidates of each iteration and stage ended how."""
@@ -203,7 +214,7 @@ class RunReader:
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
             "GROUP BY ALL ORDER BY iteration, stage, count DESC, reason"
         )
-        return [Count(**row) for row in rows]
+        return [self._value(Count, row) for row in rows]
 
     def document(self, document_id: str) -> Document | None:
         """A source document of the run."""
@@ -226,7 +237,7 @@ class RunReader:
         found = cursor.sql(f"SELECT * FROM {kind} WHERE {where}", params=list(values))
         for batch in found.to_arrow_reader(1000):
             for row in batch.to_pylist():
-                yield record_from(kind.model, row)
+                yield record_of(self.folder.path, kind.model, row)
 
     def sql(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows of any question to the views that `RecordKind` names: `candidates`, `rollouts`, `grades` and so on.
@@ -256,6 +267,9 @@ class RunReader:
     def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
         return self._cursor().execute(query, list(values)).fetchone()
 
+    def _value(self, model: type[Model], row: Mapping[str, Any]) -> Model:
+        return value_of(self.folder.path, model, row)
+
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
         rows = self.sql(
             f"SELECT {LINE_COLUMNS} FROM candidates WHERE (starts_with(id, $1) OR starts_with(task.id, $1)) "
@@ -264,10 +278,12 @@ class RunReader:
             [wanted, iteration, stage.value if stage else None],
         )
         if not rows:
-            raise RecordError(f"{self.folder.path}: has no candidate {wanted}; `scope tasks ls` lists them")
+            raise UnknownTaskError(
+                f"{self.folder.path}: has no candidate {wanted}; `scope tasks ls` lists them"
+            )
         if len(rows) > 1 and wanted not in (rows[0]["id"], rows[0]["task_id"]):
-            raise RecordError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
-        return TaskLine(**rows[0])
+            raise UnknownTaskError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
+        return self._value(TaskLine, rows[0])
 
     def _by_ids(
         self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
@@ -281,7 +297,7 @@ class RunReader:
             f"SELECT * FROM {kind} WHERE iteration = ? AND stage = ? AND {column} IN ({marks})",
             [place[0], place[1].value, *wanted],
         )
-        return {row[column]: record_from(model, row) for row in rows}
+        return {row[column]: record_of(self.folder.path, model, row) for row in rows}
 
     def _define_views(self) -> None:
         for kind in RecordKind:

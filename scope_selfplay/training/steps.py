@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
-from scope_selfplay.engines import in_process_engine, make_voice
+from scope_selfplay.engines import in_process_engine, make_voice, remark_on_draws
 from scope_selfplay.episodes import Voice
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel
@@ -27,14 +28,29 @@ class Learner:
         self.engine.refresh(f"{self.voice.checkpoint}@{step}")
 
 
+class RolloutClock:
+    """How long the rollouts of a step take, and how long their rewards keep it waiting after the last of them."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = perf_counter()
+
+    def finished(self) -> None:
+        """A rollout has ended."""
+        self._last = perf_counter()
+
+    def seconds(self) -> dict[str, float | None]:
+        return {"rollout_seconds": self._last - self._begun, "reward_seconds": perf_counter() - self._last}
+
+
 def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
     """`model` is the model in training, or a PolicyModel that samples from it."""
-    engine = (
-        model
-        if isinstance(model, SteppedEngine | ServedModel)
-        else in_process_engine(scene, job.codec, role, model, identity=checkpoint)
-    )
-    return Learner(engine, make_voice(scene, job.codec, role, checkpoint))
+    voice = make_voice(scene, job.codec, role, checkpoint)
+    if isinstance(model, SteppedEngine | ServedModel):
+        return Learner(model, voice)
+    remark = remark_on_draws(model.config.vocab_size, deterministic=scene.config.model.deterministic)
+    if remark is not None and job.ranks.leads:
+        job.say(remark)
+    return Learner(in_process_engine(scene, job.codec, role, model, identity=checkpoint), voice)
 
 
 def scored(rollout: Rollout, reward: float | None, voice: Voice) -> Scored:

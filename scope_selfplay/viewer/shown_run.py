@@ -19,7 +19,10 @@ class ShownRun:
         self._fresh_for = fresh_for
         self._looked = time.monotonic()
         self._lock = threading.Lock()
+        self._changes = 0
         self._numbers: Overview | None = None
+        # Apart from `_lock`: other pages do not wait while the numbers are made.
+        self._counting = threading.Lock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="health")
         self._checkups: Future[list[Checkup]] | None = None
         self._outdated = False
@@ -38,6 +41,7 @@ class ShownRun:
         with self._lock:
             if time.monotonic() - self._looked >= self._fresh_for:
                 if self.reader.refresh():
+                    self._changes += 1
                     self._numbers = None
                     self._outdated = True
                 self._looked = time.monotonic()
@@ -45,11 +49,18 @@ class ShownRun:
 
     def numbers(self) -> Overview:
         """All but health, which `checkups` gives."""
-        self.fresh()
-        with self._lock:
-            if self._numbers is None:
-                self._numbers = overview(self.reader, health=False)
-            return self._numbers
+        with self._counting:
+            self.fresh()
+            with self._lock:
+                known, changes = self._numbers, self._changes
+            if known is not None:
+                return known
+            made = overview(self.reader, health=False)
+            with self._lock:
+                # What was taken in meanwhile is not in them.
+                if self._changes == changes:
+                    self._numbers = made
+            return made
 
     def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
         """The newest finished checkups; None until the first are. Texts are compared, which takes seconds.

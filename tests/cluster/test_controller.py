@@ -21,6 +21,7 @@ from scope_selfplay.errors import ExitCode
 from tests.cluster.simulated_node import SimulatedNode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+Report = Callable[[str, object], None]
 SMALL = {"cpu": "100m", "memory": "64Mi"}
 CLUSTER = {
     "images": {"worker": "scope-selfplay:test"},
@@ -177,7 +178,8 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     print(f"14 of 14 stages in {run.transport.calls} calls; {count} of {count} granted verbs used, no other")
 
 
-def test_a_dozen_kills_change_nothing(site: Callable[..., Site]) -> None:
+@pytest.mark.fault(13)
+def test_a_dozen_kills_change_nothing(site: Callable[..., Site], record_property: Report) -> None:
     run, kills = site(iterations=1), 0
     run.transport.dies = lambda number: number % 17 == 0
     while True:
@@ -186,17 +188,22 @@ def test_a_dozen_kills_change_nothing(site: Callable[..., Site]) -> None:
             break
         except Killed:
             kills += 1
+    record_property("injected", kills)
     assert kills >= 12
     assert len(run.stage_jobs()) == 6, run.stage_jobs()
     assert len(set(run.node.stages.published)) == len(run.node.stages.published) == 6
     print(f"{kills} of {kills} kills survived; 6 stages, 6 Jobs, {run.transport.calls} calls")
 
 
-def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(site: Callable[..., Site]) -> None:
+@pytest.mark.fault(17)
+def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
+    site: Callable[..., Site], record_property: Report
+) -> None:
     run = site(iterations=1, cluster={"keep": 0})
     assert run.drive(run.controller()).code is ExitCode.DONE
     assert all(name.endswith("-a1") for name in run.stage_jobs())
     assert len(run.stage_jobs()) == 6
+    record_property("injected", 6)
     _until(lambda: run.jobs_left() == [])
     print("6 of 6 finished Jobs deleted by the cluster, none made again")
 
@@ -267,6 +274,7 @@ def test_a_status_map_changes_its_owner_and_is_made_again_when_it_is_deleted(
     assert run.status()["controller"] == "r1-i01-controller"
 
 
+@pytest.mark.fault(12)
 def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[..., Site]) -> None:
     run, later = site(iterations=1), [0.0]
     began = time.monotonic()

@@ -8,6 +8,7 @@ import yaml
 
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, field_names, load_config, parse_config
+from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.errors import ConfigError
 from tests.configuration_page import PAGE, field_of, render
 
@@ -234,3 +235,23 @@ def test_every_setting_says_what_it_means(name: str) -> None:
 
 def test_the_page_of_settings_lists_every_setting_as_it_is() -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), "run `python -m tests.configuration_page`"
+
+
+def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side() -> None:
+    configs = [
+        load_config(None, changes)
+        for changes in (
+            [],
+            ["solver.reward=verifier", "seed=3"],
+            ["solver.reward=reasoning_arena_live"],
+            ["tasks.search_turns={1: 1}", "model.lora.rank=4"],
+        )
+    ]
+    plain, verified, live, turned = configs
+    assert changed_settings(verified, live) == ["seed", "solver.reward", "solver.routing"]
+    assert changed_settings(plain, turned) == ["model.lora.rank", "tasks.search_turns"]
+    for one in configs:
+        for other in configs:
+            names = changed_settings(one, other)
+            assert names == changed_settings(other, one)
+            assert bool(names) == (one.hash != other.hash)

@@ -1,6 +1,7 @@
 """Run directories and model directories: what is refused, what goes on, and that nothing is written over."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.store import Stage, write_records
+from scope_selfplay.stages.frame import run_stage
+from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -68,13 +70,36 @@ def test_a_run_may_go_further_than_it_was_begun_for(model: Path, tmp_path: Path)
     assert load_config(run.folder.config).iterations == 2
 
 
-@pytest.mark.parametrize("change", ["seed=5", "solver.kl_beta=0.1", "tasks.search_turns={1: 1}"])
-def test_another_config_is_refused_with_the_settings_name(model: Path, tmp_path: Path, change: str) -> None:
-    before = files_below(small_run(model, tmp_path).folder.path)
+@pytest.mark.parametrize(
+    ("begun", "change"),
+    [
+        ("seed=0", "seed=5"),
+        ("seed=0", "solver.kl_beta=0.1"),
+        ("seed=0", "tasks.search_turns={1: 1}"),
+        ("tasks.search_turns={1: 1, 2: 1}", "tasks.search_turns={1: 1}"),
+        ("tasks.search_turns={1: 1}", "tasks.search_turns={1: 1, 2: 1}"),
+        ("solver.reward=arenarl", "solver.reward=rubric"),
+        ("solver.reward=rubric", "solver.reward=arenarl"),
+        ("solver.reward=balanced", "solver.reward={design: balanced, meetings: 7}"),
+    ],
+)
+def test_another_config_is_refused_with_the_settings_name(
+    model: Path, tmp_path: Path, begun: str, change: str
+) -> None:
+    before = files_below(small_run(model, tmp_path, begun).folder.path)
     name = change.partition("=")[0]
     with pytest.raises(RunMismatchError, match=rf"belongs to another config \(changed: {name}\)"):
         small_run(model, tmp_path, change)
     assert files_below(tmp_path / "tiny") == before
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\0\0\0"])
+def test_an_emptied_run_yaml_is_called_empty(model: Path, tmp_path: Path, content: str) -> None:
+    config = small_run(model, tmp_path).folder.config
+    config.write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.yaml: is empty, expected the settings .* restore the file"):
+        small_run(model, tmp_path)
+    assert config.read_text() == content
 
 
 def test_other_prompts_are_refused(model: Path, tmp_path: Path) -> None:
@@ -189,6 +214,14 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
         ("no config", r"no config\.json"),
         ("no tokenizer", r"no tokenizer_config\.json"),
         ("pickled", r"found pytorch_model\.bin, which is pickled code; save the model as safetensors"),
+        ("pickled beside others", r"found pytorch_model\.bin, which is pickled code"),
+        (
+            "others",
+            r"found adapter_model\.safetensors, expected model\.safetensors or model\.safetensors\.index",
+        ),
+        ("pickled shard", r"index\.json: names 'pytorch_model\.bin' as weights, expected safetensors"),
+        ("shard elsewhere", r"names '\.\./other/model\.safetensors' as weights"),
+        ("empty index", "names '' as weights"),
         ("no weights", "found no weights; save the model as safetensors"),
         ("auto_map", r"config\.json has auto_map, which runs foreign code"),
         ("binary config", r"config\.json is no JSON object"),
@@ -197,6 +230,7 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
 )
 def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
     config, weights = model / "config.json", model / "model.safetensors"
+    index = model / "model.safetensors.index.json"
     match damage:
         case "no folder":
             model = model / "none"
@@ -206,6 +240,20 @@ def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, 
             (model / "tokenizer_config.json").unlink()
         case "pickled":
             weights.rename(model / "pytorch_model.bin")
+        case "pickled beside others":
+            weights.rename(model / "pytorch_model.bin")
+            (model / "rotary.safetensors").write_bytes(b"beside")
+        case "others":
+            weights.rename(model / "adapter_model.safetensors")
+        case "pickled shard":
+            weights.rename(model / "pytorch_model.bin")
+            index.write_text(json.dumps({"weight_map": {"lm_head": "pytorch_model.bin"}}))
+        case "shard elsewhere":
+            weights.unlink()
+            index.write_text(json.dumps({"weight_map": {"lm_head": "../other/model.safetensors"}}))
+        case "empty index":
+            weights.unlink()
+            index.write_text("{}")
         case "no weights":
             weights.unlink()
         case "auto_map":
@@ -216,6 +264,13 @@ def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, 
             config.write_text("[]")
     with pytest.raises(CheckpointError, match=complaint):
         policy_path(str(model))
+
+
+def test_weights_in_several_files_are_a_model(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    content = {"weight_map": {"lm_head": "model-00001-of-00001.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(content))
+    assert policy_path(str(model)) == model
 
 
 def test_a_tokenizer_that_brings_code_is_refused(model: Path) -> None:
@@ -239,3 +294,20 @@ def test_the_shipped_policy_is_a_safe_model() -> None:
     if not (folder / "model.safetensors").exists():
         pytest.skip("the embedded policy is not made yet: `make warm-start`")
     assert policy_path("embedded") == folder
+
+
+def test_the_seconds_of_a_stage_hold_those_of_a_killed_attempt(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path)
+    folder = run.folder.stage(0, Stage.TASKS)
+
+    def dies(made: StageFolder) -> None:
+        write_records(made.candidates, [])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(run, 0, Stage.TASKS, {}, dies)
+    for file in folder.path.rglob("*"):
+        os.utime(file, (1000, 1000))
+    os.utime(folder.candidates, (1500, 1500))
+    done = run_stage(run, 0, Stage.TASKS, {}, lambda made: None)
+    assert 500 <= done.seconds < 900

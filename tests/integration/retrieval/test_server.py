@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,10 @@ from retrieval.build import build_bm25
 from retrieval.hits import Hit
 from retrieval.metrics import Metrics
 from retrieval.service import Service, Settings
+from retrieval.serving import Address, serve
+from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
+from scope_selfplay.wire.listening import listen
 
 from .conftest import Running
 
@@ -171,8 +178,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.asked: list[str] = []
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        self.asked += queries
         await self.go.wait()
         return [[Hit(int(query), 1.0)] for query in queries]
 
@@ -229,6 +238,36 @@ async def test_a_search_without_end_is_answered_504(
         engine.go.set()
 
 
+async def test_queries_past_their_deadline_or_without_their_client_are_not_searched(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    service = SlowService(Settings(folder=index_folder, workers=0, deadline=0.3), Metrics())
+    engine = Slow()
+    service.engine = engine
+    async with running(index_folder, service=service) as url:
+
+        async def ask(number: int, seconds: float) -> int:
+            try:
+                return (await post(http, url, {"query": str(number)}, timeout=seconds))[0]
+            except TimeoutError:
+                return 0
+
+        # The first occupies the engine; the others wait behind it, five of them not for long.
+        first = asyncio.create_task(ask(0, 10))
+        while not engine.asked:
+            await asyncio.sleep(0.01)
+        impatient, patient = range(1, 6), range(6, 11)
+        late = [ask(number, 0.05) for number in impatient] + [ask(number, 10) for number in patient]
+        assert await asyncio.gather(first, *late) == [504] + [0] * 5 + [504] * 5
+        assert service._generation is not None
+        assert service._generation.batcher.waiting == 0
+        engine.go.set()
+        assert (await post(http, url, {"query": "99"}))[0] == 200
+        async with http.get(url + "/metrics") as response:
+            assert 'scope_retriever_requests_total{status="499"} 5.0' in await response.text()
+    assert engine.asked == ["0", "99"]
+
+
 async def test_a_reload_switches_the_index_while_requests_are_answered(
     running: Running, tmp_path: Path, http: aiohttp.ClientSession, towns: list[Document]
 ) -> None:
@@ -262,6 +301,37 @@ async def test_a_reload_switches_the_index_while_requests_are_answered(
             assert response.status == 503
         assert (await post(http, url, {"query": "town3"}, headers=headers))[0] == 200
     assert set(statuses) == {200}
+
+
+async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
+    index_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
+        await serve(service, Address(port=other.getsockname()[1]))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "scope_selfplay.cli", "serve-retriever", str(index_folder)]
+    server = subprocess.Popen(
+        [*command, "--port", str(port), "--workers", "0"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stderr is not None
+        url = server.stderr.readline().split()[-1]
+        assert url == f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
+            assert response.status == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        server.kill()
+        server.wait()
+        assert server.stderr is not None
+        server.stderr.close()
 
 
 async def test_reloading_over_http_needs_a_token(

@@ -18,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
+from scope_selfplay.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
 from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
@@ -26,6 +26,7 @@ from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
 from scope_selfplay.training.policy import load_model, weights_hash
 from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.listening import listen
 
 pytestmark = pytest.mark.integration
 
@@ -169,6 +170,13 @@ async def test_a_server_that_is_back_in_time_costs_no_turn_and_one_that_stays_aw
         with pytest.raises(InferenceError, match="run the same command again"):
             await model.generate(asked[0], ("key", 0))
     assert len(outages) == 1
+
+
+async def test_a_taken_port_is_outside_trouble(random_policy: Path) -> None:
+    service = open_service(str(random_policy), OPTIONS)
+    with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
+        async with listening(service, port=other.getsockname()[1]):
+            raise AssertionError("it listens where another does")
 
 
 def test_the_command_serves_and_finishes_what_has_arrived_when_it_is_told_to_stop(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from scope_selfplay.errors import OutsideError
 from scope_selfplay.inference.fake_server import FakeServer
 from scope_selfplay.judge.cli import judge, serve_judge
+from scope_selfplay.wire.listening import listen
 from tests.judges import says
 
 
@@ -117,6 +119,14 @@ def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
     assert "Who built the harbour?" in result.output
     missing = run.invoke(judge, ["try", "entity", "--task", "@/nowhere.txt", "--dry"])
     assert missing.exit_code == 2 and "cannot be read" in missing.output
+
+
+def test_a_taken_port_is_one_clear_line_and_no_address_is_named(run: CliRunner) -> None:
+    with listen("127.0.0.1", 0) as other:
+        result = run.invoke(serve_judge, ["--rehearsal", "--port", str(other.getsockname()[1])])
+
+    assert isinstance(result.exception, OutsideError) and "is taken" in str(result.exception)
+    assert result.output == ""
 
 
 def test_both_commands_explain_themselves(run: CliRunner) -> None:

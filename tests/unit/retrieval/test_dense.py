@@ -211,6 +211,12 @@ def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Manif
         read_manifest(folder)
 
 
+def test_an_encoder_that_is_not_the_manifests_is_refused(flat: tuple[Path, Manifest], model: Path) -> None:
+    folder, manifest = flat
+    with pytest.raises(RecordError, match="has changed since the build"):
+        DenseIndex.open(folder, manifest.model_copy(update={"encoder_hash": "0" * 64}))
+
+
 def test_the_gpu_profile_without_a_gpu_says_what_it_needs(flat: tuple[Path, Manifest]) -> None:
     folder, manifest = flat
     with pytest.raises(RecordError, match="faiss-gpu"):

@@ -1,13 +1,20 @@
 """The reader over lines and parquet: filters, order, pages, one task, what is appended, and what is damaged."""
 
+import itertools
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store import Appender, RunFolder, Stage, write_records
+from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
+from scope_selfplay.store import Appender, RunFolder, Stage, live, write_records
 from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.parquet import table_from_lines
 from scope_selfplay.store.query import Sort, TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, document, write_run
@@ -165,6 +172,52 @@ def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_who
         assert not reader.refresh()
 
 
+def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+
+    def counted(data: bytes, model: type[BaseModel], source: Path) -> Any:
+        parsed.append(data.count(b"\n"))
+        return table_from_lines(data, model, source)
+
+    monkeypatch.setattr(live, "table_from_lines", counted)
+    monkeypatch.setattr(live, "_BLOCK", 4096)
+    file = tmp_path / "candidates.jsonl"
+    write_records(file, [candidate(1, number) for number in range(30)])
+    names = (tmp_path / f"{number}.parquet" for number in itertools.count())
+    reading = live.LiveFile(file, Candidate, lambda: next(names))
+    assert reading.refresh() and len(parsed) > 3 and len(reading.parts) == 1
+    most = 0
+    for number in range(30, 130):
+        with Appender(file) as appender:
+            appender.append(candidate(1, number))
+        assert reading.refresh()
+        most = max(most, len(reading.parts))
+    rows = [row["id"] for part in reading.parts for row in pq.read_table(part).to_pylist()]
+    assert rows == [candidate(1, number).id for number in range(130)]
+    assert sum(parsed) == 130 and most <= 12
+    # The parts, and those that a query may still be about to open.
+    assert len(list(tmp_path.glob("*.parquet"))) <= 2 * 12 + 1
+
+
+@pytest.mark.integration
+def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None:
+    line = candidate(1, 2).model_dump_json().encode() + b"\n"
+    file = tmp_path / "candidates.jsonl"
+    file.write_bytes(line * (96_000_000 // len(line)))
+    program = (
+        "import itertools, pathlib, resource, sys\n"
+        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.live import LiveFile\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak()\n"
+        "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"
+        "assert LiveFile(file, Candidate, part).refresh(); print(peak() - before)"
+    )
+    grown = subprocess.run(
+        [sys.executable, "-c", program, str(file)], check=True, capture_output=True, text=True
+    )
+    assert int(grown.stdout) < 96_000  # kB
+
+
 @pytest.mark.integration
 def test_what_workers_of_one_stage_have_finished_is_seen_while_they_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo")
@@ -203,6 +256,32 @@ def test_damage_in_the_middle_is_named_with_file_and_line(tmp_path: Path, damage
     file.write_bytes(b"\n".join(lines))
     with pytest.raises(RecordError, match=r"candidates\.jsonl:5: damaged record"):
         RunReader(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "said"),
+    [
+        (RecordKind.CANDIDATES, '"gate_source"', '"bogus"', r"candidate-1-tasks-001 .*reason.*found 'bogus'"),
+        (RecordKind.ROLLOUTS, '"solver"', '"cook"', r"solver-1-2-0 .*role.*found 'cook'"),
+        (RecordKind.GRADES, '"fault":null', '"fault":"tired"', r"solver-1-2-0 .*fault.*found 'tired'"),
+    ],
+)
+def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
+    tmp_path: Path, kind: RecordKind, old: str, new: str, said: str
+) -> None:
+    folder = write_run(tmp_path / "demo")
+    file = folder.stage(1, Stage.TASKS).path / f"{kind}.jsonl"
+    file.write_text(file.read_text().replace(old, new, 1))
+    with RunReader(folder.path) as reader:
+        with pytest.raises(RecordError, match=f"iteration 1, tasks: {said}"):
+            list(reader.records(kind))
+        if kind is RecordKind.CANDIDATES:
+            for ask in (reader.tasks, reader.funnel, lambda: reader.task("task-1-001")):
+                with pytest.raises(RecordError, match=r"iteration 1, tasks:.* is damaged .*found 'bogus'"):
+                    ask()
+        else:
+            with pytest.raises(RecordError, match="is damaged"):
+                reader.task("task-1-002")
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import ConfigError, RecordError
+from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import run_command
 
@@ -39,4 +39,4 @@ def test_a_taken_port_is_one_clear_line(folder: RunFolder) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         done = CliRunner().invoke(cli, ["view", str(folder.path), "--port", str(other.getsockname()[1])])
-    assert isinstance(done.exception, ConfigError) and "cannot be bound" in str(done.exception)
+    assert isinstance(done.exception, OutsideError) and "is taken" in str(done.exception)
