@@ -4,7 +4,8 @@
 
 Per seed the embedded run makes its held-out tasks, trains the Challenger and makes the training tasks once; every
 design then trains the same S_0 on the same tasks. `--steps` are those of a design that makes 28 judge calls for a
-group of 8, as a round robin does; with `--equal calls` others get as many steps as the same calls pay for. Designs
+group of 8, as a round robin does; with `--equal calls` others get as many steps as the same calls pay for, at the price
+of a pilot of two steps; the table shows the calls really made. Designs
 are names of `solver.reward`, with what differs after a colon: `balanced:meetings=7`. What was trained before under
 the same root is not trained again.
 """
@@ -18,11 +19,9 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.config.rewards import ExplicitReward
-from scope_selfplay.designs import open_design
 from scope_selfplay.evaluation.held_out import bootstrap
 from scope_selfplay.progress import Lines
-from scope_selfplay.run import Policy, Run, open_run, read_given_tasks
+from scope_selfplay.run import Policy, Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Role
 from scope_selfplay.stages import make_held_out, make_tasks, train_challenger, train_solver
 from scope_selfplay.store import Stage, read_records
@@ -42,8 +41,7 @@ DESIGNS = (
     "balanced:meetings=7",
 )
 REFERENCE_CALLS = 28
-_ROUTED_SHARE = 0.5
-_QUERY_CRITERIA = 5
+PILOT_STEPS = 2
 
 Scores = Mapping[str, float]
 
@@ -83,12 +81,12 @@ def prepare(seed: int, root: Path, overrides: Sequence[str], *, frozen: bool) ->
 
 def train(design: str, seed: int, prepared: Prepared, root: Path, options: argparse.Namespace) -> Trained:
     settings = [*options.overrides, *reward_settings(design), f"solver.tasks={prepared.tasks}"]
+    settings.append("challenger.frozen=true")
     name = design.replace("_", "-").replace(":", "-").replace("=", "-").replace(".", "-")
-    config = config_of(seed, name, [*settings, "challenger.frozen=true"])
     steps = options.steps
     if options.equal == "calls":
-        steps = max(1, round(options.steps * REFERENCE_CALLS / price(config, prepared.tasks)))
-    config = config_of(seed, name, [*settings, "challenger.frozen=true", f"solver.steps={steps}"])
+        steps = max(1, round(options.steps * REFERENCE_CALLS / price(settings, seed, name, root)))
+    config = config_of(seed, name, [*settings, f"solver.steps={steps}"])
     run = open_run(config, root / f"seed-{seed}", Lines(_say))
     train_solver(run, 1)
     scores = held_out_scores(prepared.run, Policy(f"S_1 {design}", run.solver(1).path))
@@ -110,17 +108,18 @@ def reward_settings(design: str) -> list[str]:
     return [f"solver.reward={name}", *(f"solver.reward.{each}" for each in changes.split(",") if each)]
 
 
-def price(config: RunConfig, tasks: Path) -> float:
-    """Judge calls for a group, as far as they can be told before; of routed groups half go to the design."""
-    solver = config.solver
-    own = open_design(solver.reward, solver, len).planned_calls(solver.group_size)
-    rubrics = [each.rubric for each in read_given_tasks(str(tasks)) if each.rubric]
-    graded = solver.group_size * sum(len(each.criteria) for each in rubrics) / len(rubrics)
-    if solver.routing is not None:
-        return graded + _ROUTED_SHARE * own
-    if isinstance(solver.reward, ExplicitReward) and solver.reward.rubrics == "query":
-        return solver.group_size * float(_QUERY_CRITERIA)
-    return max(1.0, graded if solver.reward.design in ("rubric", "explicit") else own)
+def price(settings: Sequence[str], seed: int, name: str, root: Path) -> float:
+    """Judge calls that a group of this design costs in a pilot of two steps from S_0.
+
+    Only a real step knows it all: rubrics of which length are written, how many answers are equal and therefore not
+    compared, and, with routing, how many groups are flat.
+    """
+    config = config_of(seed, f"{name}-pilot", [*settings, f"solver.steps={PILOT_STEPS}"])
+    run = open_run(config, root / f"seed-{seed}", Lines(_say))
+    train_solver(run, 1)
+    rows = read_rows(run.folder.stage(1, Stage.SOLVER).metrics)
+    calls = float(sum(row["judge_calls"] for row in rows))
+    return max(1.0, calls / (len(rows) * config.solver.batch))
 
 
 def held_out_scores(run: Run, policy: Policy) -> Scores:

@@ -180,7 +180,7 @@ class RoutingSettings(Settings):
     check: VerifierCheck = "exact"
     """How a verifier holds an answer against the reference, as in the reward `verifier`."""
     budget: int | None = Field(default=None, ge=0)
-    """Judge calls per step for such groups, drawn at random while it lasts; no limit when left out."""
+    """Most judge calls per step for such groups, drawn at random while it lasts; no limit when left out."""
 
 
 def preset_of(reward: object) -> str | None:

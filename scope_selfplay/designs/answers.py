@@ -18,6 +18,11 @@ class Entrants(NamedTuple):
     rollouts: tuple[Rollout, ...]
     says: tuple[str, ...]
 
+    @property
+    def different(self) -> int:
+        """How many different answers there are."""
+        return len(set(self.says))
+
     def equalised(self, values: Sequence[float | None]) -> Rewards:
         """Equal answers get the mean of what they got: which of them met whom says nothing about them."""
         known: dict[str, list[float]] = {}
@@ -32,12 +37,12 @@ def has_answer(rollout: Rollout) -> bool:
     return rollout.answer is not None and not is_opener(rollout.answer)
 
 
+def is_entrant(rollout: Rollout) -> bool:
+    return rollout.status is not RolloutStatus.FAILED and has_answer(rollout)
+
+
 def entrants_of(rollouts: Sequence[Rollout]) -> Entrants:
-    members = tuple(
-        number
-        for number, rollout in enumerate(rollouts)
-        if rollout.status is not RolloutStatus.FAILED and has_answer(rollout)
-    )
+    members = tuple(number for number, rollout in enumerate(rollouts) if is_entrant(rollout))
     entered = tuple(rollouts[number] for number in members)
     return Entrants(members, entered, tuple(plain_text(each.answer or "") for each in entered))
 

@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from scope_selfplay.config.rewards import Rubrics
 from scope_selfplay.designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
-from scope_selfplay.designs.desk import Desk, Unjudgeable
+from scope_selfplay.designs.desk import Desk, RubricShelf, Unjudgeable
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.ranking import Graph, is_flat
-from scope_selfplay.schemas import Rollout, RolloutStatus
+from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 OwnReward = Callable[[int], Awaitable[float | None]]
 """The reward that a member has without any comparison, once it is finished."""
@@ -41,8 +42,8 @@ class Design(ABC):
     async def judge(self, group: Group, desk: Desk) -> Judged: ...
 
     @abstractmethod
-    def planned_calls(self, entrants: int) -> int:
-        """Judge calls for so many different answers, as far as they can be told before."""
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        """So many judge calls at most for a group with these answers, the writing of a rubric included."""
 
     async def judge_flat(self, group: Group, desk: Desk, own: OwnReward) -> Judged | None:
         """The same for a group whose own rewards are flat; None for any other (Reasoning Arena, equation 5)."""
@@ -92,10 +93,27 @@ class Found(NamedTuple):
 class RelativeDesign(Design):
     """Judges the answers of a group against each other: strengths first, rewards from them.
 
-    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal.
+    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal. `shelf` has the
+    rubric that the judge is shown, if any. `in_pairs`: the judge sees two answers at a time.
     """
 
     alone = 0.0
+    in_pairs = True
+
+    def __init__(self, rubrics: Rubrics = "task") -> None:
+        self.shelf = RubricShelf(rubrics)
+
+    @abstractmethod
+    def planned_calls(self, entrants: int) -> int:
+        """Judge calls for so many answers, all different."""
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        different = entrants.different
+        planned = self.planned_calls(len(entrants.members)) if different > 1 else 0
+        if self.in_pairs:
+            # Equal answers do not meet, and a pair of texts is judged once in each order.
+            planned = min(planned, different * (different - 1))
+        return planned and planned + self.shelf.most_calls(task)
 
     @abstractmethod
     def normalised(self, strengths: Rewards) -> Rewards:
@@ -121,8 +139,8 @@ class GroupDesign(RelativeDesign):
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
         found = Found([None] * len(entrants.members))
-        if len(entrants.members) == 1:
-            found = Found([self.alone])
+        if entrants.different == 1:
+            found = Found([self.alone] * len(entrants.members))
         elif entrants.members:
             with suppress(Unjudgeable):
                 found = await self.compare(group, entrants, desk)
@@ -130,4 +148,4 @@ class GroupDesign(RelativeDesign):
 
     @abstractmethod
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
-        """Two entrants or more."""
+        """Two entrants or more, not all with the same answer."""

@@ -1,11 +1,14 @@
 """Asks the judge for one group and keeps the books: what was asked, what came back, what is missing."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scope_selfplay.config.rewards import Rubrics
+from scope_selfplay.designs.answers import is_entrant
 from scope_selfplay.judge import Judge, Scale, Style, grade_rollout
+from scope_selfplay.judge.protocol import DIMENSIONS
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import (
     Comparison,
@@ -23,10 +26,14 @@ from scope_selfplay.schemas import (
 
 @dataclass
 class Books:
-    """Judge calls made for one group, those among them without a verdict, and the records of all."""
+    """Judge calls made for one group, those among them without a verdict, and the records of all.
+
+    `stand_in_anchor`: a sampled rollout took the place of the greedy one, which had no answer.
+    """
 
     calls: int = 0
     missing: int = 0
+    stand_in_anchor: bool = False
     grades: list[Grade] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)
@@ -37,20 +44,33 @@ class Books:
         return self.missing / self.calls if self.calls else 0.0
 
 
+def calls_to_grade(rubric: Rubric, rollout: Rollout) -> int:
+    """A call for every criterion that no rule decides, where there is an answer to grade."""
+    return sum(each.check is None for each in rubric.criteria) if is_entrant(rollout) else 0
+
+
 class Unjudgeable(Exception):
     """There is no rubric to judge a group by, although one is wanted."""
 
 
 class Desk:
-    """One group's way to the judge. `tally` is the stage's account."""
+    """One group's way to the judge. `tally` is the stage's account.
 
-    def __init__(self, judge: Judge, tally: JudgeTally) -> None:
-        self.judge = judge
+    With an `allowance` never more calls are made: what goes beyond it is not asked and has no verdict, and
+    `overdrawn` says that this has happened, so that nothing may be made of the rest.
+    """
+
+    def __init__(self, judge: Judge, tally: JudgeTally, *, allowance: int | None = None) -> None:
         self.books = Books()
+        self.overdrawn = False
+        self._judge = judge
         self._tally = tally
+        self._left = allowance
 
     async def grade(self, task: Task, rubric: Rubric, rollout: Rollout, key: Key) -> Grade:
-        grade = await grade_rollout(self.judge, task, rubric, rollout, key=key)
+        if not self._may_ask(calls_to_grade(rubric, rollout)):
+            return Grade(rollout_id=rollout.id, verdicts=(), score=None)
+        grade = await grade_rollout(self._judge, task, rubric, rollout, key=key)
         for verdict in grade.verdicts:
             if verdict.attempts:
                 self._tally.add(verdict)
@@ -61,10 +81,14 @@ class Desk:
     async def compare(
         self, task: Task, pair: tuple[Rollout, Rollout], style: Style, rubric: Rubric | None
     ) -> Outcome | None:
-        """One presentation, in this order; None when no verdict came."""
-        comparison = await self.judge.compare(
+        """One presentation, in this order; None when no verdict came, or one with a score that is no number."""
+        if not self._may_ask():
+            return None
+        comparison = await self._judge.compare(
             task, *pair, style=style, rubric=rubric, reference=task.reference
         )
+        if comparison.outcome is not None and not all(map(math.isfinite, comparison.outcome)):
+            comparison = comparison.model_copy(update={"outcome": None})
         if comparison.verdict.attempts:
             self._tally.add(comparison.verdict)
             self._book(comparison.outcome is None)
@@ -75,7 +99,9 @@ class Desk:
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> list[int] | None:
         """The numbers of the winners among the candidates shown; None when no verdict came."""
-        chosen, verdict = await self.judge.select(task, rubric, candidates, winners)
+        if not self._may_ask():
+            return None
+        chosen, verdict = await self._judge.select(task, rubric, candidates, winners)
         if verdict.attempts:
             self._tally.add(verdict)
             self._book(chosen is None)
@@ -98,7 +124,9 @@ class Desk:
         criterion: int | None = None,
     ) -> float | None:
         """On the scale's own range; None when no verdict came."""
-        value, verdict = await self.judge.score(
+        if not self._may_ask():
+            return None
+        value, verdict = await self._judge.score(
             task, rollout.answer or "", rubric, scale=scale, reference=task.reference
         )
         if verdict.attempts:
@@ -109,7 +137,25 @@ class Desk:
         )
         return value
 
-    def count(self, *, missing: bool) -> None:
+    async def write_rubric(self, task: Task) -> Rubric | None:
+        """From the query alone; None when the judge could not."""
+        if not self._may_ask():
+            return None
+        rubric = await self._judge.write_rubric(task, ())
+        self._count(missing=rubric is None)
+        return rubric
+
+    def _may_ask(self, calls: int = 1) -> bool:
+        """Takes so many calls from the allowance, if it has them, before they are made."""
+        if self._left is None:
+            return True
+        if self._left < calls:
+            self.overdrawn = True
+            return False
+        self._left -= calls
+        return True
+
+    def _count(self, *, missing: bool) -> None:
         """A call whose verdict the judge does not hand out."""
         self._tally.count(failed=missing)
         self._book(missing)
@@ -126,6 +172,15 @@ class RubricShelf:
         self._choice = choice
         self._written: dict[str, Rubric] = {}
         self._writing: dict[str, asyncio.Future[bool]] = {}
+
+    def most_calls(self, task: Task) -> int:
+        """Judge calls that finding the rubric of a task may take."""
+        return int(self._choice == "query" and task.id not in self._written)
+
+    def most_criteria(self, task: Task, own: Rubric) -> int:
+        """So many at most; of one that is not written yet as many as the paper's writer may give."""
+        known = own if self._choice == "task" else self._written.get(task.id)
+        return max(DIMENSIONS) if known is None else len(known.criteria)
 
     async def find(self, task: Task, own: Rubric, desk: Desk) -> Rubric | None:
         """None where none is wanted. Raises Unjudgeable where the judge could not write one."""
@@ -148,10 +203,9 @@ class RubricShelf:
 
     async def _write(self, task: Task, desk: Desk) -> bool:
         try:
-            rubric = await desk.judge.write_rubric(task, ())
+            rubric = await desk.write_rubric(task)
         finally:
             del self._writing[task.id]
-        desk.count(missing=rubric is None)
         if rubric is not None:
             self._written[task.id] = rubric
         return rubric is not None

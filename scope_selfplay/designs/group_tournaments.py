@@ -3,7 +3,7 @@
 from scope_selfplay.config.rewards import GroupTournamentReward
 from scope_selfplay.designs.answers import Entrants, Rewards, whole_structure
 from scope_selfplay.designs.design import Found, GroupDesign
-from scope_selfplay.designs.desk import Desk, RubricShelf
+from scope_selfplay.designs.desk import Desk
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.ranking import GroupTopology, group_tournament, min_max, play_groups
 from scope_selfplay.schemas import Key, Rollout, rng_from
@@ -14,10 +14,14 @@ class GroupTournamentDesign(GroupDesign):
 
     def __init__(self, settings: GroupTournamentReward) -> None:
         self._settings = settings
-        self._shelf = RubricShelf(settings.rubrics)
+        super().__init__(settings.rubrics)
+        self.in_pairs = settings.group_size == 2
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        if len(entrants.members) <= self._settings.final:
+            # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
+            return Found([0.0] * len(entrants.members))
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
 
         async def select(members: list[int]) -> list[int] | None:
             shown = [entrants.rollouts[number] for number in members]
@@ -26,9 +30,6 @@ class GroupTournamentDesign(GroupDesign):
 
         topology = self._topology(len(entrants.members), group.key)
         played = await play_groups(topology, select, identity=entrants.says)
-        if len(entrants.members) <= self._settings.final or len(set(entrants.says)) == 1:
-            # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
-            return Found([0.0] * len(entrants.members))
         return Found(played.strengths, played.graph)
 
     def normalised(self, strengths: Rewards) -> Rewards:
@@ -57,6 +58,4 @@ class GroupTournamentDesign(GroupDesign):
             winners=settings.winners,
             final=settings.final,
             repeats=settings.repeats,
-            # Answers that do not enter leave sizes that the paper does not have.
-            neutral_byes=True,
         )

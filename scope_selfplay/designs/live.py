@@ -12,7 +12,7 @@ from scope_selfplay.designs.design import Found, Judged, OwnReward, RelativeDesi
 from scope_selfplay.designs.desk import Desk
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Style
-from scope_selfplay.judge.fences import same_text
+from scope_selfplay.judge.fences import plain_text
 from scope_selfplay.ranking import LiveBoard, LiveRoute, Match, Outcome, min_max
 from scope_selfplay.schemas import Rollout
 
@@ -23,6 +23,7 @@ class LiveDesign(RelativeDesign):
     """Soft outcomes, a Bradley-Terry fit, min-max (Reasoning Arena, section 4, equations 7 and 10)."""
 
     def __init__(self, settings: LiveReward) -> None:
+        super().__init__()
         self._gamma = settings.gamma
 
     async def judge(self, group: Group, desk: Desk) -> Judged:
@@ -59,6 +60,7 @@ class _Table:
         self.route = LiveRoute()
         self._group = group
         self._desk = desk
+        self._asked: dict[tuple[str, str], asyncio.Future[Outcome | None]] = {}
 
     async def fill(self, own: OwnReward | None) -> None:
         """Lets everybody come who arrives; by their own rewards, if given, only where these are flat."""
@@ -82,8 +84,13 @@ class _Table:
         self.board.record(match, await self._outcome(first, second))
 
     async def _outcome(self, first: Rollout, second: Rollout) -> Outcome | None:
-        if same_text(first.answer or "", second.answer or ""):
+        """Equal answers tie without a call; an ordered pair of answers is judged once, a failure included."""
+        texts = (plain_text(first.answer or ""), plain_text(second.answer or ""))
+        if texts[0] == texts[1]:
             return Outcome(0.5, 0.5)
-        return await self._desk.compare(
-            self._group.task, (first, second), Style.PREFERENCE, self._group.rubric
-        )
+        if texts not in self._asked:
+            asking = self._desk.compare(
+                self._group.task, (first, second), Style.PREFERENCE, self._group.rubric
+            )
+            self._asked[texts] = asyncio.ensure_future(asking)
+        return await self._asked[texts]

@@ -5,18 +5,17 @@ from collections.abc import Callable
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
-from scope_selfplay.designs.answers import format_score, whole_structure
+from scope_selfplay.designs.answers import Entrants, format_score, whole_structure
 from scope_selfplay.designs.design import PointDesign
-from scope_selfplay.designs.desk import Desk, RubricShelf
+from scope_selfplay.designs.desk import Desk, RubricShelf, calls_to_grade
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Scale
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
-from scope_selfplay.schemas import Rollout, RolloutStatus
+from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
 
-_TYPICAL_CRITERIA = 4
 _TEN = 10.0
 
 
@@ -56,8 +55,8 @@ class RubricDesign(PointDesign):
         assert reward is not None
         return reward
 
-    def planned_calls(self, entrants: int) -> int:
-        return _TYPICAL_CRITERIA * entrants
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        return sum(calls_to_grade(rubric, rollout) for rollout in entrants.rollouts)
 
 
 class VerifierDesign(PointDesign):
@@ -72,7 +71,7 @@ class VerifierDesign(PointDesign):
         # A checker of formulas may take a while.
         return await asyncio.to_thread(self._verify, rollout.answer, group.task.reference)
 
-    def planned_calls(self, entrants: int) -> int:
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return 0
 
 
@@ -80,17 +79,18 @@ class ImplicitDesign(PointDesign):
     """A tenth of one score for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
 
     def __init__(self, settings: ImplicitReward) -> None:
-        self._shelf = RubricShelf(settings.rubrics)
+        self.shelf = RubricShelf(settings.rubrics)
 
     async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
         return await desk.score(group.task, rollout, rubric, Scale.IMPLICIT)
 
     def total(self, value: float, rollout: Rollout) -> float:
         return implicit_reward(value, whole_structure(rollout))
 
-    def planned_calls(self, entrants: int) -> int:
-        return entrants
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        answers = len(entrants.members)
+        return answers and self.shelf.most_calls(task) + answers
 
 
 class ExplicitDesign(PointDesign):
@@ -100,10 +100,10 @@ class ExplicitDesign(PointDesign):
     """
 
     def __init__(self, settings: ExplicitReward) -> None:
-        self._shelf = RubricShelf(settings.rubrics)
+        self.shelf = RubricShelf(settings.rubrics)
 
     async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
         assert rubric is not None
         calls = [
             desk.score(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
@@ -124,8 +124,9 @@ class ExplicitDesign(PointDesign):
     def total(self, value: float, rollout: Rollout) -> float:
         return 0.5 * (value + whole_structure(rollout))
 
-    def planned_calls(self, entrants: int) -> int:
-        return _TYPICAL_CRITERIA * entrants
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        answers = len(entrants.members)
+        return answers and self.shelf.most_calls(task) + answers * self.shelf.most_criteria(task, rubric)
 
 
 class CorrectnessDesign(PointDesign):
@@ -134,8 +135,8 @@ class CorrectnessDesign(PointDesign):
     async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
         return await desk.score(group.task, rollout, group.rubric, Scale.CORRECTNESS)
 
-    def planned_calls(self, entrants: int) -> int:
-        return entrants
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        return len(entrants.members)
 
 
 def exact_match(answer: str, reference: str) -> float:

@@ -2,7 +2,8 @@
 
 Routing (Reasoning Arena, equations 3-5): a group keeps its own rewards where they differ, and goes to the design
 where they are all equal. Without a budget this is decided group by group while others are still generated; with
-one, when the rewards of all groups are known, so that chance and not timing decides who is served.
+one, when the rewards of all groups are known, so that chance and not timing decides who is served. No step ever
+makes more calls for routed groups than its budget.
 """
 
 import asyncio
@@ -10,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scope_selfplay.designs.answers import Rewards
+from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of
 from scope_selfplay.designs.design import Design, Judged, PointDesign
 from scope_selfplay.designs.desk import Books, Desk
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Judge
 from scope_selfplay.pipeline import JudgeTally
-from scope_selfplay.ranking import informative_share, route
+from scope_selfplay.ranking import informative_share, is_flat, route
 from scope_selfplay.rewards import group_advantages
 from scope_selfplay.schemas import Key, rng_from
 
@@ -36,6 +37,15 @@ class _Opened(NamedTuple):
     desk: Desk
     own: Rewards
     judged: Judged | None
+
+
+class _Candidate(NamedTuple):
+    """A group whose own rewards are known."""
+
+    group: Group
+    desk: Desk
+    own: Rewards
+    entrants: Entrants
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,8 @@ class Rewarding:
         rewards = self._settled(opened)
         books = [desk.books for each in opened for desk in (each.own_desk, each.desk)]
         routed = [each.judged is not None for each in opened] if self.base is not None else []
-        return StepRewards(rewards, books, _metrics(rewards, books, routed))
+        left_out = [self._is_left_out(each) for each in opened] if self.budget is not None else []
+        return StepRewards(rewards, books, _metrics(rewards, books, routed, left_out))
 
     async def _judge(self, group: Group) -> _Opened:
         desk = self._desk()
@@ -82,21 +93,38 @@ class Rewarding:
     async def _judge_within(
         self, budget: int, groups: Sequence[Group], base: PointDesign, key: Key
     ) -> list[_Opened]:
-        desks = [self._desk() for _ in groups]
-        own = await asyncio.gather(
-            *(base.judge(group, desk) for group, desk in zip(groups, desks, strict=True))
-        )
-        known: list[Rewards] = [
-            [] if self._is_thin(desk) else judged.rewards for judged, desk in zip(own, desks, strict=True)
-        ]
-        routed = route(known, self.design.planned_calls, rng_from(*key, "route"), budget=budget).routed
+        candidates = await asyncio.gather(*(self._candidate(group, base) for group in groups))
+        opened = [_Opened(each.desk, self._desk(), each.own, None) for each in candidates]
+        waiting: list[Rewards] = [[] if self._is_thin(each.desk) else each.own for each in candidates]
+        rng = rng_from(*key, "route")
+        while True:
+            prices = [self._price(each) for each in candidates]
+            routed = route(waiting, prices, rng, budget=budget).routed
+            if not any(routed):
+                return opened
+            served = [number for number, goes in enumerate(routed) if goes]
+            calls = [self._judge_for(prices[number], candidates[number]) for number in served]
+            for number, found in zip(served, await asyncio.gather(*calls), strict=True):
+                opened[number], waiting[number] = found, []
+                # Prices are upper limits: what is left over goes to others.
+                budget -= found.desk.books.calls
 
-        async def play(group: Group, goes: bool, own_desk: Desk, rewards: Rewards) -> _Opened:
-            desk = self._desk()
-            return _Opened(own_desk, desk, rewards, await self.design.judge(group, desk) if goes else None)
+    async def _candidate(self, group: Group, base: PointDesign) -> _Candidate:
+        desk = self._desk()
+        judged = await base.judge(group, desk)
+        return _Candidate(group, desk, judged.rewards, entrants_of(judged.rollouts))
 
-        rows = zip(groups, routed, desks, [judged.rewards for judged in own], strict=True)
-        return await asyncio.gather(*(play(*row) for row in rows))
+    def _price(self, candidate: _Candidate) -> int:
+        return self.design.most_calls(candidate.group.task, candidate.group.rubric, candidate.entrants)
+
+    async def _judge_for(self, price: int, candidate: _Candidate) -> _Opened:
+        """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
+        desk = Desk(self.judge, self.tally, allowance=price)
+        judged = await self.design.judge(candidate.group, desk)
+        return _Opened(candidate.desk, desk, candidate.own, None if desk.overdrawn else judged)
+
+    def _is_left_out(self, opened: _Opened) -> bool:
+        return opened.judged is None and is_flat(opened.own) and not self._is_thin(opened.own_desk)
 
     def _settled(self, opened: Sequence[_Opened]) -> list[Rewards]:
         played = [each.judged for each in opened if each.judged is not None]
@@ -116,7 +144,7 @@ class Rewarding:
 
 
 def _metrics(
-    rewards: Sequence[Rewards], books: Sequence[Books], routed: Sequence[bool]
+    rewards: Sequence[Rewards], books: Sequence[Books], routed: Sequence[bool], left_out: Sequence[bool]
 ) -> dict[str, float | None]:
     advantages = [group_advantages(each) for each in rewards]
     calls, missing = sum(each.calls for each in books), sum(each.missing for each in books)
@@ -125,6 +153,8 @@ def _metrics(
         "judge_calls": float(calls),
         "judge_missing": missing / calls if calls else 0.0,
         "routed": sum(routed) / len(routed) if routed else 0.0,
+        "left_out": sum(left_out) / len(left_out) if left_out else 0.0,
+        "stand_in_anchor": sum(each.stand_in_anchor for each in books) / len(rewards) if rewards else 0.0,
         "non_zero_advantage": informative_share(advantages),
         "zero_variance": sum(not any(each) for each in advantages) / len(advantages) if advantages else 0.0,
         "masked": sum(reward is None for reward in members) / len(members) if members else 0.0,

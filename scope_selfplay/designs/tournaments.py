@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scope_selfplay.config.rewards import ArenaReward, BalancedReward, PairwiseReward, WinRateReward
 from scope_selfplay.designs.answers import Entrants, Rewards, whole_structure
 from scope_selfplay.designs.design import Found, GroupDesign, Judged
-from scope_selfplay.designs.desk import Desk, RubricShelf
+from scope_selfplay.designs.desk import Desk
 from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Style
 from scope_selfplay.ranking import (
@@ -34,10 +34,10 @@ class PairwiseDesign(GroupDesign):
     alone = 0.5
 
     def __init__(self, settings: PairwiseReward) -> None:
-        self._shelf = RubricShelf(settings.rubrics)
+        super().__init__(settings.rubrics)
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
 
         async def pick(match: Match) -> Outcome | None:
             pair = [entrants.rollouts[number] for number in match]
@@ -63,6 +63,7 @@ class WinRateDesign(GroupDesign):
     alone = 0.5
 
     def __init__(self, settings: WinRateReward) -> None:
+        super().__init__()
         self._gamma = settings.gamma
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
@@ -79,15 +80,21 @@ class WinRateDesign(GroupDesign):
 
 
 class ArenaDesign(GroupDesign):
-    """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4)."""
+    """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4).
+
+    The anchor is the greedy rollout, the first of its group. Where that has no answer, and so meets nobody, the
+    first sampled rollout that has one stands in for it, which the books note: sampled rollouts are alike before
+    they are judged, so that this favours none of them, but it is a noisier anchor than the paper's.
+    """
 
     def __init__(self, settings: ArenaReward) -> None:
         self._settings = settings
-        self._shelf = RubricShelf(settings.rubrics)
+        super().__init__(settings.rubrics)
         self.has_anchor = settings.topology in ("anchor", "single_elimination")
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
+        desk.books.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
         played = await play(
             self._topology(len(entrants.members), group.key),
             _judging(group, entrants, desk, Style.SCORES, rubric),
@@ -127,10 +134,10 @@ class BalancedDesign(GroupDesign):
 
     def __init__(self, settings: BalancedReward) -> None:
         self._meetings = settings.meetings
-        self._shelf = RubricShelf(settings.rubrics)
+        super().__init__(settings.rubrics)
 
     async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
-        rubric = await self._shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, desk)
         n = len(entrants.members)
         topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
         judged_by = _judging(group, entrants, desk, Style.SCORES, rubric)

@@ -30,7 +30,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
+from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Scored, Selected, Style
 from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SEATS, Asked, Questions, Seat, shown_answer
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import (
@@ -49,8 +49,6 @@ from scope_selfplay.schemas import (
 
 T = TypeVar("T")
 
-DIMENSIONS = (5, 7)
-"""Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
 _OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
 _TOKEN_OUTCOMES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 

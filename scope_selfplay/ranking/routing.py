@@ -5,7 +5,7 @@ could not be determined is None and is no evidence either way.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _EQUAL = 1e-9
@@ -36,16 +36,16 @@ def is_flat(rewards: Sequence[float | None]) -> bool:
 
 def route(
     groups: Sequence[Sequence[float | None]],
-    calls_for: Callable[[int], int],
+    prices: Sequence[int],
     rng: random.Random,
     *,
     budget: int | None = None,
 ) -> Routing:
     """Sends the flat groups of a step to tournaments, as many as the budget of judge calls pays for.
 
-    `calls_for(n)` is the planned number of calls for n entrants. Without a budget all flat groups go. With
-    one they are drawn in random order, so that no task is always served first, and a group that no longer
-    fits is passed over for a cheaper one. Raises ValueError for a negative budget.
+    `prices` are the calls that each group may take. Without a budget all flat groups go. With one they are
+    drawn in random order, so that no task is always served first, and a group that no longer fits is passed
+    over for a cheaper one. Raises ValueError for a negative budget.
     """
     if budget is not None and budget < 0:
         raise ValueError(f"the budget of judge calls is {budget}; it is at least 0, or None for no limit")
@@ -55,10 +55,9 @@ def route(
     candidates = [group for group, level in enumerate(flat) if level]
     rng.shuffle(candidates)
     for group in candidates:
-        price = calls_for(len(groups[group]))
-        if budget is None or spent + price <= budget:
+        if budget is None or spent + prices[group] <= budget:
             routed[group] = True
-            spent += price
+            spent += prices[group]
     return Routing(tuple(flat), tuple(routed), spent)
 
 

@@ -42,7 +42,16 @@ SETTINGS = """
     solver.steps=2 solver.batch=2 solver.group_size=4 solver.micro_batch=8 solver.learning_rate=1e-3
     solver.max_prompt=64 solver.max_response=120 solver.length_soft=16 solver.length_hard=32
 """
-COUNTS = ("judge_calls", "judge_missing", "routed", "non_zero_advantage", "zero_variance", "masked")
+COUNTS = (
+    "judge_calls",
+    "judge_missing",
+    "routed",
+    "left_out",
+    "stand_in_anchor",
+    "non_zero_advantage",
+    "zero_variance",
+    "masked",
+)
 TRAINED = (
     "rubric",
     "verifier",

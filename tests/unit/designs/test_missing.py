@@ -89,6 +89,20 @@ def test_without_a_rubric_to_judge_by_the_group_is_masked(preset: str) -> None:
     assert judge.asked == [("rubric",)]
 
 
+@pytest.mark.parametrize("topology", ["anchor", "single_elimination", "swiss"])
+@pytest.mark.parametrize("greedy", ["7", None, "Final answer:"])
+def test_a_group_whose_greedy_rollout_has_no_answer_is_logged(topology: str, greedy: str | None) -> None:
+    judge = ScriptedJudge()
+    settings = {"reward": {"design": "arena", "topology": topology}}
+    other = rollouts("9", "5", "1", first=4)
+    found = reward(settings, judge, rollouts(greedy, "6", "8", "3"), other)
+    stands_in = greedy != "7" and topology != "swiss"
+    assert found.metrics["stand_in_anchor"] == (0.5 if stands_in else 0.0)
+    if stands_in:
+        assert {"6", "8"} in [set(asked[1:]) for asked in judge.asked]
+        assert found.rewards[0] == [0.0, 0.5, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("preset", RELATIVE)
 def test_equal_answers_tie_without_a_call(preset: str) -> None:
     judge = ScriptedJudge()

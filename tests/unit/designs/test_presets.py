@@ -8,9 +8,10 @@ import pytest
 
 from scope_selfplay.config import PRESETS, SolverConfig
 from scope_selfplay.designs import Books, StepRewards, open_design
+from scope_selfplay.designs.answers import entrants_of
 from scope_selfplay.ranking import Graph, Match, fit_step, min_max
 from scope_selfplay.schemas import Comparison, Outcome, Rollout
-from tests.unit.designs.scripted import ScriptedJudge, reward, rollout, rollouts
+from tests.unit.designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollout, rollouts
 
 EPSILON = 1e-6
 CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
@@ -89,12 +90,14 @@ def test_presets_have_the_papers_settings(preset: str, settings: dict[str, Any])
 
 
 CALLS_AT_8 = {
-    "implicit": 8,
-    "pairwise": 28,
+    "rubric": 24,
+    "implicit": 9,
+    "explicit": 57,
+    "pairwise": 29,
     "pointwise": 8,
     "win_rate": 28,
-    "tournament_grpo_2_1_1": 28,
-    "tournament_grpo_4_2_2": 24,
+    "tournament_grpo_2_1_1": 29,
+    "tournament_grpo_4_2_2": 25,
     "arenarl": 28,
     "live": 18,
     "balanced": 18,
@@ -103,9 +106,10 @@ CALLS_AT_8 = {
 
 
 @pytest.mark.parametrize("preset", CALLS_AT_8)
-def test_a_group_of_eight_costs_what_the_papers_count(preset: str) -> None:
+def test_a_group_of_eight_costs_what_the_papers_count_and_the_rubric_that_they_write(preset: str) -> None:
     solver = SolverConfig.model_validate({"reward": preset})
-    assert open_design(solver.reward, solver, len).planned_calls(8) == CALLS_AT_8[preset]
+    entrants = entrants_of(rollouts(*map(str, range(8))))
+    assert open_design(solver.reward, solver, len).most_calls(TASK, RUBRIC, entrants) == CALLS_AT_8[preset]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

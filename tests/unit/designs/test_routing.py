@@ -1,6 +1,7 @@
 """Which groups go to the tournament, when, and what that may cost."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.designs import Arrivals, Group, Rewarding, StepRewards, finished_group, open_rewarding
 from scope_selfplay.pipeline import JudgeTally
-from scope_selfplay.schemas import Comparison, Rollout, Task
+from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
 from tests.unit.designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
 
 # With the verifier: "eight" is right. The scripted judge reads the number that an answer begins with.
@@ -58,6 +59,111 @@ def test_a_budget_of_calls_bounds_the_routed_groups(budget: int, routed: int) ->
     assert found.metrics["routed"] == pytest.approx(routed / 3)
     assert found.metrics["judge_calls"] == 3 * routed
     assert sum(rewards == [0.0] * 3 for rewards in found.rewards) == 3 - routed
+
+
+# The most calls for eight different answers, a rubric's writing included, and what the scripted judge, whose rubrics
+# have three criteria, makes of them.
+PRICES: dict[str, tuple[int, int | None]] = {
+    "rubric": (24, 24),
+    "implicit": (9, 9),
+    "explicit": (57, 25),
+    "pairwise": (29, 29),
+    "pointwise": (8, 8),
+    "win_rate": (28, 28),
+    "tournament_grpo_2_1_1": (29, None),
+    "tournament_grpo_4_2_2": (25, None),
+    "arenarl": (28, None),
+    "live": (18, 18),
+    "balanced": (18, 18),
+}
+
+
+@pytest.mark.parametrize("preset", PRICES)
+def test_no_call_goes_beyond_the_budget_of_a_step(preset: str) -> None:
+    group = rollouts(*[f"{worth} {worth} {worth}" for worth in (8, 7, 6, 5, 4, 3, 2, 1)])
+    price, calls = PRICES[preset]
+    for budget in (price - 1, price):
+        judge = ScriptedJudge()
+        settings = {"reward": preset, "routing": {"by": "verifier", "budget": budget}}
+        found = reward(settings, judge, group, task=RIGHT)
+        if budget < price:
+            assert judge.asked == [] and found.rewards == [[0.0] * 8]
+            assert found.metrics["left_out"] == 1.0 and found.metrics["routed"] == 0.0
+        else:
+            assert len(judge.asked) <= budget and len(judge.asked) == found.metrics["judge_calls"]
+            assert calls is None or len(judge.asked) == calls
+            assert found.metrics["left_out"] == 0.0 and found.metrics["routed"] == 1.0
+
+
+class Verbose(ScriptedJudge):
+    """Writes more criteria than Tournament-GRPO asks for."""
+
+    async def write_rubric(self, *given: Any) -> Rubric | None:
+        self.asked.append(("rubric",))
+        return RUBRIC.model_copy(update={"criteria": RUBRIC.criteria * 3})
+
+
+def test_a_rubric_longer_than_promised_does_not_overdraw_the_budget() -> None:
+    judge = Verbose()
+    settings = {"reward": "explicit", "routing": {"by": "verifier", "budget": 60}}
+    found = reward(settings, judge, rollouts(*["9 9 9"] * 8), task=RIGHT)
+    assert found.metrics["judge_calls"] == len(judge.asked) == 57
+    assert found.rewards == [[0.0] * 8] and found.metrics["left_out"] == 1.0
+
+
+def test_a_group_without_different_answers_leaves_the_budget_to_others() -> None:
+    same, none, open_ = rollouts("4", "4", "4"), rollouts(None, None, None), rollouts("3", "2", "1")
+    for reward_by in ("live", "pairwise", "balanced"):
+        judge = ScriptedJudge()
+        price = 3 + (reward_by == "pairwise") + 3 * (reward_by == "balanced")
+        settings = {"reward": reward_by, "routing": {"by": "verifier", "budget": price}}
+        found = reward(settings, judge, same, none, open_, task=RIGHT)
+        assert found.metrics["left_out"] == 0.0 and len(judge.asked) == price
+        assert found.metrics["non_zero_advantage"] >= 2 / 9
+
+
+def test_what_a_group_has_left_over_serves_the_next() -> None:
+    """At most 22 calls a group of three: 7 criteria each and the rubric, of which the judge writes three criteria."""
+    groups = [rollouts("4 4 4", "3 3 3", "2 2 2", first=3 * number) for number in range(3)]
+    settings = {"reward": "explicit", "routing": {"by": "verifier", "budget": 32}}
+    found = reward(settings, ScriptedJudge(), *groups, task=RIGHT)
+    # 1 + 9, then 22 are left, of which a written rubric takes 9 each.
+    assert found.metrics["judge_calls"] == 1 + 9 + 9 + 9 and found.metrics["routed"] == 1.0
+
+
+def test_groups_that_the_budget_leaves_out_are_logged() -> None:
+    groups = [rollouts("4", "3", "2", first=3 * number) for number in range(3)]
+    diverse = rollouts("9", "3", "2", first=9)
+    settings = {"reward": "live", "routing": {"by": "verifier", "budget": 3}}
+    found = reward(settings, ScriptedJudge(), *groups, diverse, task=RIGHT)
+    assert found.metrics["left_out"] == 0.5 and found.metrics["routed"] == 0.25
+
+
+def test_live_judges_an_ordered_pair_of_answers_once() -> None:
+    judge = ScriptedJudge()
+    (rewards,) = reward({"reward": "live"}, judge, rollouts("3", "3", "1", "1", "2", "2")).rewards
+    assert len(judge.asked) == len(set(judge.asked)) <= 6
+    assert rewards == sorted_like(rewards, (2, 2, 0, 0, 1, 1))
+
+
+def sorted_like(rewards: Sequence[float | None], ranks: Sequence[int]) -> list[float | None]:
+    """The rewards again if they are ordered as the ranks, equal ones equal."""
+    by_rank = sorted({each for each in rewards if each is not None})
+    return [by_rank[rank] for rank in ranks]
+
+
+def test_scores_that_are_no_numbers_are_missing() -> None:
+    class Broken(ScriptedJudge):
+        async def compare(self, *given: Any, **named: Any) -> Comparison:
+            found = await super().compare(*given, **named)
+            shown = {given[1].answer, given[2].answer}
+            return found.model_copy(update={"outcome": Outcome(math.nan, 1.0)}) if "9" in shown else found
+
+    for preset in ("live", "win_rate", "balanced"):
+        settings = {"reward": {"design": preset, "max_missing": 1}}
+        found = reward(settings, Broken(), rollouts("9", "5", "3", "1"))
+        assert found.rewards[0][0] is None and None not in found.rewards[0][1:]
+        assert found.metrics["judge_missing"] > 0.3
 
 
 def test_a_group_whose_own_rewards_are_masked_is_not_routed() -> None:

@@ -32,6 +32,7 @@ def test_every_wave_splits_the_field_evenly(
         winners=winners,
         final=winners + slack,
         repeats=repeats,
+        neutral_byes=False,
     )
     driven = drive(topology, best_of(qualities(n, seed), winners))
     for wave in driven.waves:
@@ -92,16 +93,16 @@ def test_a_position_biased_judge_does_not_always_reward_the_same_numbers() -> No
     assert winners == set(range(8))
 
 
-def test_a_bye_scores_nothing_unless_it_is_made_neutral() -> None:
+def test_a_bye_neither_earns_nor_costs_unless_it_is_to_score_nothing() -> None:
     def run(**options: Any) -> list[float | None]:
         return drive(
             group_tournament(3, Unshuffled(), **PAIRS, **options), lambda group: [max(group)]
         ).strengths
 
     # 1 beats 0 while 2 rests; then 2 beats 1.
-    assert run() == [0.0, 1.0, 1.0]
-    assert run(neutral_byes=True) == [0.0, 1.0, 2.0]
-    assert run(points=2.5) == [0.0, 2.5, 2.5]
+    assert run() == [0.0, 1.0, 2.0]
+    assert run(neutral_byes=False) == [0.0, 1.0, 1.0]
+    assert run(points=2.5) == [0.0, 2.5, 5.0]
 
 
 def test_no_more_than_the_final_field_is_never_judged() -> None:

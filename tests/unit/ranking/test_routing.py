@@ -29,7 +29,7 @@ def test_a_group_is_flat_when_two_known_rewards_or_more_are_equal(
 
 
 def test_without_a_budget_all_flat_groups_go() -> None:
-    routing = route([FLAT, DIVERSE, FLAT], lambda n: 2 * n, random.Random(0))
+    routing = route([FLAT, DIVERSE, FLAT], [6, 6, 6], random.Random(0))
     assert routing == ((True, False, True), (True, False, True), 12)
     assert routing.routed_share == 2 / 3
 
@@ -37,8 +37,8 @@ def test_without_a_budget_all_flat_groups_go() -> None:
 @settings(max_examples=50)
 @given(GROUPS, st.integers(0, 40), st.integers(0, 100))
 def test_a_budget_is_kept_and_used(groups: list[list[float | None]], budget: int, seed: int) -> None:
-    routing = route(groups, lambda n: 3 * n, random.Random(seed), budget=budget)
     prices = [3 * len(group) for group in groups]
+    routing = route(groups, prices, random.Random(seed), budget=budget)
     assert routing.calls == sum(price for price, goes in zip(prices, routing.routed, strict=True) if goes)
     assert routing.calls <= budget
     assert all(flat or not goes for flat, goes in zip(routing.flat, routing.routed, strict=True))
@@ -52,14 +52,14 @@ def test_a_budget_is_kept_and_used(groups: list[list[float | None]], budget: int
 
 def test_a_short_budget_does_not_always_serve_the_same_groups() -> None:
     served = {
-        route([FLAT] * 4, lambda n: n, random.Random(seed), budget=3).routed.index(True) for seed in range(40)
+        route([FLAT] * 4, [3] * 4, random.Random(seed), budget=3).routed.index(True) for seed in range(40)
     }
     assert served == {0, 1, 2, 3}
 
 
 def test_a_negative_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="-1"):
-        route([FLAT], len, random.Random(0), budget=-1)  # type: ignore[arg-type]
+        route([FLAT], [3], random.Random(0), budget=-1)
 
 
 def test_only_routed_groups_take_the_judges_rewards() -> None:
