@@ -49,7 +49,10 @@ def verdicts(parts: Sequence[Finding]) -> list[Finding]:
         advice = "; ".join(dict.fromkeys(part.advice for part in lacking))
         found.append(
             Finding(
-                job.what, not lacking, f"can be done here: {job.command}" if not lacking else f"lacks {said}", advice
+                job.what,
+                not lacking,
+                f"can be done here: {job.command}" if not lacking else f"lacks {said}",
+                advice,
             )
         )
     return found
@@ -65,7 +68,9 @@ def examine() -> list[Finding]:
         _package("bm25s", "searches without a server", "pip install 'scope-selfplay[retrieval]'"),
         _package("faiss-cpu", "searches dense indexes", "pip install 'scope-selfplay[retrieval]'"),
         _package("onnxruntime", "encodes for dense indexes", "pip install 'scope-selfplay[retrieval]'"),
-        _package("uvicorn", "serves indexes and `scope view`", "pip install 'scope-selfplay[retrieval,view]'"),
+        _package(
+            "uvicorn", "serves indexes and `scope view`", "pip install 'scope-selfplay[retrieval,view]'"
+        ),
         _package("kubernetes", "runs and checks on a cluster", "pip install 'scope-selfplay[k8s]'"),
         _package(
             "vllm", "serves paper-scale policies", "on a GPU machine: pip install 'scope-selfplay[gpu]'"
@@ -102,12 +107,17 @@ def _policy() -> Finding:
 def _gpu() -> Finding:
     driver = Path("/proc/driver/nvidia/version")
     found = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
-    return Finding("GPU", driver.exists(), found, "use a machine with an NVIDIA driver; the embedded run needs none")
+    return Finding(
+        "GPU", driver.exists(), found, "use a machine with an NVIDIA driver; the embedded run needs none"
+    )
 
 
 def _cuda() -> Finding:
     """By the version's suffix: asking torch itself takes seconds."""
-    what, advice = "CUDA in torch", "on a GPU machine: install torch without constraints.txt, which pins the CPU's"
+    what, advice = (
+        "CUDA in torch",
+        "on a GPU machine: install torch without constraints.txt, which pins the CPU's",
+    )
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -117,7 +127,9 @@ def _cuda() -> Finding:
 
 def _kubectl() -> Finding:
     path = shutil.which("kubectl")
-    return Finding("kubectl", path is not None, path or "not found", "install kubectl; needed to run on a cluster only")
+    return Finding(
+        "kubectl", path is not None, path or "not found", "install kubectl; needed to run on a cluster only"
+    )
 
 
 def _memory() -> Finding:

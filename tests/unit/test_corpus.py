@@ -116,7 +116,9 @@ def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="cannot be read as a corpus: No such file or directory; give a JSONL"):
+    with pytest.raises(
+        CorpusError, match="cannot be read as a corpus: No such file or directory; give a JSONL"
+    ):
         read_documents(tmp_path / "nowhere")
 
 

@@ -256,7 +256,9 @@ def test_piped_progress_does_not_flood() -> None:
     assert lines == ["train ..."]
 
 
-@pytest.mark.parametrize(("iteration", "advice"), [(0, "add held-out documents or look"), (1, "widen tasks.low")])
+@pytest.mark.parametrize(
+    ("iteration", "advice"), [(0, "add held-out documents or look"), (1, "widen tasks.low")]
+)
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
     with pytest.raises(CorpusError, match=advice):
         check_harvest(run, iteration, [candidate(0, Reason.GATE_ENTITY)])
