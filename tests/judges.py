@@ -44,9 +44,11 @@ def judge_over(pack: Pack) -> JudgeOver:
             given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
             config = JudgeConfig.model_validate({"kind": "model", **given})
             kept = JudgementCache(cache)
+            judge = ModelJudge(config, pack, seed=seed, cache=kept)
             try:
-                yield ModelJudge(config, pack, seed=seed, cache=kept)
+                yield judge
             finally:
+                await judge.close()
                 kept.close()
 
     return over

@@ -72,6 +72,10 @@ class Lines:
         """The running loop's switchboard."""
         return await self._boards.here()
 
+    async def close(self) -> None:
+        """Close the running loop's endpoints before the loop ends."""
+        await self._boards.close()
+
 
 def endpoint_of(config: JudgeConfig, seat: Seat) -> EndpointConfig:
     own: EndpointConfig | None = getattr(config.endpoints, seat.value)

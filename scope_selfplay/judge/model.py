@@ -68,7 +68,8 @@ class ModelJudge:
         )
         self._config = config
         self._cache = cache
-        self._asker = Asker(config, Lines(config, self.metrics), cache, self.metrics, seed=seed)
+        self._lines = Lines(config, self.metrics)
+        self._asker = Asker(config, self._lines, cache, self.metrics, seed=seed)
         models = [model_name(config, seat) for seat in Seat]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
         settings = [each.model_dump_json() for each in calls]
@@ -81,6 +82,10 @@ class ModelJudge:
     def begin_stage(self) -> None:
         """Every stage has its own failure budget, time and account."""
         self._asker.begin_stage()
+
+    async def close(self) -> None:
+        """Close the running loop's connections, for a judge that is let go before its loop ends."""
+        await self._lines.close()
 
     def account(self) -> dict[str, dict[str, object]]:
         """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""

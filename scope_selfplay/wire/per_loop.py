@@ -34,6 +34,16 @@ class PerLoop(Generic[T]):
         # One caller that goes away takes the connection from no other.
         return await asyncio.shield(opened)
 
+    async def close(self) -> None:
+        """Close the running loop's own now, for whoever drops this object in a loop that goes on; a call opens again.
+
+        What nobody refers to is collected while the loop still runs, and a thing cannot wait while it is collected.
+        """
+        holder = self._holders.get(asyncio.get_running_loop())
+        if holder is not None:
+            holder.cancel()
+            await asyncio.wait([holder])
+
     async def _hold(self, loop: asyncio.AbstractEventLoop, opened: "asyncio.Future[T]") -> None:
         try:
             async with self._enter() as thing:

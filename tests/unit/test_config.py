@@ -284,3 +284,8 @@ def test_equal_keys_of_different_groups_and_of_anchors_are_no_fault(tmp_path: Pa
     file.write_text("challenger: &both\n  steps: 2\n  batch: 8\nsolver:\n  <<: *both\n  steps: 3\n")
     config = load_config(file)
     assert (config.challenger.steps, config.solver.steps, config.solver.batch) == (2, 3, 8)
+
+
+def test_a_kill_of_the_embedded_run_costs_the_step_at_work_and_no_more() -> None:
+    config = load_config(DEFAULT_CONFIG)
+    assert (config.challenger.save_every, config.solver.save_every) == (1, 1)

@@ -349,5 +349,6 @@ async def test_roles_may_have_endpoints_of_their_own(pack: Pack) -> None:
         judge = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
         await judge.gate(Gate.ENTITY, TASK, None)
         await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
+        await judge.close()
 
     assert (len(graders.requests), len(others.requests)) == (1, 1)

@@ -12,9 +12,8 @@ from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
-from scope_selfplay.store import Stage
 from tests.extras import environment_of, requirements_of, site_of
-from tests.integration.serving.test_run import SMALL, in_one_process, served, what_came_out
+from tests.integration.serving.test_run import SMALL, held_out_answers, in_one_process, served, what_came_out
 
 pytestmark = pytest.mark.integration
 __all__ = ["in_one_process", "served"]
@@ -49,10 +48,7 @@ def test_stages_that_train_nothing_need_no_torch(
     config = load_config(DEFAULT_CONFIG, [*SMALL, *served])
     run = open_run(config, tmp_path / "runs", Silent(), record=False)
     assert what_came_out(run) == what_came_out(in_one_process)
-    answers, expected = (
-        each.folder.stage(0, Stage.COMPARE).rollouts.read_text() for each in (run, in_one_process)
-    )
-    assert answers == expected
+    assert held_out_answers(run) == held_out_answers(in_one_process)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ async def test_a_judge_over_the_wire_gives_the_rewards_of_the_judge_at_hand(pres
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), failure_budget=1.0)
         judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
         over_the_wire = await rewards(preset, judge)
+        await judge.close()
     assert over_the_wire == pytest.approx(at_hand, abs=1e-3)
     assert descending(at_hand)
 

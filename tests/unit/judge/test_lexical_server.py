@@ -35,7 +35,9 @@ async def over_the_wire(documents: list[Document], pack: Pack, **settings: Any) 
         config = JudgeConfig(
             kind="model", endpoint=EndpointConfig(base_url=url), failure_budget=1.0, **settings
         )
-        yield ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        yield judge
+        await judge.close()
 
 
 def tasks(documents: list[Document]) -> list[tuple[Task, Document]]:

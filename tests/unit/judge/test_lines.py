@@ -18,7 +18,8 @@ def test_a_loop_that_ends_closes_its_endpoints_without_a_fault(caplog: pytest.Lo
         async with FakeServer(says("yes")).serving() as url:
             endpoint = {"base_url": url, "model": FAKE_MODEL}
             config = JudgeConfig.model_validate({"kind": "model", "endpoint": endpoint})
-            board = await Lines(config, JudgeMetrics()).here()
+            lines = Lines(config, JudgeMetrics())
+            board = await lines.here()
             assert len({id(each) for each in board.endpoints.values()}) == 1
             return (
                 await board.endpoints[Seat.GRADE].ask(ChatRequest("Is it so?", max_tokens=8), seconds=5)

@@ -23,7 +23,9 @@ async def rehearsing(domain: str, **settings: Any) -> AsyncIterator[ModelJudge]:
     async with serving(rehearsal_app()) as url:
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), **settings)
         pack = load_pack(REPOSITORY / "prompts" / domain)
-        yield ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        yield judge
+        await judge.close()
 
 
 @pytest.mark.parametrize("verdict", ["written", "token"])

@@ -1,6 +1,7 @@
 """What belongs to an event loop is opened once in it and closed with it."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -36,6 +37,25 @@ def test_every_loop_opens_its_own_once_and_closes_it() -> None:
 
     assert asyncio.run(loop()) == [1] * 5
     assert asyncio.run(loop()) == [2] * 5
+    assert (door.opened, door.closed) == (2, 2)
+
+
+def test_what_is_let_go_before_its_loop_ends_can_be_closed_and_opens_again() -> None:
+    door = Door()
+
+    async def loop() -> list[int]:
+        doors = PerLoop(door.entered)
+        await doors.close()
+        first = await doors.here()
+        await doors.close()
+        assert door.closed == 1
+        second = await doors.here()
+        await doors.close()
+        del doors
+        gc.collect()
+        return [first, second]
+
+    assert asyncio.run(loop()) == [1, 2]
     assert (door.opened, door.closed) == (2, 2)
 
 
