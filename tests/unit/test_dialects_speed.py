@@ -37,6 +37,7 @@ def parse_seconds(family: Dialect, text: str) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", DIALECTS, ids=lambda family: family.name)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_mebibyte_of_hostile_text_is_parsed_in_50_ms(family: Dialect, wrapper: str) -> None:

@@ -106,6 +106,7 @@ def alone(fates: Sequence[bool], target: int) -> list[str]:
     return kept
 
 
+@pytest.mark.integration
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_workers_keep_what_one_worker_alone_would_keep(data: st.DataObject) -> None:

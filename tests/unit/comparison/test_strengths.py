@@ -58,6 +58,7 @@ def test_the_fit_is_that_of_the_ranking_package(seed: int, tasks: int) -> None:
     assert gap.value == pytest.approx(expected[2] - expected[0], abs=1e-9)
 
 
+@pytest.mark.integration
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     covered = 0
     for trial in range(200):

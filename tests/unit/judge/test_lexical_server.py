@@ -64,6 +64,7 @@ def solver(number: int, answer: str | None) -> Rollout:
     return Rollout(id=f"r{number}", role=Role.SOLVER, checkpoint="", subject_id="", turns=(), answer=answer)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("verdict", ["written", "token"])
 async def test_gates_rubrics_and_grades_are_the_same(
     documents: list[Document], pack: Pack, verdict: str

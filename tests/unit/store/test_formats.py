@@ -24,6 +24,7 @@ def test_there_is_a_run_of_every_format() -> None:
     assert [path.name for path in RUNS] == [f"format-{number}" for number in range(1, FORMAT + 1)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
 def test_a_run_of_every_format_is_read(path: Path) -> None:
     stage = path / "iteration-01" / "tasks"

@@ -136,6 +136,7 @@ records: dict[RecordKind, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", RecordKind)
 def test_what_goes_through_columns_comes_back_equal(kind: RecordKind) -> None:
     @given(st.lists(records[kind], max_size=4))
@@ -225,6 +226,7 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 
+@pytest.mark.integration
 def test_damage_of_a_finished_file_is_named(folder: RunFolder) -> None:
     file = finish(folder, 1, Stage.TASKS) / "rollouts.parquet"
     whole = file.read_bytes()
