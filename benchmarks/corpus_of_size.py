@@ -50,7 +50,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.store.card import CARD, run_card, stage_card
+from scope_selfplay.store.card import CARD, stage_card, write_run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.manifest import FORMAT, checksums
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
@@ -197,7 +197,7 @@ def write_corpus(path: Path, *, tasks: int, rollouts: int, seed: int = 0) -> Run
     _finish(folder, 1, Stage.TASKS)
     _write_training(author, folder, Stage.SOLVER, "rubric")
     _write_answers(author, folder, 1)
-    write_atomic(folder.path / CARD, run_card(folder, path.name))
+    write_run_card(folder, path.name)
     return folder
 
 

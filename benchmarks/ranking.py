@@ -33,9 +33,9 @@ EARLIER = {
     "live, margins": (0.593, 0.763),
     "groups of 2, M=4": (0.537, 0.677),
     "rubric, 5 criteria": (0.666, 0.775),
-    "balanced, 18 calls": (0.623, 0.781),
-    "balanced, 28 calls": (0.687, 0.836),
-    "balanced, 56 calls": (0.761, 0.899),
+    "balanced, margins, 18 calls": (0.623, 0.781),
+    "balanced, margins, 28 calls": (0.687, 0.836),
+    "balanced, margins, 56 calls": (0.761, 0.899),
 }
 
 

@@ -5,7 +5,6 @@ back, it waits up to `linger` seconds for as many again; a lone client never wai
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -53,7 +52,8 @@ class Batcher:
         self._linger = linger
         self._capacity = capacity
         self._on_batch = on_batch
-        self._queue: deque[Waiting] = deque()
+        self._queue: dict[asyncio.Future[list[Hit]], Waiting] = {}
+        """What waits, oldest first, by its answer."""
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_size = 1
@@ -71,11 +71,14 @@ class Batcher:
         return Overloaded(max(0.1, len(self._queue) * self._seconds_per_query / self._engine.slots))
 
     def submit(self, query: str, topk: int) -> "asyncio.Future[list[Hit]]":
-        """Raises Overloaded when the queue is full; the future raises SearchError."""
+        """Raises Overloaded when the queue is full; the future raises SearchError. Who cancels it while the
+        query waits takes it out of the queue.
+        """
         if self.room() < 1:
             raise self.overloaded()
         answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._queue.append(Waiting(query, topk, answer))
+        self._queue[answer] = Waiting(query, topk, answer)
+        answer.add_done_callback(self._drop)
         self._pump()
         return answer
 
@@ -107,15 +110,21 @@ class Batcher:
     def _take(self) -> list[Waiting]:
         """The oldest query and, in order, others with its topk; those that nobody awaits are dropped."""
         batch: list[Waiting] = []
-        others: list[Waiting] = []
-        while self._queue and len(batch) < self._max_batch:
-            item = self._queue.popleft()
+        gone: list[Waiting] = []
+        for item in self._queue.values():
+            if len(batch) == self._max_batch:
+                break
             if item.answer.done():
-                continue
+                gone.append(item)
             # One topk per batch: an approximate index may rank differently for another one.
-            (batch if not batch or item.topk == batch[0].topk else others).append(item)
-        self._queue.extendleft(reversed(others))
+            elif not batch or item.topk == batch[0].topk:
+                batch.append(item)
+        for item in (*batch, *gone):
+            del self._queue[item.answer]
         return batch
+
+    def _drop(self, answer: "asyncio.Future[list[Hit]]") -> None:
+        self._queue.pop(answer, None)
 
     async def _run(self, batch: list[Waiting]) -> None:
         self._on_batch(len(batch))

@@ -12,30 +12,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.pooling import Pooling, read_pooling
 from scope_selfplay.errors import CheckpointError
 
 GRAPH = "model.onnx"
-WEIGHTS = "model.onnx.data"
+BLOCK = 64
+"""Weights of one 8-bit scale. Scales for blocks, not for whole matrices, keep outliers from costing the rest."""
 MICROSOFT = "com.microsoft"
 Weights = dict[str, NDArray[np.float32]]
 
 
-def write_bert(model: Path, folder: Path) -> None:
-    """Write `model.onnx` and `model.onnx.data` into `folder`.
+def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool = False) -> None:
+    """Write `name` and `name`.data into `folder`; `in_bytes` with most of the weights in 8 bits.
 
-    Raises CheckpointError for a model that is not a BERT with absolute positions, GELU and safetensors
-    weights.
+    Raises CheckpointError for a model that is not a BERT with absolute positions, GELU, safetensors weights,
+    and mean or CLS pooling.
     """
     import onnx
 
     config = _config(model)
-    builder = _Graph(config, _weights(model))
+    builder = _Graph(config, _weights(model), read_pooling(model), in_bytes=in_bytes)
     graph = builder.build()
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    (folder / WEIGHTS).unlink(missing_ok=True)
+    weights = name + ".data"
+    (folder / weights).unlink(missing_ok=True)
     onnx.save_model(
-        proto, str(folder / GRAPH), save_as_external_data=True, location=WEIGHTS, size_threshold=1024
+        proto, str(folder / name), save_as_external_data=True, location=weights, size_threshold=1024
     )
 
 
@@ -69,8 +72,12 @@ def _weights(model: Path) -> Weights:
 
 
 class _Graph:
-    def __init__(self, config: dict[str, Any], weights: Weights) -> None:
+    def __init__(
+        self, config: dict[str, Any], weights: Weights, pooling: Pooling, *, in_bytes: bool = False
+    ) -> None:
         self._config = config
+        self._pooling = pooling
+        self._in_bytes = in_bytes
         self._weights = weights
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
@@ -125,7 +132,21 @@ class _Graph:
         return self._node("SkipLayerNormalization", inputs, [name + "normed"], epsilon=self._epsilon)
 
     def _pool(self, hidden: str) -> None:
-        """Mean over the tokens that are not padding, then unit length, as sentence-transformers does it."""
+        """One vector for each text, of unit length, as sentence-transformers makes it."""
+        match self._pooling:
+            case Pooling.MEAN:
+                pooled = self._mean(hidden)
+            case Pooling.CLS:
+                start = self._keep("start", np.asarray([0], dtype=np.int64))
+                tokens = self._keep("tokens", np.asarray([1], dtype=np.int64))
+                first = self._plain("Gather", [hidden, start], "first_token", axis=1)
+                pooled = self._plain("Squeeze", [first, tokens], "cls")
+        length = self._plain("ReduceL2", [pooled], "length", axes=[1], keepdims=1)
+        floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
+        self._plain("Div", [pooled, self._plain("Max", [length, floor], "safe_length")], "vectors")
+
+    def _mean(self, hidden: str) -> str:
+        """Over the tokens that are not padding."""
         axis = self._keep("axis", np.asarray([2], dtype=np.int64))
         first = self._keep("first", np.asarray([1], dtype=np.int64))
         weights = self._plain("Cast", ["mask"], "mask_float", to=1)
@@ -133,10 +154,7 @@ class _Graph:
         kept = self._plain("Mul", [hidden, column], "kept")
         total = self._plain("ReduceSum", [kept, first], "sum", keepdims=0)
         count = self._plain("ReduceSum", [weights, first], "count", keepdims=1)
-        mean = self._plain("Div", [total, count], "mean")
-        length = self._plain("ReduceL2", [mean], "length", axes=[1], keepdims=1)
-        floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
-        self._plain("Div", [mean, self._plain("Max", [length, floor], "safe")], "vectors")
+        return self._plain("Div", [total, count], "mean")
 
     @property
     def _epsilon(self) -> float:
@@ -151,8 +169,26 @@ class _Graph:
         return [self._keep(name + part, self._weight(name + part)) for part in ("weight", "bias")]
 
     def _matmul(self, name: str, operand: str) -> str:
+        if self._in_bytes:
+            return self._matmul_in_bytes(name, operand)
         weight = self._keep(name + "weight", self._weight(name + "weight").T)
         return self._plain("MatMul", [operand, weight], name + "product")
+
+    def _matmul_in_bytes(self, name: str, operand: str) -> str:
+        """Weights and activations in 8 bits, block by block; sums in float32. A text's vector does not depend on
+        its batch, as it does where all of a batch shares one scale.
+        """
+        weight = self._weight(name + "weight")
+        rows, columns = weight.shape
+        if columns % BLOCK:
+            raise CheckpointError(f"the model's width {columns} is no multiple of {BLOCK}: no 8-bit queries")
+        blocks = weight.reshape(rows, columns // BLOCK, BLOCK)
+        scales = np.abs(blocks).max(axis=2) / 127 + 1e-12
+        codes = np.clip(np.rint(blocks / scales[..., None]) + 128, 0, 255).astype(np.uint8)
+        inputs = [operand, self._keep(name + "codes", codes), self._keep(name + "scales", scales.reshape(-1))]
+        # Level 4: multiply in int8.
+        shape = {"K": columns, "N": rows, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
+        return self._node("MatMulNBits", inputs, [name + "product"], **shape)
 
     def _keep(self, name: str, value: NDArray[Any]) -> str:
         from onnx import numpy_helper

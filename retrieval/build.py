@@ -46,6 +46,7 @@ class Recipe(Value):
     encoder: str = ""
     family: str = ""
     backend: str = ""
+    query_precision: str = "float32"
     seed: int = 0
 
 
@@ -137,11 +138,11 @@ def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
         update={
             "files": files,
             "corpus_hash": files[PASSAGES].sha256,
-            "index_hash": index_hash(files),
             "seconds": seconds,
             "versions": _versions(),
         }
     )
+    sealed = sealed.model_copy(update={"index_hash": index_hash(sealed)})
     write_manifest(folder, sealed)
     return sealed
 

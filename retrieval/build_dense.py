@@ -8,7 +8,7 @@ is built, that of `compact` needs an eighth of it.
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from retrieval.encoder import (
     FAMILIES,
     Backend,
     Encoder,
+    Precision,
     Vectors,
     encoder_hash,
     open_encoder,
@@ -121,9 +122,9 @@ def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
 def _encoder(plan: Plan) -> Encoder:
     folder = plan.folder / ENCODER
     if not (folder / "ready").exists():
-        prepare_encoder(
-            plan.recipe.encoder, FAMILIES[plan.recipe.family], Backend(plan.recipe.backend), folder
-        )
+        recipe = plan.recipe
+        precision = Precision(recipe.query_precision)
+        prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), folder, precision)
         (folder / "ready").touch()
     return open_encoder(folder, threads=plan.threads)
 
@@ -186,9 +187,11 @@ def _index(
         index = _cells(name, passages.size, shards, plan, progress)
     else:
         index = _flat(passages.size, encoder.dimensions, shards, plan)
-    queries = gate_queries(passages, encoder, plan)
-    progress("recall gate", 0, len(queries))
-    expected = exact(queries, shards, min(TOPK, passages.size)).rows
+    texts = gate_texts(passages, plan)
+    progress("recall gate", 0, len(texts))
+    expected = exact(in_batches(encoder.exact_queries, texts), shards, min(TOPK, passages.size)).rows
+    # What 8-bit queries miss is the index's loss too.
+    queries = in_batches(encoder.queries, texts)
     if isinstance(index, Cells | Refined):
         return tune(index, queries, expected, target)
     return Looking(0, 0.0), _gate_exact(index, queries, expected, target)
@@ -248,8 +251,8 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
     return index
 
 
-def gate_queries(passages: Passages, encoder: Encoder, plan: Plan) -> Vectors:
-    """Encoded queries (n, d): the given questions, or spans of words out of sampled passages."""
+def gate_texts(passages: Passages, plan: Plan) -> list[str]:
+    """Queries: the given questions, or spans of words out of sampled passages."""
     texts = list(plan.questions)[:GATE_QUERIES]
     draw = numpy_rng_from(plan.recipe.seed, "gate")
     if not texts:
@@ -259,8 +262,11 @@ def gate_queries(passages: Passages, encoder: Encoder, plan: Plan) -> Vectors:
             words = contents.text.split() or contents.title.split() or ["empty"]
             first = int(draw.integers(0, max(1, len(words) - QUERY_WORDS)))
             texts.append(" ".join(words[first : first + QUERY_WORDS]))
-    batches = [encoder.queries(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)]
-    return np.concatenate(batches)
+    return texts
+
+
+def in_batches(encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
+    return np.concatenate([encode(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)])
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -32,10 +32,19 @@ def index() -> None:
 )
 @click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
 @click.option(
-    "--family", type=click.Choice(["e5", "minilm", "plain"]), help="Default: by the encoder's name."
+    "--family",
+    type=click.Choice(["e5", "minilm", "plain"]),
+    help="Needed where the encoder's name tells none.",
 )
 @click.option(
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
+)
+@click.option(
+    "--query-precision",
+    type=click.Choice(["float32", "int8"]),
+    default="float32",
+    show_default=True,
+    help="int8: most of the query encoder's weights in 8 bits, if the recall gate allows it.",
 )
 @click.option(
     "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
@@ -61,6 +70,7 @@ def build(
     encoder: str,
     family: str | None,
     backend: str,
+    query_precision: str,
     chunk_tokens: int,
     chunk_overlap: int,
     tokenizer: Path | None,
@@ -89,6 +99,7 @@ def build(
         encoder=encoder if dense else "",
         family=(family or _family(encoder)) if dense else "",
         backend=backend if dense else "",
+        query_precision=query_precision,
         seed=seed,
         rows=rows or "",
     )
@@ -160,7 +171,7 @@ def serve_retriever(
     token_env: str | None,
     **settings: object,
 ) -> None:
-    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens the folder again."""
+    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens them again."""
     import asyncio
 
     from retrieval.serving import Address, serve
@@ -191,7 +202,8 @@ def _retriever(
         from retrieval.router import Router
         from scope_selfplay.wire.guarded_http import LOOPBACK
 
-        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token)
+        tokenizer = cast("Path | None", settings["tokenizer"])
+        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, tokenizer=tokenizer)
     from retrieval.metrics import Metrics
     from retrieval.service import Service, Settings
 
@@ -199,8 +211,17 @@ def _retriever(
 
 
 def _family(encoder: str) -> str:
+    """By the encoder's name. Raises ConfigError where it says nothing: a wrong prefix only finds less."""
+    from scope_selfplay.errors import ConfigError
+
     name = Path(encoder).name.lower()
-    return next((family for family in ("minilm", "e5") if family in name), "plain")
+    for family in ("minilm", "e5"):
+        if family in name:
+            return family
+    raise ConfigError(
+        f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before the "
+        "text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
+    )
 
 
 def _chunked(

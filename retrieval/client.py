@@ -23,6 +23,9 @@ from scope_selfplay.schemas import Passage
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import JsonClient, Patience, Refused, Unanswered
 
+ONCE = Patience(deadline=2.0, attempt=2.0, attempts=1)
+"""How long a server may take to say whether it is ready."""
+
 
 class RetrieverDownError(SearchError):
     """No answer within the client's patience; every other SearchError is an answer."""
@@ -84,6 +87,15 @@ class HttpSearcher:
     async def ask(self, body: bytes) -> dict[str, Any]:
         """The response to a whole request of the wire, unread. Raises as `search`."""
         return await self._ask("POST", "/retrieve", body)
+
+    async def is_ready(self) -> bool:
+        """Whether the server says now that it searches, and the index of the handshake; asked once."""
+        try:
+            await self._client.ask("GET", "/readyz", patience=ONCE)
+            info = await self._client.ask("GET", "/info", patience=ONCE)
+        except (Refused, Unanswered):
+            return False
+        return info.get("identity") == self.identity
 
     async def _handshake(self) -> None:
         info = await self._ask("GET", "/info", None)

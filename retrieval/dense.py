@@ -6,7 +6,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from retrieval.encoder import ENCODER, Encoder, open_encoder
+from retrieval.encoder import ENCODER, Encoder, encoder_hash, open_encoder
 from retrieval.hits import Hit, in_order
 from retrieval.manifest import Manifest
 from retrieval.profiles import ProfileName
@@ -27,13 +27,28 @@ class DenseIndex:
 
     @classmethod
     def open(cls, folder: Path, manifest: Manifest, *, threads: int = 1) -> "DenseIndex":
+        """Raises RecordError when the encoder is not the one that the index was built with."""
         faiss.omp_set_num_threads(threads)
+        check_encoder(folder, manifest)
         return cls(open_encoder(folder / ENCODER, threads=threads), open_vectors(folder, manifest))
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         if not queries:
             return []
         return hits(self._vectors.nearest(self._encoder.queries(queries), topk))
+
+
+def check_encoder(folder: Path, manifest: Manifest) -> None:
+    """Compare the encoder's hash with the manifest's: a model outside the folder may have been replaced."""
+    part = ENCODER + "/"
+    # What lies in the folder was compared with these checksums when the manifest was read.
+    known = {name.removeprefix(part): file.sha256 for name, file in manifest.files.items()}
+    found = encoder_hash(folder / ENCODER, known)
+    if found != manifest.encoder_hash:
+        raise RecordError(
+            f"{folder}: its encoder {manifest.encoder} has changed since the build (hash {found[:16]}, the "
+            f"manifest says {manifest.encoder_hash[:16]}): put the model back, or build the index again"
+        )
 
 
 def open_vectors(folder: Path, manifest: Manifest) -> VectorSearch:

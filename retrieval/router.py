@@ -6,20 +6,73 @@ merged: BM25 scores depend on the other passages of their own shard.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrieval.cache import Counts
 from retrieval.client import HttpSearcher
 from retrieval.metrics import Metrics
+from retrieval.token_cap import TokenCap
 from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
 from scope_selfplay.errors import RunMismatchError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import Patience
 
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
+PROBE_SECONDS = 2.0
+"""Between two looks at whether all shards still answer."""
+
+
+class Shards:
+    """The shards of one handshake, in the order of their rows; a reload makes the next ones."""
+
+    def __init__(self, searchers: Sequence[HttpSearcher]) -> None:
+        self._searchers = searchers
+        self._requests = 0
+        self._idle = asyncio.Event()
+        self.identity = ""
+        self.info: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """Shake hands with every shard. Raises SearchError, and RunMismatchError when they do not belong
+        together; nothing stays open then.
+        """
+        tries = await asyncio.gather(
+            *(searcher.__aenter__() for searcher in self._searchers), return_exceptions=True
+        )
+        faults = [each for each in tries if isinstance(each, BaseException)]
+        try:
+            if faults:
+                raise faults[0]
+            self.info = _common_info(self._searchers)
+            self.identity = self.info["identity"]
+        except BaseException:
+            await _leave([each for each in tries if isinstance(each, HttpSearcher)])
+            raise
+
+    async def close(self) -> None:
+        """Wait for the requests that began here, then leave the shards."""
+        while self._requests:
+            self._idle.clear()
+            await self._idle.wait()
+        await _leave(self._searchers)
+
+    async def ask(self, body: bytes) -> list[dict[str, Any]]:
+        """The answers of all shards to one request of the wire, in row order. Raises SearchError."""
+        self._requests += 1
+        try:
+            return await asyncio.gather(*(searcher.ask(body) for searcher in self._searchers))
+        finally:
+            self._requests -= 1
+            self._idle.set()
+
+    async def all_answer(self) -> bool:
+        """Whether every shard searches, and still the index of the handshake."""
+        return all(await asyncio.gather(*(searcher.is_ready() for searcher in self._searchers)))
 
 
 class Router:
@@ -31,68 +84,101 @@ class Router:
         *,
         allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
+        tokenizer: Path | None = None,
         patience: Patience | None = None,
         limits: Limits | None = None,
+        probe_seconds: float = PROBE_SECONDS,
     ) -> None:
+        """`tokenizer` is the policy's tokenizer.json; without it `max_tokens` is refused. Raises ConfigError
+        for a URL that may not be called, CheckpointError for a file that is no tokenizer.
+        """
         self.limits = limits or Limits()
         # Twenty thousand documents of a batch request may come back in one response.
         patience = patience or Patience(max_response=self.limits.max_response)
-        self._shards = [
-            HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards
-        ]
+        self._connect: Callable[[], Shards] = lambda: Shards(
+            [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
+        )
+        # Made once now, so that a URL that may not be called is refused before anything starts.
+        self._connect()
+        self._cap = TokenCap(tokenizer) if tokenizer else None
+        self._probe_seconds = probe_seconds
+        self._shards: Shards | None = None
+        self._all_answer = False
+        self._probe: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._loading = asyncio.Lock()
         self.deadline = patience.deadline
         self.metrics = Metrics()
         self.draining = False
-        self.identity = ""
-        self._info: dict[str, Any] = {}
 
     async def load(self) -> None:
-        """Shake hands with every shard. Raises SearchError, and RunMismatchError when they do not belong
-        together.
+        """Shake hands with every shard anew, then merge those; requests under way end with the ones before.
+
+        Raises SearchError or RunMismatchError and keeps what was served before.
         """
-        if not self._info:
-            await asyncio.gather(*(shard.__aenter__() for shard in self._shards))
-        infos = [shard.info for shard in self._shards]
-        if {info.get("kind") for info in infos} != {"dense"}:
-            raise RunMismatchError(
-                "only dense shards can be merged: BM25 scores depend on the shard's other rows"
-            )
-        for name in SAME:
-            if len({info.get(name) for info in infos}) > 1:
-                raise RunMismatchError(f"the shards differ in {name}: {[info.get(name) for info in infos]}")
-        corpora = [info.get("corpus_hash") for info in infos]
-        if len(set(corpora)) < len(corpora):
-            raise RunMismatchError("two shards hold the same passages")
-        names = " ".join(shard.identity for shard in self._shards)
-        self.identity = f"router-{hashlib.sha256(names.encode()).hexdigest()[:32]}"
-        shared = {name: infos[0].get(name) for name in SAME}
-        rows = sum(int(info.get("rows", 0)) for info in infos)
-        self._info = {"identity": self.identity, "rows": rows, "shards": infos, **shared}
+        async with self._loading:
+            shards = self._connect()
+            await shards.open()
+            before, self._shards = self._shards, shards
+            self._all_answer = True
+            if before is not None:
+                task = asyncio.create_task(before.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            if self._probe is None:
+                self._probe = asyncio.create_task(self._keep_probing())
 
     async def close(self) -> None:
-        await asyncio.gather(*(shard.__aexit__(None, None, None) for shard in self._shards))
+        if self._probe is not None:
+            self._probe.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probe
+        if self._shards is not None:
+            await self._shards.close()
+        await asyncio.gather(*self._closing)
+
+    @property
+    def identity(self) -> str:
+        return self._current().identity
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._info) and not self.draining
+        """True while every shard answers with the index of the handshake, until draining."""
+        return self._shards is not None and self._all_answer and not self.draining
 
     def info(self) -> dict[str, Any]:
-        if not self._info:
-            raise SearchError("the shards have not answered yet")
-        return self._info
+        return self._current().info
 
     async def answer(self, request: Retrieval) -> tuple[bytes, str]:
-        if request.max_tokens is not None:
-            raise WireError(400, "max_tokens: a router holds no tokenizer; the client cuts")
+        """The response body, and the identity of the shards that it came from."""
+        if request.max_tokens is not None and self._cap is None:
+            raise WireError(400, "max_tokens needs a router that was started with --tokenizer")
+        shards = self._current()
         body = {"queries": request.queries, "topk": request.topk, "return_scores": True}
-        data = json.dumps(body).encode()
-        answers = await asyncio.gather(*(shard.ask(data) for shard in self._shards))
+        answers = await shards.ask(json.dumps(body).encode())
         merged = merge([_rows(answer, len(request.queries)) for answer in answers], request.topk)
-        return render_response(merged, return_scores=request.return_scores, limits=self.limits), self.identity
+        if self._cap is not None and request.max_tokens is not None:
+            # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
+            merged = [self._cap.cut(rows, request.max_tokens) for rows in merged]
+        rendered = render_response(merged, return_scores=request.return_scores, limits=self.limits)
+        return rendered, shards.identity
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
         return self.metrics.render(Counts(0, 0, 0))
+
+    def _current(self) -> Shards:
+        if self._shards is None:
+            raise SearchError("the shards have not answered yet")
+        return self._shards
+
+    async def _keep_probing(self) -> None:
+        while True:
+            await asyncio.sleep(self._probe_seconds)
+            shards = self._current()
+            answer = await shards.all_answer()
+            if shards is self._shards:
+                self._all_answer = answer
 
 
 def merge(shards: Sequence[Sequence[Sequence[Row]]], topk: int) -> list[list[Row]]:
@@ -106,6 +192,34 @@ def merge(shards: Sequence[Sequence[Sequence[Row]]], topk: int) -> list[list[Row
         sorted((row for rows in found for row in rows), key=lambda row: -row.score)[:topk]
         for found in by_query
     ]
+
+
+async def _leave(searchers: Sequence[HttpSearcher]) -> None:
+    await asyncio.gather(*(searcher.__aexit__(None, None, None) for searcher in searchers))
+
+
+def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
+    """What /info says of all shards together. Raises RunMismatchError when they do not belong together."""
+    infos = [searcher.info for searcher in searchers]
+    if {info.get("kind") for info in infos} != {"dense"}:
+        raise RunMismatchError(
+            "only dense shards can be merged: BM25 scores depend on the shard's other rows"
+        )
+    for name in SAME:
+        if len({info.get(name) for info in infos}) > 1:
+            raise RunMismatchError(f"the shards differ in {name}: {[info.get(name) for info in infos]}")
+    corpora = [info.get("corpus_hash") for info in infos]
+    if len(set(corpora)) < len(corpora):
+        raise RunMismatchError("two shards hold the same passages")
+    names = " ".join(searcher.identity for searcher in searchers)
+    identity = f"router-{hashlib.sha256(names.encode()).hexdigest()[:32]}"
+    rows = sum(int(info.get("rows", 0)) for info in infos)
+    return {
+        "identity": identity,
+        "rows": rows,
+        "shards": infos,
+        **{name: infos[0].get(name) for name in SAME},
+    }
 
 
 def _rows(answer: dict[str, Any], queries: int) -> list[list[Row]]:

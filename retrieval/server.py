@@ -5,7 +5,7 @@ GET  /info        hashes and sizes, for the client's handshake
 GET  /healthz     the process answers (also /health)
 GET  /readyz      200 once a real query was answered, 503 while draining
 GET  /metrics     Prometheus
-POST /reload      open the index folder again (only with a token)
+POST /reload      open the index folder again, or shake hands with the shards again (only with a token)
 """
 
 import asyncio
@@ -13,8 +13,8 @@ import hmac
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -27,7 +27,10 @@ from retrieval.wire import Limits, Retrieval, WireError, parse_request
 from scope_selfplay.errors import ScopeError
 
 BODY_SECONDS = 30.0
+GONE = 499
+"""The status, only ever seen in the metrics, of a request whose client did not wait."""
 IDENTITY_HEADER = "X-Scope-Index"
+Result = TypeVar("Result")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -104,7 +107,8 @@ def _retrieve(service: Retriever) -> Endpoint:
 async def _answer(service: Retriever, request: Request) -> Response:
     try:
         body = await _body(request, service.limits.max_body)
-        answer, identity = await service.answer(parse_request(body, service.limits))
+        question = parse_request(body, service.limits)
+        answer, identity = await _while_connected(request, service.answer(question))
     except WireError as error:
         return _error(error.status, str(error))
     except Overloaded as error:
@@ -114,6 +118,32 @@ async def _answer(service: Retriever, request: Request) -> Response:
     except ScopeError as error:
         return _error(503, str(error), {"Retry-After": "1"})
     return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` gives. Cancelled, and a WireError (499), when the client goes away before: an abandoned
+    query must not take a search from those who wait.
+    """
+    doing = asyncio.current_task()
+    assert doing is not None
+    has_gone = False
+
+    async def watch() -> None:
+        nonlocal has_gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        has_gone = True
+        doing.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not has_gone or doing.uncancel():
+            raise
+        raise WireError(GONE, "the client went away") from None
+    finally:
+        watching.cancel()
 
 
 async def _body(request: Request, limit: int) -> bytes:
@@ -131,7 +161,7 @@ async def _body(request: Request, limit: int) -> bytes:
     except TimeoutError:
         raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None
     except ClientDisconnect:
-        raise WireError(400, "the client went away") from None
+        raise WireError(GONE, "the client went away") from None
     return bytes(body)
 
 
@@ -158,7 +188,8 @@ def _readyz(service: Retriever) -> Endpoint:
     async def readyz(request: Request) -> Response:
         if service.is_ready:
             return _json(200, {"status": "ready"})
-        return _json(503, {"status": "draining" if service.draining else "no search worker lives"})
+        why = "draining" if service.draining else "no search worker lives, or a shard does not answer"
+        return _json(503, {"status": why})
 
     return readyz
 

@@ -7,16 +7,17 @@ from typing import Any
 from pydantic import Field
 
 from retrieval.batching import Batcher, Engine
-from retrieval.cache import AnswerCache, Counts
+from retrieval.cache import Answer, AnswerCache, Counts
 from retrieval.hits import Hit
 from retrieval.indexes import open_index
 from retrieval.manifest import Manifest, Verify, read_manifest
 from retrieval.metrics import Metrics
 from retrieval.passages import Passages, shown
+from retrieval.profiles import ProfileName
 from retrieval.token_cap import TokenCap
 from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
 from retrieval.workers import ThreadEngine, WorkerEngine
-from scope_selfplay.errors import SearchError
+from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
 
 
@@ -146,14 +147,14 @@ class Service:
     async def _open(self) -> Generation:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
         folder = self.settings.folder.resolve()
-        manifest = await asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        manifest = await asyncio.to_thread(read_manifest, folder, Verify.SIZES)
+        if manifest.profile == ProfileName.GPU and self.settings.workers > 1:
+            raise ConfigError(
+                f"--workers {self.settings.workers}: each would load its own copy of {folder} onto the GPU, "
+                "which one worker keeps busy: serve the gpu profile with --workers 1"
+            )
         passages = Passages.open(folder, manifest.corpus_hash)
-        engine: Engine
-        if self.settings.workers:
-            engine = WorkerEngine(folder, self.settings.workers)
-            await engine.start()
-        else:
-            engine = ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        engine = await self._engine(folder, manifest)
         batcher = Batcher(
             engine,
             max_batch=self.settings.max_batch,
@@ -171,6 +172,22 @@ class Service:
             raise
         return generation
 
+    async def _engine(self, folder: Path, manifest: Manifest) -> Engine:
+        """The engine over verified files."""
+        verifying = asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        if not self.settings.workers:
+            await verifying
+            return ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        # Checksums take about as long as workers take to start: both at once.
+        engine = WorkerEngine(folder, self.settings.workers)
+        started, verified = await asyncio.gather(engine.start(), verifying, return_exceptions=True)
+        for outcome in (verified, started):
+            if isinstance(outcome, BaseException):
+                await engine.close()
+                # A damaged file explains whatever a worker says about it.
+                raise outcome
+        return engine
+
     async def _try_out(self, generation: Generation) -> None:
         """Search for the first passage's own words: ready means that a real query was answered."""
         words = generation.passages.contents(0)[:200]
@@ -182,10 +199,17 @@ class Service:
         cache, batcher = generation.cache, generation.batcher
         if cache.missing(request.queries, request.topk) > batcher.room():
             raise batcher.overloaded()
-        answers = [cache.ask(query, request.topk) for query in request.queries]
-        if all(answer.done() for answer in answers):
-            return [answer.result() for answer in answers]
-        return await asyncio.gather(*map(asyncio.shield, answers))
+        answers: list[Answer] = []
+        try:
+            for query in request.queries:
+                answers.append(cache.ask(query, request.topk))
+            if all(answer.done() for answer in answers):
+                return [answer.result() for answer in answers]
+            return await asyncio.gather(*answers)
+        finally:
+            # Past its deadline, without its client, or failed: what still waits is searched for nobody.
+            for answer in answers:
+                answer.cancel()
 
     def _rows(self, generation: Generation, hits: list[Hit], max_tokens: int | None) -> list[Row]:
         rows = [Row(shown(generation.passages.line(hit.row)), hit.score) for hit in hits]

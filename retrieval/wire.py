@@ -83,7 +83,9 @@ def _unscored(row: Row) -> bytes:
 
 
 def _queries(record: dict[str, Any], limits: Limits) -> list[str]:
-    found = record.get("queries", record.get("query"))
+    found = record.get("queries")
+    if found is None:
+        found = record.get("query")
     if found is None:
         raise WireError(400, "neither 'queries' nor 'query' in the request")
     queries = [found] if isinstance(found, str) else found

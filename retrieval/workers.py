@@ -61,8 +61,15 @@ class WorkerEngine:
 
     async def start(self) -> None:
         """Raises SearchError with the worker's own words when one cannot open the index."""
-        for worker in await asyncio.gather(*(Worker.start(self._folder) for _ in range(self.slots))):
-            self._add(worker)
+        starts = (Worker.start(self._folder) for _ in range(self.slots))
+        started = await asyncio.gather(*starts, return_exceptions=True)
+        for each in started:
+            if isinstance(each, Worker):
+                self._add(each)
+        for each in started:
+            if isinstance(each, BaseException):
+                await self.close()
+                raise each
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         for _ in range(2):
@@ -72,6 +79,10 @@ class WorkerEngine:
             except WorkerDied:
                 self._replace(worker)
                 continue
+            except SearchError:
+                # It said no to this batch, in a whole answer: it is well.
+                self._idle.put_nowait(worker)
+                raise
             except BaseException:
                 # Cancelled in the middle: its next answer would belong to this batch.
                 self._replace(worker)

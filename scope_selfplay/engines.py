@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _HANDSHAKE = Patience(deadline=30.0, attempt=30.0, attempts=None)
 
 
+# The tiny policies have some thousand words; the families of the papers 100,000 to 152,000.
+_SMALL_VOCABULARY = 16_384
+
+
 class Checkpoint(NamedTuple):
     """A policy as a server must serve it: its name in records, the hash of its weights, and where it lies."""
 
@@ -43,12 +47,22 @@ def make_voice(scene: Scene, codec: ChatCodec, role: Role, checkpoint: str, *, g
 
 
 def in_process_engine(
-    scene: Scene, codec: ChatCodec, role: Role, model: Any, *, identity: str
+    scene: Scene,
+    codec: ChatCodec,
+    role: Role,
+    model: Any,
+    *,
+    identity: str,
+    frozen: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> "InProcessModel":
-    """Samples from `model`, a causal language model, as the run's settings say."""
+    """Samples from `model`, a causal language model, as the run's settings say; a `frozen` one is not copied."""
     from scope_selfplay.inference.in_process import InProcessModel
 
     config = scene.config
+    remark = remark_on_draws(model.config.vocab_size, deterministic=config.model.deterministic)
+    if remark is not None:
+        say(remark)
     return InProcessModel(
         model,
         codec,
@@ -57,6 +71,17 @@ def in_process_engine(
         max_length=_max_length(config, scene.limits(role)),
         temperature=config.sampling.temperature,
         deterministic=config.model.deterministic,
+        frozen=frozen,
+    )
+
+
+def remark_on_draws(vocabulary: int, *, deterministic: bool) -> str | None:
+    """A warning where the in-process engine would decide many draws alone, each by a pass over its whole sequence."""
+    if not deterministic or vocabulary <= _SMALL_VOCABULARY:
+        return None
+    return (
+        f"model.deterministic: in a vocabulary of {vocabulary:,} many draws fall close to each other, and each of them "
+        "takes a pass over its whole sequence; false (scope serve-model --fast) samples several times faster"
     )
 
 

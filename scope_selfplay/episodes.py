@@ -116,7 +116,10 @@ def challenger_episode(
 
 
 async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int) -> Rollout:
-    """Run one episode. Nothing waits for another episode; faults are thrown into the episode."""
+    """Run one episode. Nothing waits for another episode; faults are thrown into the episode.
+
+    The rollout names the searcher's index: what was found, and what not, depends on it.
+    """
     turn = 0
     try:
         request = next(episode)
@@ -133,7 +136,7 @@ async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key
                 request = episode.send(result)
     except StopIteration as stop:
         rollout: Rollout = stop.value
-        return rollout
+        return rollout.model_copy(update={"index": searcher.identity})
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 from scope_selfplay.run import Run
 from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger, train_solver
 from scope_selfplay.store import write_atomic
-from scope_selfplay.store.card import CARD, run_card
+from scope_selfplay.store.card import write_run_card
 from scope_selfplay.summary import summarise
 
 
@@ -33,5 +33,5 @@ def run_all(run: Run) -> dict[str, object]:
 def write_summary(run: Run) -> dict[str, object]:
     summary = summarise(run)
     write_atomic(run.folder.summary, json.dumps(summary, indent=1) + "\n")
-    write_atomic(run.folder.path / CARD, run_card(run.folder, run.config.name))
+    write_run_card(run.folder, run.config.name)
     return summary

@@ -44,7 +44,7 @@ from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
 from scope_selfplay.training.model_files import check_policy
-from scope_selfplay.training.policy import check_context, check_tags, load_model, policy_path, weights_hash
+from scope_selfplay.training.policy import check_context, check_tags, load_frozen, policy_path, weights_hash
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,10 @@ class Run:
     def engine(self, policy: Policy, role: Role) -> PolicyModel:
         """What samples from a frozen policy: the partner of its role, or an engine in this process."""
         if partner_of(self.config, role) is None:
-            model = load_model(policy.path)
-            return in_process_engine(self.scene, self.codec, role, model, identity=policy.identity)
+            model, say = load_frozen(policy.path, self.config.model.device), self.progress.say
+            return in_process_engine(
+                self.scene, self.codec, role, model, identity=policy.identity, frozen=True, say=say
+            )
         checkpoint = Checkpoint(policy.identity, weights_hash(policy.path), policy.path)
         return served_engine(
             self.scene, self.codec, role, checkpoint, on_outage=self.outages.append, say=self.progress.say

@@ -152,6 +152,8 @@ class Rollout(Value):
     status: RolloutStatus = RolloutStatus.FINISHED
     fault: RolloutFault | None = None
     error: str = ""
+    index: str = ""
+    """The identity of the index and corpus that it could search."""
 
     @property
     def searches(self) -> int:
@@ -215,19 +217,27 @@ class Comparison(Value):
 
 
 class Selection(Value):
-    """The winners that a judge picked from candidates shown together; None where no verdict came."""
+    """The winners that a judge picked from candidates shown together; None where no verdict came.
+
+    `verdict` is true where winners came; None in records of versions that did not keep it.
+    """
 
     candidate_ids: tuple[str, ...]
     winner_ids: tuple[str, ...] | None
+    verdict: Verdict | None = None
 
 
 class Score(Value):
-    """A number that a judge gave an answer, on the scale's own range; `criterion` is its row in the rubric."""
+    """A number that a judge gave an answer, on the scale's own range; `criterion` is its row in the rubric.
+
+    `verdict` is true where a number came; None in records of versions that did not keep it.
+    """
 
     rollout_id: str
     scale: str
     value: float | None
     criterion: int | None = None
+    verdict: Verdict | None = None
 
 
 class Gate(StrEnum):

@@ -12,14 +12,12 @@ from scope_selfplay.ranking import (
     anchor,
     balanced,
     double_elimination,
-    fit_margins,
+    fit_step,
     group_tournament,
     live,
     min_max,
-    position_offset,
     rank_rewards,
     round_robin,
-    score_level,
     single_elimination,
     swiss,
 )
@@ -44,7 +42,7 @@ class Trial(NamedTuple):
 class Design:
     """`play` judges one group. `pooled`: all groups of a step are fitted again with their common offset.
 
-    `levels`: also with the level of the judge's scores. `ours`: in none of the papers.
+    `levels`: also with the level of the judge's scores, as the shipped `balanced`. `ours`: in none of the papers.
     """
 
     name: str
@@ -107,8 +105,8 @@ def designs(n: int) -> list[Design]:
         _groups("groups of 2, M=4", group_size=2, winners=1, repeats=4),
         _groups("groups of 4, M=8", group_size=4, winners=2, repeats=8),
         Design("rubric, 5 criteria", lambda session: session.grade(5), list),
-        *(_balanced(calls, levels=False) for calls in budgets),
         *(_balanced(calls, levels=True) for calls in budgets),
+        *(_balanced(calls, levels=False) for calls in budgets),
     ]
 
 
@@ -130,7 +128,7 @@ def _balanced(calls: int, *, levels: bool) -> Design:
     def play(session: Session) -> Strengths:
         return session.play(balanced(session.n, calls, session.rng))
 
-    name = f"balanced + levels, {calls} calls" if levels else f"balanced, {calls} calls"
+    name = f"balanced, {calls} calls" if levels else f"balanced, margins, {calls} calls"
     return Design(name, play, min_max, pooled=True, levels=levels)
 
 
@@ -140,9 +138,4 @@ def _live(session: Session) -> Topology:
 
 def _refitted(sessions: Sequence[Session], levels: bool) -> list[Strengths]:
     graphs = [(session.matches, session.outcomes) for session in sessions]
-    offset = position_offset(graphs)
-    level = score_level(graphs, offset=offset) if levels else 0.0
-    return [
-        fit_margins(session.n, session.matches, session.outcomes, offset=offset, level=level)
-        for session in sessions
-    ]
+    return fit_step([session.n for session in sessions], graphs, levels=levels)

@@ -33,8 +33,13 @@ _DUELS = [
     _Duel(16, 42, 60, None, None),
 ]
 
-# Both sides use the same half of what a call says: margins, or the scores themselves.
-_SIDES = [("balanced", "single elimination"), ("balanced + levels", "single elimination, own scores")]
+# What ships against the paper's bracket, the one of `arenarl`, and against a bracket by margins; last, both sides by
+# the same half of what a call says.
+_SIDES = [
+    ("balanced", "single elimination, own scores"),
+    ("balanced", "single elimination"),
+    ("balanced, margins", "single elimination"),
+]
 
 
 def pareto_front(results: Sequence[Fidelity], value: Callable[[Fidelity], float]) -> list[Fidelity]:

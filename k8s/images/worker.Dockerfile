@@ -1,11 +1,11 @@
-# Everything that needs no GPU: controller, task making, comparing, retriever, viewer; with EXTRAS=local,retrieval,k8s
-# also the run `tiny`. Build from the repository's root, with the base by digest:
+# Everything that needs no GPU: controller, task making, comparing, retriever, viewer; with EXTRAS=local,worker also
+# the run `tiny`. Build from the repository's root, with the base by digest:
 #   docker build -f k8s/images/worker.Dockerfile --build-arg BASE=python:3.11-slim@sha256:... -t scope-selfplay .
 ARG BASE
 FROM ${BASE}
 
-# k8s,retrieval is slim (no torch); local adds torch, for stages that train or serve on the CPU.
-ARG EXTRAS=k8s,retrieval
+# worker is slim: it tokenizes, with transformers, and has no torch; local adds torch, to train or serve on the CPU.
+ARG EXTRAS=worker
 # Give the index of torch's CPU builds here: the plain build brings several GB of CUDA. pip reads the variable itself.
 ARG PIP_EXTRA_INDEX_URL
 

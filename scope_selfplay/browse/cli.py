@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
-from scope_selfplay.schemas import CandidateStatus, Reason
+from scope_selfplay.errors import UserError
+from scope_selfplay.schemas import CandidateStatus, Gate, Reason
 from scope_selfplay.store.query import Sort
 
-STATUSES, REASONS, SORTS = ([each.value for each in words] for words in (CandidateStatus, Reason, Sort))
+STATUSES, REASONS, GATES, SORTS = (
+    [each.value for each in words] for words in (CandidateStatus, Reason, Gate, Sort)
+)
 
 
 @click.group()
@@ -25,7 +28,11 @@ def tasks() -> None:
 )
 @click.option("--status", type=click.Choice(STATUSES), default=None)
 @click.option("--reason", type=click.Choice(REASONS), default=None)
+@click.option(
+    "--gate", type=click.Choice(GATES), default=None, help="Refused by this gate, whatever it ended as."
+)
 @click.option("--type", "kind", default=None, help="Task type.")
+@click.option("--searches", type=click.IntRange(0), default=None, help="Search turns it was written with.")
 @click.option("--min", "low", type=float, default=None, help="Least mean score.")
 @click.option("--max", "high", type=float, default=None, help="Greatest mean score.")
 @click.option("--text", default="", help="Part of the task, its document's id or its own.")
@@ -69,6 +76,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
     import json
 
     from scope_selfplay.browse.showing import describe
+    from scope_selfplay.store.query import Judgements
 
     with _reader(run) as reader:
         record = reader.task(task, iteration=iteration)
@@ -76,14 +84,16 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
         own = set(record.candidate.rollout_ids)
         others = [each for each in reader.attempts_on(made.id) if each.rollout.id not in own] if made else []
         matches = reader.comparisons_on(made.id) if made else []
+        judgements = reader.judgements_on(made.id) if made else Judgements()
     if as_json:
         found = record.model_dump(mode="json") | {
             "other_attempts": [each.model_dump(mode="json") for each in others],
             "comparisons": [each.model_dump(mode="json") for each in matches],
+            **judgements.model_dump(mode="json"),
         }
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
-    text = "\n".join(describe(record, others, matches, passages=passages))
+    text = "\n".join(describe(record, others, matches, judgements, passages=passages))
     if sys.stdout.isatty():
         click.echo_via_pager(text)
     else:
@@ -153,6 +163,8 @@ def report(run: str, output: Path) -> None:
     from scope_selfplay.browse.page import render_report
     from scope_selfplay.store.atomic import write_atomic
 
+    if not output.parent.is_dir():
+        raise UserError(f"-o {output}: there is no folder {output.parent}; make it, or give another one")
     with _reader(run) as reader:
         text = render_report(reader)
     write_atomic(output, text)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
-from scope_selfplay.health import Checkup
+from scope_selfplay.health import Checkup, Signal
 from scope_selfplay.overview import Group, IterationOverview, Overview
 
 _BAR = 30
@@ -63,7 +63,20 @@ def _health(checkup: Checkup) -> Iterator[str]:
     for signal in checkup.signals:
         if signal.value is not None:
             mark = "!" if signal.warning else " "
-            yield f"   {mark}{signal.title:42} {signal.value:>10.3f} {signal.unit}"
+            yield f"   {mark}{signal.title:48} {signal.value:>10.3f} {signal.unit:6} {_bounds(signal)}".rstrip()
+
+
+def _bounds(signal: Signal) -> str:
+    """Where the signal is healthy; "" where nothing is known to be unhealthy."""
+    match signal.low, signal.high:
+        case None, None:
+            return ""
+        case low, None:
+            return f"at least {low:g}"
+        case None, high:
+            return f"at most {high:g}"
+        case low, high:
+            return f"{low:g} to {high:g}"
 
 
 def _bar(count: int, most: int) -> str:

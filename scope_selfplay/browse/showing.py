@@ -4,13 +4,18 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
 from scope_selfplay.schemas import Candidate, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import Attempt, Match, TaskRecord
+from scope_selfplay.store.query import Attempt, Judgements, Match, TaskRecord
 
 _MARKS = {True: "yes", False: "no", None: "?"}
 
 
 def describe(
-    record: TaskRecord, others: Sequence[Attempt], matches: Sequence[Match], *, passages: bool
+    record: TaskRecord,
+    others: Sequence[Attempt],
+    matches: Sequence[Match],
+    judgements: Judgements,
+    *,
+    passages: bool,
 ) -> Iterator[str]:
     """Sections in the order in which they came about. `others` are attempts of training and comparison."""
     candidate = record.candidate
@@ -44,6 +49,7 @@ def describe(
         yield from _section(
             f"{match.first} against {match.second}: {result}", match.comparison.verdict.reasoning
         )
+    yield from _judgements(judgements)
     yield from _provenance(candidate)
 
 
@@ -79,6 +85,30 @@ def _rollout(
         for row, verdict in enumerate(grade.verdicts):
             text = criteria[row] if row < len(criteria) else f"criterion {row + 1}"
             yield from _indented(_said(verdict), f"{text}\n{verdict.reasoning}".strip())
+
+
+def _judgements(judgements: Judgements) -> Iterator[str]:
+    for picking in judgements.selections:
+        picked = picking.selection
+        winners = "no verdict" if picked.winner_ids is None else ", ".join(picked.winner_ids)
+        yield f"\n== Picked in iteration {picking.iteration}, {picking.stage.value}: {printable(winners)}"
+        yield from _indented("shown", "\n".join(picked.candidate_ids))
+        yield from _account(picked.verdict)
+    if judgements.scores:
+        yield "\n== Scores"
+    for rating in judgements.scores:
+        score = rating.score
+        number = "no verdict" if score.value is None else f"{score.value:g}"
+        scale = score.scale if score.criterion is None else f"{score.scale}, criterion {score.criterion + 1}"
+        where = f"iteration {rating.iteration}, {rating.stage.value}"
+        yield from _indented(number, f"{score.rollout_id} ({scale}; {where})")
+        yield from _account(score.verdict)
+
+
+def _account(verdict: Verdict | None) -> Iterator[str]:
+    """The judge's reasoning, or why there is none."""
+    if verdict is not None and (verdict.reasoning or verdict.fault):
+        yield from _indented(verdict.fault.value if verdict.fault else "judge", verdict.reasoning)
 
 
 def _said(verdict: Verdict) -> str:

@@ -98,7 +98,8 @@ class ServerConfig(PodConfig):
     startup: int = Field(default=1800, ge=10)
     """Seconds from the server's creation until it must answer."""
     canary: int = Field(default=60, ge=1)
-    """Seconds for one token, because vLLM's `/health` answers on a hung engine too; three misses restart the server."""
+    """Seconds for one token, because vLLM's `/health` answers on a hung engine too; three misses, without a token for
+    anybody else meanwhile, restart the server."""
 
 
 class PolicyServerConfig(ServerConfig):

@@ -15,6 +15,9 @@ class EndpointConfig(Settings):
     """Name of the model there; the only one that the endpoint serves when left out."""
     revision: str = ""
     """Names the weights behind the model's name (their sha256, say); a cached judgement belongs to both."""
+    weights: str | None = Field(default=None, pattern="^[0-9a-f]{8,64}$")
+    """Hash of the weights that must be served, as `scope serve-model` prints it; checked at the start against the
+    endpoint's `/info`, or against the end of the model's name where there is no such page (vLLM)."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
     context: int | None = Field(default=None, ge=1)
@@ -106,7 +109,8 @@ class JudgeConfig(Settings):
         return self
 
 
-_WHERE = {"base_url", "api_key_env"}
+# What must be served is checked, and changes no judgement.
+_WHERE = {"base_url", "api_key_env", "weights"}
 OPERATION: dict[str, Any] = {
     "concurrency": True,
     "patience": True,

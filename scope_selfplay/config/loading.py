@@ -46,8 +46,12 @@ def load_config(
     return _validated(data, where=str(path) if path else "config", changes=changes)
 
 
-def parse_config(data: dict[str, Any], *, where: str = "config") -> RunConfig:
-    return _validated(data, where=where, changes=())
+def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:
+    """As `load_config`, for settings that were read elsewhere."""
+    changes = [_parse_override(override) for override in overrides]
+    for change in changes:
+        data = _merged(data, _nested(change))
+    return _validated(data, where=where, changes=changes)
 
 
 def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) -> RunConfig:

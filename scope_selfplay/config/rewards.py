@@ -121,7 +121,7 @@ class LiveReward(RewardSettings):
 
 class BalancedReward(RewardSettings):
     design: Literal["balanced"] = "balanced"
-    """Evenly spread pairs in one wave, score margins, one position offset for the whole step; min-max."""
+    """Evenly spread pairs in one wave, scores with one position offset and one scale for the whole step; min-max."""
     meetings: float = Field(default=4.5, ge=1)
     """Comparisons that an answer takes part in, on average: 4.5 are 18 calls for 8 answers, 7 are 28."""
     rubrics: Rubrics = "task"

@@ -48,6 +48,9 @@ class ModelConfig(Settings):
     """Share of the GPU's memory that a colocated vLLM may take, the trainer's tensors besides."""
     vllm_url: str | None = None
     """Where the vLLM of `vllm_server` is, such as `http://127.0.0.1:8000`; TRL brings the weights into it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where frozen policies sample in this process; `auto` takes a GPU where there is one. The policy in training
+    samples where it is trained."""
     deterministic: bool = True
     """The same ids whatever shares the batch: close calls are decided by the sequence alone."""
     slots: int = Field(default=96, ge=1)
@@ -187,7 +190,7 @@ class RunConfig(Settings):
             "iterations": True,
             "stop_after": True,
             "judge": OPERATION,
-            "model": {"vllm_memory", "vllm_url"},
+            "model": {"vllm_memory", "vllm_url", "device"},
             "tracking": True,
             "search": {"url", "api_key_env", "outage"},
             "partners": True,

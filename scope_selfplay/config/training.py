@@ -34,6 +34,10 @@ class TrainConfig(Settings):
     """How far below 1 a probability ratio counts in full; the loss's own when left out (0.2; cispo 1.0; gspo 3e-4)."""
     clip_high: float | None = Field(default=None, gt=0)
     """How far above 1 a ratio counts in full; the loss's own when left out (0.2; dapo 0.28; cispo 2.0; gspo 4e-4)."""
+    sampling_cap: float | None = Field(default=None, ge=0)
+    """Cap of the weights that make up for an engine whose probability of a token differs from the trainer's: its loss
+    is multiplied by min(trained / sampled, cap). Left out, 3 (TRL's) with vLLM engines and no weights with in_process;
+    0 for no weights."""
     save_every: int = Field(default=5, ge=1)
     """Steps between checkpoints from which a killed stage goes on."""
     max_prompt: int = Field(ge=8)
@@ -61,6 +65,15 @@ class TrainConfig(Settings):
             raise ValueError(
                 f"clip_low ({self.clip_low}) must be at least 1 with loss cispo, which clips its weights on one side "
                 "only; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _caps_above_one(self) -> Self:
+        if self.sampling_cap is not None and 0 < self.sampling_cap < 1:
+            raise ValueError(
+                f"sampling_cap ({self.sampling_cap}) would weigh tokens less that engine and trainer agree on; use at "
+                "least 1, or 0 for no weights"
             )
         return self
 

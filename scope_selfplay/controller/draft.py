@@ -128,7 +128,8 @@ class Draft:
         return status | {"ledger": self._ledger().model_dump_json()}
 
     def _ledger(self) -> Ledger:
-        if self.finish is None or self.finish.code is ExitCode.DONE:
+        # Only a mistake and a bug are there to stay; what was down outside comes back.
+        if self.finish is None or self.finish.code not in (ExitCode.USER, ExitCode.BUG):
             return self.ledger
         return self.ledger.model_copy(update={"code": self.finish.code, "verdict": self.finish.message})
 

@@ -69,6 +69,8 @@ class FakeCluster:
         self.namespace = namespace
         self.now = 0.0
         self.calls: list[Call] = []
+        self.injected = 0
+        """How many calls met a fault."""
         self.faults: Callable[[Call], Fault | None] = lambda call: None
         self.watch_fault: Exception | None = None
         self.quota = dict(quota or {})
@@ -106,6 +108,7 @@ class FakeCluster:
         call = Call(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
         self.calls.append(call)
         fault = self.faults(call)
+        self.injected += fault is not None
         match fault:
             case Fault.TOO_MANY:
                 return Reply(429, {"retry-after": "1"}, {"message": "too many requests"})

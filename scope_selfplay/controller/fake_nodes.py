@@ -62,7 +62,8 @@ class SimulatedStages:
 
 
 class FakeNodes:
-    """One node. `work` says how pods of Jobs end; pods for which `never_ends` is true ignore their deletion."""
+    """One node. `work` says how pods of Jobs end; pods for which `never_ends` is true ignore their deletion, and
+    those for which `never_starts` is wait on the node for a volume that does not come."""
 
     def __init__(
         self,
@@ -80,6 +81,9 @@ class FakeNodes:
         self.startup = startup
         self.grace = grace
         self.never_ends: Callable[[str], bool] = lambda name: False
+        self.never_starts: Callable[[str], bool] = lambda name: False
+        self.leaves_alone: Callable[[str], bool] = lambda name: False
+        """Pods whose status a test writes itself."""
         self.peak = 0
         """Most GPUs that were taken at once."""
         self._cluster = cluster
@@ -192,6 +196,8 @@ class FakeNodes:
             if self._in_state(name, "ending") >= self.grace and not self.never_ends(name):
                 self._cluster.erase(Kind.POD, name)
             return
+        if self.leaves_alone(name):
+            return
         match pod["status"]["phase"]:
             case "Pending":
                 self._schedule(name, pod)
@@ -199,12 +205,17 @@ class FakeNodes:
                 self._run(name, pod)
 
     def _schedule(self, name: str, pod: Body) -> None:
-        if self.taken() + _gpus(pod) > self.gpus:
+        is_placed = bool(pod["spec"].get("nodeName"))
+        if not is_placed and self.taken() + _gpus(pod) > self.gpus:
             message = f"0/1 nodes are available: 1 Insufficient {GPU}."
             condition = {"type": "PodScheduled", "status": "False", "message": message}
             self._set(name, pod, {"phase": "Pending", "conditions": [condition]})
             return
         pod["spec"]["nodeName"] = "fake"
+        if self.never_starts(name):
+            waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+            self._set(name, pod, {"phase": "Pending", "conditions": [], "containerStatuses": [waiting]})
+            return
         self._set(name, pod, {"phase": "Running", "conditions": []})
 
     def _run(self, name: str, pod: Body) -> None:

@@ -56,7 +56,11 @@ def _review(draft: Draft, lane: Lane, jobs: Sequence[JobSeen]) -> Lane:
 
 
 def _after_job(draft: Draft, lane: Lane, job: JobSeen) -> Lane:
+    if any(pod.has_node for pod in job.pods):
+        lane = lane.model_copy(update={"placed": job.attempt})
     outcome = outcome_of(job)
+    if outcome is Outcome.LATE and lane.placed != job.attempt:
+        outcome = Outcome.UNPLACED
     if outcome is not None:
         return lane.after(job.attempt, outcome, message_of(job))
     if job.state is JobState.SUCCEEDED:

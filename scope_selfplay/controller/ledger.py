@@ -21,6 +21,8 @@ class Lane(Value):
     """Attempts that cost budget."""
     spared: int = 0
     """Attempts since the last of those that cost nothing."""
+    placed: int = 0
+    """Highest attempt of which a pod was seen on a node."""
     done: bool = False
     """This share is made; the whole stage is done by its manifest alone."""
     outcome: Outcome | None = None
@@ -49,10 +51,21 @@ class Lane(Value):
         return explanation(self.outcome, self.message) if self.outcome else ""
 
 
+class GivenUp(Value):
+    """A server that did not answer in time."""
+
+    uid: str
+    """Of the Deployment that is to go; the next one has another."""
+    times: int
+    """How often in a row."""
+
+
 class Ledger(Value):
     owner: str = ""
     """The controller Job that counted; another one begins with a fresh budget and goes on with the numbers."""
     lanes: dict[str, Lane] = Field(default_factory=dict)
+    given_up: dict[str, GivenUp] = Field(default_factory=dict)
+    """By name, until the server answers."""
     code: ExitCode | None = None
     """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
     verdict: str = ""

@@ -55,10 +55,16 @@ class PodSeen:
     """What the scheduler says, while the pod has no node."""
     stuck: str | None
     """Why the container does not start."""
+    has_node: bool
 
     @property
     def holds_node(self) -> bool:
         return self.phase not in ("Succeeded", "Failed")
+
+    @property
+    def starts(self) -> bool:
+        """It has a node and waits there for its volumes, Secrets or image."""
+        return self.phase == "Pending" and self.has_node and self.stuck is None
 
 
 @dataclass(frozen=True)
@@ -226,6 +232,7 @@ def _pod(body: Body) -> PodSeen:
             else None
         ),
         stuck=_stuck(containers),
+        has_node=bool((body.get("spec") or {}).get("nodeName")),
     )
 
 

@@ -20,6 +20,7 @@ class Outcome(StrEnum):
     KILLED = "killed"
     STOPPED = "stopped"
     LATE = "late"
+    UNPLACED = "unplaced"
     NO_MARKER = "no_marker"
     VANISHED = "vanished"
     LOST = "lost"
@@ -37,7 +38,7 @@ def response_to(outcome: Outcome) -> Response:
     match outcome:
         case Outcome.USER | Outcome.OUT_OF_MEMORY:
             return Response.FAIL
-        case Outcome.OUTSIDE | Outcome.STOPPED | Outcome.DISRUPTED | Outcome.LOST:
+        case Outcome.OUTSIDE | Outcome.STOPPED | Outcome.DISRUPTED | Outcome.LOST | Outcome.UNPLACED:
             return Response.SPARE
         # A Job that vanished may have failed a moment before: to spare it could repeat for ever.
         case Outcome.BUG | Outcome.KILLED | Outcome.LATE | Outcome.NO_MARKER | Outcome.VANISHED:
@@ -45,7 +46,10 @@ def response_to(outcome: Outcome) -> Response:
 
 
 def outcome_of(job: JobSeen) -> Outcome | None:
-    """How a failed Job failed; None for one that has not."""
+    """How a failed Job failed; None for one that has not.
+
+    At its deadline a Job's pods are deleted, so whether one of them ever had a node is for the record to say.
+    """
     if job.state is not JobState.FAILED:
         return None
     if job.late:
@@ -80,6 +84,8 @@ def explanation(outcome: Outcome, message: str) -> str:
             return "it was stopped after saving"
         case Outcome.LATE:
             return "it met its deadline; raise cluster.<stage>.deadline if it makes progress"
+        case Outcome.UNPLACED:
+            return "no pod of it had a node before its deadline; free one, or lower cluster.<stage>"
         case Outcome.NO_MARKER:
             return (
                 "it ended well and its manifest is not on the volume; see that all pods mount the same volume"

@@ -24,13 +24,19 @@ from scope_selfplay.controller.manifests import (
     stage_job,
 )
 from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step
-from scope_selfplay.controller.observed import JobSeen, JobState, Observed, PodSeen, ServerSeen
+from scope_selfplay.controller.observed import JobSeen, JobState, Observed
 from scope_selfplay.controller.outcomes import Outcome, pause_after
-from scope_selfplay.controller.servers import Server, servers_of, settings_of
+from scope_selfplay.controller.servers import Server, servers_of
+from scope_selfplay.controller.waiting import (
+    TELL_AFTER,
+    late_servers,
+    rests,
+    say_why_jobs_wait,
+    say_why_servers_wait,
+    servers_answer,
+)
 from scope_selfplay.errors import ExitCode
 
-_TELL_AFTER = 300.0
-"""Seconds of waiting after which an Event says what is waited for."""
 _LEAVE_TAKING = 120.0
 """Seconds in which a Job may end by itself after its manifest was published."""
 
@@ -104,16 +110,15 @@ def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None
             f"{other.name} was made from other settings or prompts; delete it, or put them back",
         )
         return
-    _say_what_holds(draft, active)
     if active:
-        draft.message = draft.message or f"running {', '.join(job.name for job in active)}"
+        _say_what_holds(draft, active, servers)
         if not wanted.edited:
             _start_jobs(draft, step, lanes, servers)
         return
     if _gpus_are_taken(draft, step, servers):
         return
     _apply_servers(draft, step, servers)
-    if _servers_answer(draft, servers):
+    if servers_answer(draft, servers):
         _start_jobs(draft, step, lanes, servers)
 
 
@@ -170,7 +175,7 @@ def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool
         return False
     names = ", ".join(sorted(pod.name for pod in left))
     draft.message = f"waiting until {names} ended: {step.name} needs the GPUs"
-    if draft.waited(f"ending/{names}") >= _TELL_AFTER:
+    if draft.waited(f"ending/{names}") >= TELL_AFTER:
         draft.tell("StillEnding", f"{names} did not end within five minutes; {step.name} waits", warning=True)
     return True
 
@@ -182,7 +187,8 @@ def _apply_servers(draft: Draft, step: Step, servers: Sequence[Server]) -> None:
     services = {each.name: each.body_hash for each in draft.observed.services}
     for server in servers:
         _apply(draft, Kind.SERVICE, server_service(author, server), services.get(server.name))
-        _apply(draft, Kind.DEPLOYMENT, server_deployment(author, server), deployments.get(server.name))
+        if not rests(draft, server):
+            _apply(draft, Kind.DEPLOYMENT, server_deployment(author, server), deployments.get(server.name))
     if nodes_of(author.config, step.stage) > 1:
         service = rank_service(author, step)
         _apply(draft, Kind.SERVICE, service, services.get(service["metadata"]["name"]))
@@ -191,37 +197,6 @@ def _apply_servers(draft: Draft, step: Step, servers: Sequence[Server]) -> None:
 def _apply(draft: Draft, kind: Kind, body: Body, found: str | None) -> None:
     if found != body["metadata"]["annotations"][BODY_HASH]:
         draft.apply(kind, body)
-
-
-def _servers_answer(draft: Draft, servers: Sequence[Server]) -> bool:
-    seen = {each.name: each for each in draft.observed.servers}
-    late = [server for server in servers if server.name not in seen or not seen[server.name].ready]
-    for server in late:
-        found = seen.get(server.name)
-        if found is not None:
-            _judge_server(draft, server, found)
-    if late:
-        draft.message = draft.message or f"waiting for {', '.join(server.name for server in late)} to answer"
-    # A server that is about to be changed is not the one that the Job shall meet.
-    return not late and not draft.actions_on(Kind.DEPLOYMENT)
-
-
-def _judge_server(draft: Draft, server: Server, seen: ServerSeen) -> None:
-    """A server that does not answer: waiting for a node is patience, ending with 64 or never answering is not."""
-    if seen.problem is not None:
-        draft.message = f"{seen.name}: {seen.problem}"
-        draft.tell("NoPod", draft.message, warning=True)
-    _say_why_pods_wait(draft, seen.pods)
-    refused = next((pod for pod in seen.pods if pod.exit_code == ExitCode.USER), None)
-    if refused is not None:
-        draft.fail(ExitCode.USER, f"{seen.name}: {refused.message or 'ended with exit 64; see its log'}")
-        return
-    if any(pod.unscheduled for pod in seen.pods):
-        return
-    startup = settings_of(draft.author.config, server.part).startup
-    if draft.waited(f"startup/{seen.uid}/{seen.body_hash}") >= startup:
-        last = next((pod.message or pod.stuck for pod in seen.pods if pod.message or pod.stuck), "no message")
-        draft.fail(ExitCode.OUTSIDE, f"{seen.name} did not answer within {startup} s ({last})")
 
 
 def _start_jobs(draft: Draft, step: Step, lanes: Mapping[str, Lane], servers: tuple[Server, ...]) -> None:
@@ -252,22 +227,13 @@ def _start_job(
     draft.message = f"starting {name}"
 
 
-def _say_what_holds(draft: Draft, active: Sequence[JobSeen]) -> None:
-    for job in active:
-        _say_why_pods_wait(draft, job.pods)
-        if not job.pods and draft.waited(f"nopod/{job.uid}") >= _TELL_AFTER:
-            draft.tell("NoPod", f"{job.name} has no pod for five minutes; a quota?", warning=True)
-
-
-def _say_why_pods_wait(draft: Draft, pods: Sequence[PodSeen]) -> None:
-    for pod in pods:
-        if pod.stuck is not None:
-            draft.message = f"{pod.name}: {pod.stuck}"
-            draft.tell("PodStuck", f"{pod.name}: {pod.stuck}", warning=True)
-        elif pod.unscheduled is not None:
-            draft.message = f"{pod.name} waits for a node: {pod.unscheduled}"
-            if draft.waited(f"pending/{pod.name}") >= _TELL_AFTER:
-                draft.tell("Pending", f"{pod.name} waits for a node: {pod.unscheduled}", warning=True)
+def _say_what_holds(draft: Draft, active: Sequence[JobSeen], servers: Sequence[Server]) -> None:
+    """While Jobs run: what their own pods and those of their servers wait for; their exit decides what follows."""
+    late = [server.name for server in late_servers(draft, servers)]
+    say_why_jobs_wait(draft, active)
+    say_why_servers_wait(draft, [each for each in draft.observed.servers if each.name in late])
+    running = f"running {', '.join(job.name for job in active)}"
+    draft.message = draft.message or "; ".join([running, *(f"{name} does not answer" for name in late)])
 
 
 def _tell_progress(draft: Draft, markers: Markers, step: Step | None) -> None:

@@ -75,12 +75,15 @@ class Desk:
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> list[int] | None:
         """The numbers of the winners among the candidates shown; None when no verdict came."""
-        chosen = await self.judge.select(task, rubric, candidates, winners)
-        self.count(missing=chosen is None)
+        chosen, verdict = await self.judge.select(task, rubric, candidates, winners)
+        if verdict.attempts:
+            self._tally.add(verdict)
+            self._book(chosen is None)
         self.books.selections.append(
             Selection(
                 candidate_ids=tuple(each.id for each in candidates),
                 winner_ids=None if chosen is None else tuple(candidates[number].id for number in chosen),
+                verdict=verdict,
             )
         )
         return chosen
@@ -95,12 +98,14 @@ class Desk:
         criterion: int | None = None,
     ) -> float | None:
         """On the scale's own range; None when no verdict came."""
-        value = await self.judge.score(
+        value, verdict = await self.judge.score(
             task, rollout.answer or "", rubric, scale=scale, reference=task.reference
         )
-        self.count(missing=value is None)
+        if verdict.attempts:
+            self._tally.add(verdict)
+            self._book(value is None)
         self.books.scores.append(
-            Score(rollout_id=rollout.id, scale=scale.value, value=value, criterion=criterion)
+            Score(rollout_id=rollout.id, scale=scale.value, value=value, criterion=criterion, verdict=verdict)
         )
         return value
 

@@ -12,14 +12,14 @@ from scope_selfplay.ranking import (
     Compare,
     Match,
     Outcome,
+    Strengths,
     Topology,
     anchor,
     balanced,
     double_elimination,
-    fit_margins,
+    fit_step,
     min_max,
     play,
-    position_offset,
     rank_rewards,
     round_robin,
     single_elimination,
@@ -118,10 +118,11 @@ class ArenaDesign(GroupDesign):
 
 
 class BalancedDesign(GroupDesign):
-    """Evenly spread pairs in one wave; strengths by least squares over the margins, min-max.
+    """Evenly spread pairs in one wave; strengths by least squares over the scores, min-max.
 
-    What being shown first is worth is a matter of the judge, not of a group: `settle` estimates it over the whole
-    step and fits every group again with it.
+    What being shown first is worth, and how far scores compare from call to call, are matters of the judge, not of
+    a group: `settle` estimates both over the whole step and fits every group again with them. Margins are always
+    used; the sums of a call's scores weigh from nothing, for a judge without a steady scale, up to as much.
     """
 
     def __init__(self, settings: BalancedReward) -> None:
@@ -140,19 +141,26 @@ class BalancedDesign(GroupDesign):
         return min_max(strengths)
 
     def settle(self, step: Sequence[Judged]) -> list[Rewards]:
-        offset = position_offset(judged.graph for judged in step)
-        return [self._refitted(judged, offset) for judged in step]
+        # Equal answers are one entrant here: a tie that no call gave, or a verdict that is there twice, tells
+        # nothing about the judge.
+        graphs = [judged.graph.merged(judged.entrants.says) for judged in step]
+        fits = fit_step([len(set(judged.entrants.says)) for judged in step], graphs)
+        return [
+            self._refitted(judged, fit) if graph.matches else judged.rewards
+            for judged, graph, fit in zip(step, graphs, fits, strict=True)
+        ]
 
     def planned_calls(self, entrants: int) -> int:
         """At least as many as connect all, at most every pair in both orders."""
         wanted = round(entrants * self._meetings / 2)
         return min(max(wanted, entrants - 1), entrants * (entrants - 1))
 
-    def _refitted(self, judged: Judged, offset: float) -> Rewards:
-        if not judged.graph.matches:
-            return judged.rewards
-        strengths = fit_margins(len(judged.entrants.members), *judged.graph, offset=offset)
-        return self.rewarded(judged.rollouts, judged.entrants, Found(strengths)).rewards
+    def _refitted(self, judged: Judged, fit: Strengths) -> Rewards:
+        """`fit` is by different answer."""
+        entrants = judged.entrants
+        by_answer = dict(zip(dict.fromkeys(entrants.says), fit, strict=True))
+        found = Found([by_answer[answer] for answer in entrants.says])
+        return self.rewarded(judged.rollouts, entrants, found).rewards
 
 
 def _judging(group: Group, entrants: Entrants, desk: Desk, style: Style, rubric: Rubric | None) -> Compare:

@@ -32,11 +32,13 @@ def export_tasks(
     """Write the accepted tasks as `train` and the held-out tasks of iteration 0 as `test`.
 
     `iterations` narrows `train`; none means all. Raises RecordError when nothing was accepted, UserError when
-    the target is in use.
+    the target is in use or an iteration that was asked for has no accepted task.
     """
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target}: is a file; give a folder, new or empty")
     if target.exists() and any(target.iterdir()):
         raise UserError(f"{target}: is not empty; give another folder")
-    wanted = sorted(set(iterations)) or [each for each in reader.iterations() if each > 0]
+    wanted = _known(reader, set(iterations)) or [each for each in reader.iterations() if each > 0]
     splits = {"train": wanted, _HELD_OUT: [0]}
     with disk_faults(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,21 @@ def export_tasks(
     run = str(reader.settings.get("name", reader.folder.path.name))
     write_atomic(target / "README.md", _card(run, form, written))
     return written
+
+
+def _known(reader: RunReader, asked: set[int]) -> list[int]:
+    """The iterations asked for, in order, once each is known to have made training tasks."""
+    rows = reader.sql(
+        "SELECT DISTINCT iteration FROM candidates WHERE stage = 'tasks' AND status = 'accepted' AND iteration > 0"
+    )
+    made = {row["iteration"] for row in rows}
+    if lacking := sorted(asked - made):
+        there = ", ".join(map(str, sorted(made))) or "none"
+        raise UserError(
+            f"{reader.folder.path}: found no accepted training task of iteration {', '.join(map(str, lacking))}; "
+            f"iterations that have some: {there} (the held-out tasks of iteration 0 are always exported, as `test`)"
+        )
+    return sorted(asked)
 
 
 def _write_split(

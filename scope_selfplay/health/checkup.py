@@ -1,9 +1,9 @@
 """Every signal of one iteration, against the bounds outside of which it warns."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from scope_selfplay.health.costs import asked_of_judge, failure_share, gpu_hours, trained_tokens
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
@@ -49,6 +49,13 @@ BOUNDS: Mapping[str, Bounds] = {
         "score gained by an evidence passage", "0-1", 0.0, None, "finding evidence does not help"
     ),
     "task_words": Bounds("words in a task", "words", None, None, ""),
+    "task_growth": Bounds(
+        "words in a task against iteration 1",
+        "times",
+        0.5,
+        2.0,
+        "tasks change in length, perhaps not in difficulty",
+    ),
     "answer_words": Bounds("words in a held-out answer", "words", None, None, ""),
     "answer_growth": Bounds(
         "held-out answers against S_0's", "times", 0.5, 2.0, "length is being learnt, not content"
@@ -56,10 +63,19 @@ BOUNDS: Mapping[str, Bounds] = {
     "same_score": Bounds(
         "tried tasks whose rollouts all score alike", "share", None, 0.5, "they teach nothing"
     ),
-    "zero_variance": Bounds("training groups without variance", "share", None, 0.5, "steps without gradient"),
+    "zero_variance": Bounds(
+        "Solver's training groups without variance", "share", None, 0.5, "steps without gradient"
+    ),
+    "zero_variance_challenger": Bounds(
+        "Challenger's training groups without variance", "share", None, 0.5, "steps without gradient"
+    ),
     "calls_per_task": Bounds("judge calls for an accepted task", "calls", None, None, ""),
     "tokens_per_task": Bounds("judge tokens for an accepted task", "tokens", None, None, ""),
+    "trained_tokens_per_task": Bounds(
+        "tokens sampled in training for an accepted task", "tokens", None, None, ""
+    ),
     "seconds_per_task": Bounds("seconds for an accepted task", "s", None, None, ""),
+    "gpu_hours": Bounds("GPU-hours of the finished stages", "h", None, None, ""),
 }
 
 
@@ -93,6 +109,7 @@ def examine(reader: RunReader) -> list[Checkup]:
     ]
     texts = {iteration: _accepted_texts(reader, iteration) for iteration in made}
     found: list[Checkup] = []
+    words: dict[int, float | None] = {}
     for iteration in made:
         earlier = [text for before in made if before < iteration for text in texts[before]]
         values = _from_counts(reader, iteration) | _from_scores(reader, iteration)
@@ -103,6 +120,8 @@ def examine(reader: RunReader) -> list[Checkup]:
             | _from_training(reader, iteration)
         )
         values |= _costs(reader, iteration, len(texts[iteration]))
+        words[iteration] = values["task_words"]
+        values["task_growth"] = _growth(words[iteration], words[made[0]]) if iteration != made[0] else None
         found.append(
             Checkup(iteration=iteration, signals=tuple(_signal(name, values.get(name)) for name in BOUNDS))
         )
@@ -186,37 +205,35 @@ def _from_answers(reader: RunReader, iteration: int) -> Values:
     )
     words = {row["iteration"]: row["words"] for row in rows}
     now, then = words.get(iteration), words.get(0)
-    return {"answer_words": now, "answer_growth": now / then if now and then else None}
+    return {"answer_words": now, "answer_growth": _growth(now, then)}
+
+
+def _growth(now: float | None, then: float | None) -> float | None:
+    return now / then if now and then else None
 
 
 def _from_training(reader: RunReader, iteration: int) -> Values:
-    shares = [
-        row["zero_variance"] for row in reader.metrics(iteration, Stage.SOLVER) if "zero_variance" in row
-    ]
-    return {"zero_variance": sum(shares) / len(shares) if shares else None}
+    names = {"zero_variance": Stage.SOLVER, "zero_variance_challenger": Stage.CHALLENGER}
+    found: Values = {}
+    for name, stage in names.items():
+        shares = [row["zero_variance"] for row in reader.metrics(iteration, stage) if "zero_variance" in row]
+        found[name] = sum(shares) / len(shares) if shares else None
+    return found
 
 
 def _costs(reader: RunReader, iteration: int, accepted: int) -> Values:
-    folder = reader.folder.stage(iteration, Stage.TASKS).path
-    account = _account(folder / "judge.json")
-    calls, failed = account.get("calls", 0), account.get("failed", 0)
-    (tokens,) = reader.sql(
-        "SELECT sum(v.tokens_in + v.tokens_out) AS used FROM ("
-        "SELECT unnest(verdicts) AS v FROM grades WHERE iteration = $1 AND stage = 'tasks' UNION ALL "
-        "SELECT unnest([gates.entity, gates.source, gates.safety]) FROM candidates "
-        "WHERE iteration = $1 AND stage = 'tasks') WHERE NOT v.cached",
-        [iteration],
-    )
+    asked = asked_of_judge(reader, iteration, Stage.TASKS)
     states = [each for each in reader.stages() if (each.iteration, each.stage) == (iteration, Stage.TASKS)]
     seconds = states[0].manifest.seconds if states and states[0].manifest else None
-    used = float(tokens["used"]) if tokens["used"] else None
-    return {
-        "judge_failures": failed / calls if calls else None,
-        "calls_per_task": calls / accepted if calls and accepted else None,
-        "tokens_per_task": used / accepted if used and accepted else None,
-        "seconds_per_task": seconds / accepted if seconds and accepted else None,
+    totals = {
+        "calls_per_task": asked.calls,
+        "tokens_per_task": asked.tokens,
+        "trained_tokens_per_task": trained_tokens(reader, iteration),
+        "seconds_per_task": seconds,
     }
-
-
-def _account(file: Any) -> dict[str, int]:
-    return json.loads(file.read_text()) if file.exists() else {}
+    each = {name: total / accepted if total and accepted else None for name, total in totals.items()}
+    return {
+        "judge_failures": failure_share(reader, iteration),
+        "gpu_hours": gpu_hours(reader, iteration),
+        **each,
+    }

@@ -1,11 +1,13 @@
 """How different tasks are: MinHash over word trigrams, so that a corpus of any size takes one pass."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from datasketch import MinHash, MinHashLSH
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 PERMUTATIONS = 128
 SAME = 0.8
@@ -24,6 +26,9 @@ def measure_diversity(texts: Sequence[str], *, before: Sequence[str] = (), sampl
 
     A twin is found with high probability, not surely: the bands of the index are set for `SAME`.
     """
+    # It brings scipy: 45 MB that nobody needs who only shows what was found.
+    from datasketch import MinHashLSH
+
     if not texts:
         return Diversity(None, None)
     marks = [_mark(text) for text in (*before, *texts)]
@@ -36,7 +41,7 @@ def measure_diversity(texts: Sequence[str], *, before: Sequence[str] = (), sampl
     return Diversity(twins / len(texts), _nearest_distance(marks[len(before) :][:sample]))
 
 
-def _nearest_distance(marks: Sequence[MinHash]) -> float | None:
+def _nearest_distance(marks: "Sequence[MinHash]") -> float | None:
     if len(marks) < 2:
         return None
     values = np.array([mark.hashvalues for mark in marks])
@@ -50,7 +55,9 @@ def _similarities(values: NDArray[np.uint64], row: int) -> NDArray[np.float64]:
     return same
 
 
-def _mark(text: str) -> MinHash:
+def _mark(text: str) -> "MinHash":
+    from datasketch import MinHash
+
     words = text.lower().split()
     grams = {" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2))}
     mark = MinHash(num_perm=PERMUTATIONS, seed=1)

@@ -47,7 +47,10 @@ class _Sequence:
 
 
 class InProcessModel:
-    """A `PolicyModel` over `model`, a causal language model that may keep training between calls."""
+    """A `PolicyModel` over `model`, a causal language model that may keep training between calls.
+
+    A `frozen` one never changes: it is used as it is, without a copy of its weights.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,10 @@ class InProcessModel:
         max_length: int = 1024,
         temperature: float = 1.0,
         deterministic: bool = True,
+        frozen: bool = False,
     ) -> None:
         self._source = model
+        self._frozen = frozen
         self._codec = codec
         self._identity = identity
         self._temperature = temperature
@@ -74,7 +79,11 @@ class InProcessModel:
         self._clock = 0
         self._task: asyncio.Task[None] | None = None
         self._stops = StopTable(codec)
-        self.refresh(identity)
+        self._model: Any = None
+        self._cache: Any = None
+        # A policy in training may not be on its device yet; it is taken over when it first speaks.
+        if frozen:
+            self._take_over()
 
     @property
     def identity(self) -> str:
@@ -91,14 +100,23 @@ class InProcessModel:
         return len(self._waiting)
 
     def refresh(self, identity: str) -> None:
-        """Take over the weights of the source model as they are now; what was cached under the old ones is gone."""
-        from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
+        """Take over the weights of the source model as they are now; what was cached under the old ones is gone.
 
+        Raises ConfigError where the slots do not fit into memory.
+        """
         self._drop_cancelled()
         if self._active or self._waiting:
             raise InferenceError("weights cannot change while sequences are being generated")
         self._identity = identity
-        self._model = frozen_copy(self._source)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
+
+        # Gone before the new ones are made: a GPU need not hold both.
+        self._model = self._cache = None
+        source = self._source
+        self._model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
         self._cache = SlotCache(self._model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
@@ -114,6 +132,8 @@ class InProcessModel:
         stops: Stops | None = None,
     ) -> Sample:
         """`generate` by the seed that a key gives; a server may ask for another temperature and for stops by id."""
+        if self._model is None:
+            self._take_over()
         room = room_for(request, self._max_length)
         loop = asyncio.get_running_loop()
         sequence = _Sequence(

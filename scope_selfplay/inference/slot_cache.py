@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from scope_selfplay.inference.memory import cache_size, check_room, free_bytes
+
 
 def frozen_copy(model: Any) -> Any:
     """The weights as they are now, for generation only."""
@@ -19,8 +21,11 @@ def frozen_copy(model: Any) -> Any:
 
 class SlotCache:
     def __init__(self, model: Any, *, slots: int, max_length: int) -> None:
+        """Raises ConfigError where so many slots of this length cannot be held."""
         self._model = model
         config = model.config
+        size = cache_size(config, model.dtype.itemsize, slots=slots, max_length=max_length)
+        check_room(size, free_bytes(model.device), str(model.device))
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         # One spare slot and one spare position take the writes of padding.
         shape = (slots, config.num_key_value_heads, max_length + 1, head_dim)

@@ -18,11 +18,12 @@ from scope_selfplay.embedded.language import (
     write_identity,
 )
 from scope_selfplay.embedded.world import Entity, read_article
-from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
+    Fault,
     Gate,
     Key,
     Outcome,
@@ -38,6 +39,7 @@ MAX_CRITERIA = 5
 MIN_CRITERIA = 3
 QUERY_CRITERIA = 5
 """Fewest criteria of a rubric that is written from the query alone (Tournament-GRPO)."""
+_FOREIGN = Verdict(value=None, fault=Fault.REFUSED, reasoning="The task is not about this world.")
 
 
 class _Resolved(NamedTuple):
@@ -126,15 +128,16 @@ class LexicalJudge:
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> list[int] | None:
+    ) -> Selected:
         rubric = rubric or self._rubric(task)
         if rubric is None:
-            return None
+            return Selected(None, _FOREIGN)
         scores = [_share_stated(rubric, candidate.answer) for candidate in candidates]
         # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
         order = list(range(len(candidates)))
         random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
-        return sorted(order, key=lambda row: -scores[row])[:winners]
+        said = Verdict(value=True, reasoning=" ".join(f"{each:.2f}" for each in scores))
+        return Selected(sorted(order, key=lambda row: -scores[row])[:winners], said)
 
     async def score(
         self,
@@ -144,14 +147,17 @@ class LexicalJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> float | None:
+    ) -> Scored:
         if isinstance(rubric, Criterion):
-            return 10.0 * is_stated(rubric.text, answer)
+            stated = is_stated(rubric.text, answer)
+            said = "The answer states it." if stated else "The answer does not state it."
+            return Scored(10.0 * stated, Verdict(value=True, reasoning=said))
         rubric = rubric or self._rubric(task)
         if rubric is None:
-            return None
+            return Scored(None, _FOREIGN)
         share = _share_stated(rubric, answer)
-        return round(2 * share) / 2 if scale is Scale.CORRECTNESS else round(10 * share)
+        value = round(2 * share) / 2 if scale is Scale.CORRECTNESS else round(10 * share)
+        return Scored(value, Verdict(value=True, reasoning=f"states {share:.0%} of the rubric"))
 
     def _resolve(self, text: str) -> _Resolved | str:
         """Follow the task's chain through the world; a text says what is wrong with it."""

@@ -170,23 +170,23 @@ async def _select(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -
     numbers = [word for word in fields.outside.split() if word.isdecimal()]
     if not numbers:
         raise ValueError("the prompt does not say how many to select")
-    chosen = await judge.select(fields.task, fields.rubric, fields.candidates, int(numbers[-1]))
+    chosen = (await judge.select(fields.task, fields.rubric, fields.candidates, int(numbers[-1]))).numbers
     labels = fields.labels
     return ServedReply(json.dumps({"winners": [labels[row] for row in chosen or ()]}))
 
 
 async def _score_explicit(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = await judge.score(fields.task, fields.answer, fields.criterion, scale=Scale.EXPLICIT)
+    score = (await judge.score(fields.task, fields.answer, fields.criterion, scale=Scale.EXPLICIT)).value
     return ServedReply(json.dumps({"score": score}))
 
 
 async def _score_implicit(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.IMPLICIT)
+    score = (await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.IMPLICIT)).value
     return ServedReply(json.dumps({"score": score}))
 
 
 async def _score_correctness(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.CORRECTNESS)
+    score = (await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.CORRECTNESS)).value
     return ServedReply("No facts are known." if score is None else f"\\boxed{{{score:g}}}")
 
 

@@ -7,16 +7,20 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.errors import ConfigError, JudgeError
+from scope_selfplay.errors import ConfigError, InferenceError, JudgeError, RunMismatchError
 from scope_selfplay.inference.openai_client import ChatClient, ChatFault, ChatReply
+from scope_selfplay.inference.served_model import Served, ask_what_is_served
 from scope_selfplay.judge.endpoint import Endpoint
 from scope_selfplay.judge.metrics import JudgeMetrics
 from scope_selfplay.judge.questions import Seat
 from scope_selfplay.wire.guarded_http import secret
+from scope_selfplay.wire.json_client import JsonClient, Patience
 from scope_selfplay.wire.per_loop import PerLoop
 
 # Canaries and probes need a connection when all others hang.
 _SPARE_CONNECTIONS = 2
+# At the start somebody may be watching.
+_HANDSHAKE = Patience(deadline=30.0, attempt=30.0, attempts=None)
 
 
 class Switchboard:
@@ -81,8 +85,8 @@ def endpoint_of(config: JudgeConfig, seat: Seat) -> EndpointConfig:
 async def with_models(config: JudgeConfig) -> JudgeConfig:
     """The config with model and context of every endpoint.
 
-    Raises ConfigError for a model that an endpoint does not serve, or a choice between several; JudgeError
-    for an endpoint that does not answer.
+    Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
+    other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
     named = {seat: await _with_model(config, endpoint_of(config, seat)) for seat in Seat}
     roles = config.endpoints.model_copy(update={seat.value: endpoint for seat, endpoint in named.items()})
@@ -103,7 +107,37 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> Endpoint
     model = endpoint.model or names[0]
     if model not in served:
         raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")
+    if endpoint.weights is not None:
+        _check_weights(endpoint, endpoint.weights, await _what_is_served(config, endpoint, model))
     return endpoint.model_copy(update={"model": model, "context": endpoint.context or served[model]})
+
+
+async def _what_is_served(config: JudgeConfig, endpoint: EndpointConfig, model: str) -> Served:
+    def client(url: str) -> JsonClient:
+        return JsonClient(
+            url,
+            what="judge.endpoint.base_url",
+            allowed_hosts=allowed_hosts(config),
+            token=secret(endpoint.api_key_env, "api_key_env"),
+            patience=_HANDSHAKE,
+        )
+
+    root = endpoint.base_url.rstrip("/").removesuffix("/v1")
+    async with client(endpoint.base_url) as inner, client(root) as outer:
+        try:
+            return await ask_what_is_served(inner, outer, model)
+        except InferenceError as fault:
+            raise JudgeError(f"the judge's endpoint does not answer: {fault}") from None
+
+
+def _check_weights(endpoint: EndpointConfig, expected: str, served: Served) -> None:
+    if served.weights == expected or (served.weights is None and served.model.endswith(expected)):
+        return
+    found = f"weights {served.weights}" if served.weights else f"{served.model} and names no weights"
+    raise RunMismatchError(
+        f"{endpoint.base_url} serves {found}, judge.endpoint.weights expects {expected}; serve that model, or name it "
+        f"NAME-{expected} (vLLM: --served-model-name)"
+    )
 
 
 def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:

@@ -30,7 +30,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
 from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SEATS, Asked, Questions, Seat, shown_answer
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import (
@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""
+_OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
 _TOKEN_OUTCOMES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 
 
@@ -106,7 +107,7 @@ class ModelJudge:
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         if is_opener(answer):
-            return Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
+            return _OPENER
         asked = self.questions.grade(task, criterion, answer)
         return _scored(await self._ask(asked, score_reader(asked)))
 
@@ -140,10 +141,11 @@ class ModelJudge:
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> list[int] | None:
+    ) -> Selected:
         asked = self.questions.select(task, rubric, candidates, winners)
         answer = await self._ask(asked, lambda text: parse_winners(text, asked.labels, winners))
-        return None if answer.value is None else [asked.order[place] for place in answer.value]
+        chosen = None if answer.value is None else [asked.order[place] for place in answer.value]
+        return Selected(chosen, answer.verdict(None if chosen is None else True))
 
     async def score(
         self,
@@ -153,12 +155,13 @@ class ModelJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> float | None:
+    ) -> Scored:
         if is_opener(answer):
-            return 0.0
+            return Scored(0.0, _OPENER.model_copy(update={"value": True}))
         asked = self.questions.score(task, answer, rubric, scale=scale, reference=reference)
         read = parse_correctness if scale is Scale.CORRECTNESS else parse_rating
-        return (await self._ask(asked, read)).value
+        found = await self._ask(asked, read)
+        return Scored(found.value, found.verdict(None if found.value is None else True))
 
     async def _write_dimensions(self, task: Task) -> Rubric | None:
         least, most = DIMENSIONS

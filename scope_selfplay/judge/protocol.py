@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scope_selfplay.schemas import Comparison, Criterion, Document, Gate, Key, Rollout, Rubric, Task, Verdict
 
@@ -20,6 +20,20 @@ class Scale(StrEnum):
     IMPLICIT = "implicit"
     EXPLICIT = "explicit"
     CORRECTNESS = "correctness"
+
+
+class Selected(NamedTuple):
+    """The 0-based numbers of the winners, or None where the verdict's fault says why."""
+
+    numbers: list[int] | None
+    verdict: Verdict
+
+
+class Scored(NamedTuple):
+    """A number on the scale's own range, or None where the verdict's fault says why."""
+
+    value: float | None
+    verdict: Verdict
 
 
 class Judge(Protocol):
@@ -49,8 +63,8 @@ class Judge(Protocol):
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> list[int] | None:
-        """The 0-based numbers of exactly `winners` candidates, or None."""
+    ) -> Selected:
+        """Exactly `winners` of the candidates."""
         ...
 
     async def score(
@@ -61,4 +75,4 @@ class Judge(Protocol):
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> float | None: ...
+    ) -> Scored: ...

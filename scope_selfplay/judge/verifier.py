@@ -7,7 +7,7 @@ refuses, with a typed fault or None.
 import asyncio
 from collections.abc import Sequence
 
-from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -61,11 +61,14 @@ class VerifierJudge:
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> list[int] | None:
+    ) -> Selected:
         """The right ones, where they are exactly as many as wanted."""
         rewards = [await _reward(each.answer, task.reference) for each in candidates]
         right = [number for number, reward in enumerate(rewards) if reward == 1.0]
-        return right if len(right) == winners and None not in rewards else None
+        if len(right) != winners or None in rewards:
+            return Selected(None, _REFUSED)
+        said = " ".join(f"{each:.0f}" for each in rewards if each is not None)
+        return Selected(right, Verdict(value=True, reasoning=said))
 
     async def score(
         self,
@@ -75,9 +78,12 @@ class VerifierJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> float | None:
+    ) -> Scored:
         reward = await _reward(answer, reference or task.reference)
-        return reward if reward is None or scale is Scale.CORRECTNESS else 10.0 * reward
+        if reward is None:
+            return Scored(None, _REFUSED)
+        said = Verdict(value=True, reasoning="right" if reward else "wrong")
+        return Scored(reward if scale is Scale.CORRECTNESS else 10.0 * reward, said)
 
 
 async def _reward(answer: str | None, reference: str | None) -> float | None:

@@ -67,17 +67,16 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
     from scope_selfplay.k8s.kubectl import Cluster
 
     checked = check_folder(folder)
-    found = checked.problems
+    found, notes = checked.problems, checked.notes
     if online:
-        found = [*found, *check_cluster(checked, folder, Cluster(namespace))]
+        asked = check_cluster(checked, folder, Cluster(namespace))
+        found, notes = [*found, *asked.problems], [*notes, *asked.notes]
     if as_json:
-        click.echo(
-            json.dumps({"problems": [each._asdict() for each in found], "notes": checked.notes}, indent=1)
-        )
+        click.echo(json.dumps({"problems": [each._asdict() for each in found], "notes": notes}, indent=1))
     else:
         for problem in found:
             click.echo(str(problem))
-        for note in checked.notes:
+        for note in notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"{len(checked.objects)} objects, {len(found)} problem(s)", err=True)
     if found:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.k8s.checking import amount
+from scope_selfplay.k8s.capacity import amount
 from scope_selfplay.k8s.kubectl import Cluster
 
 _NEEDED = {
@@ -77,7 +77,10 @@ def _gpus(cluster: Cluster) -> Finding:
 
 
 def _quotas(cluster: Cluster) -> Finding:
-    quotas = cluster.objects("resourcequotas")
+    try:
+        quotas = cluster.objects("resourcequotas")
+    except ScopeError as error:
+        return Finding("quotas", True, f"cannot be seen ({error})")
     hard = [
         f"{name}={value}"
         for each in quotas

@@ -14,15 +14,16 @@ from scope_selfplay.controller.manifests import (
     shards_of,
     stage_job,
 )
-from scope_selfplay.controller.names import Share, Step
+from scope_selfplay.controller.names import JOB_NAMES, Share, Step
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.controller.servers import Server, servers_of
+from scope_selfplay.store import Stage
 from scope_selfplay.store.stages import stages_of
 
 
 def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[Body]:
     """The first attempt of every stage of iterations 0 and `iteration`, with its servers; every Solver promoted."""
-    author = Author(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
+    author = _author(config, packs)
     promoted = [True] * (config.iterations + 1)
     bodies: list[Body] = []
     servers: dict[str, Server] = {}
@@ -37,6 +38,29 @@ def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int =
     for server in servers.values():
         bodies += [server_deployment(author, server), server_service(author, server)]
     return bodies
+
+
+def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> dict[str, list[Body]]:
+    """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
+    author = _author(config, packs)
+    promoted = [True] * (config.iterations + 1)
+    found: dict[str, list[Body]] = {}
+    for stage in Stage:
+        step = Step(iteration, stage)
+        beside = servers_of(config, step, promoted)
+        # The Job that collects comes when the workers are done.
+        attempts = _attempts(config, step)[: shards_of(config, stage)]
+        bodies = [stage_job(author, each, beside) for each in attempts]
+        if nodes_of(config, stage) > 1:
+            bodies.append(rank_service(author, step))
+        for server in beside:
+            bodies += [server_deployment(author, server), server_service(author, server)]
+        found[JOB_NAMES[stage]] = bodies
+    return found
+
+
+def _author(config: RunConfig, packs: Sequence[str]) -> Author:
+    return Author(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
 
 
 def _attempts(config: RunConfig, step: Step) -> list[Attempt]:

@@ -32,6 +32,13 @@ import click
     is_flag=True,
     help="Let what shares a batch decide draws that fall within rounding of each other.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where it is decoded; auto takes a GPU where there is one.",
+)
 @click.option("--api-key-env", help="Environment variable that holds the key that clients must send.")
 @click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
 def serve_model(
@@ -44,6 +51,7 @@ def serve_model(
     max_length: int,
     queue: int,
     fast: bool,
+    device: str,
     api_key_env: str | None,
     drain: float,
 ) -> None:
@@ -54,6 +62,7 @@ def serve_model(
     """
     import asyncio
 
+    from scope_selfplay.engines import remark_on_draws
     from scope_selfplay.model_server.serving import EngineOptions, open_service, serve_until_stopped
     from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 
@@ -63,9 +72,12 @@ def serve_model(
             f"warning: {host} without --api-key-env: everyone who reaches the port can sample", err=True
         )
     options = EngineOptions(
-        name=name, slots=slots, max_length=max_length, deterministic=not fast, queue=queue
+        name=name, slots=slots, max_length=max_length, deterministic=not fast, queue=queue, device=device
     )
     service = open_service(model, options, key)
+    remark = remark_on_draws(service.info.vocabulary, deterministic=not fast)
+    if remark is not None:
+        click.echo(f"warning: {remark}", err=True)
 
     def said(url: str) -> None:
         click.echo(f"serving {service.info.model} (weights {service.info.weights}) at {url}", err=True)

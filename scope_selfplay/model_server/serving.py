@@ -12,7 +12,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.model_server.app import ModelInfo, ModelService, model_app
 from scope_selfplay.schemas import Value
-from scope_selfplay.training.policy import load_model, policy_path, weights_hash
+from scope_selfplay.training.policy import load_frozen, policy_path, weights_hash
 from scope_selfplay.wire.listening import BACKLOG, listen, url_of
 
 
@@ -23,14 +23,18 @@ class EngineOptions(Value):
     max_length: int = 16_384
     deterministic: bool = True
     queue: int = 4096
+    device: str = "auto"
 
 
 def open_service(model: str, options: EngineOptions, api_key: str | None = None) -> ModelService:
-    """The engine of a model directory, or of `embedded`. Raises CheckpointError."""
+    """The engine of a model directory, or of `embedded`.
+
+    Raises CheckpointError; ConfigError for a device that is not there or slots that do not fit into memory.
+    """
     folder = policy_path(model)
     codec = ChatCodec.load(folder)
     weights = weights_hash(folder)
-    loaded = load_model(folder)
+    loaded = load_frozen(folder, options.device)
     name = options.name or f"{folder.name}-{weights}"
     max_length = min(
         options.max_length, getattr(loaded.config, "max_position_embeddings", options.max_length)
@@ -42,6 +46,7 @@ def open_service(model: str, options: EngineOptions, api_key: str | None = None)
         slots=options.slots,
         max_length=max_length,
         deterministic=options.deterministic,
+        frozen=True,
     )
     info = ModelInfo(
         model=name,

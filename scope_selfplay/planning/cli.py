@@ -37,7 +37,8 @@ def plan(
     settings = load_config(config, overrides)
     if config is None and not any(each.startswith("model.path=") for each in overrides):
         # The pack's safety gate is ours; the paper's volume has two gates.
-        settings = load_config(None, ["model.path=Qwen3-8B", "judge.gates=[entity, source]", *overrides])
+        papers = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
+        settings = load_config(None, [*papers, *overrides])
     gates = settings.judge.gates
     if gates is None:
         gates = load_pack(pack_path(settings.domain)).domain.gates

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from scope_selfplay.config import RunConfig, TrainConfig
+from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning.sizes import ModelSize, model_size
 from scope_selfplay.volume import candidate_judge_calls, iteration_volume
@@ -192,38 +192,64 @@ def _pods(config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumption
         for name, count in parts.items():
             settings = config.challenger if stage == "challenger" else config.solver
             if name == "trainer":
-                pods.append(_trainer(f"{stage} trainer", settings, count, size, assumptions))
+                pods.append(_trainer(f"{stage} trainer", config.model, settings, count, size, assumptions))
             elif not any(each.pod == name and each.gpus == count for each in pods):
                 pods.append(_server(name, config, count, size, assumptions))
     return tuple(pods)
 
 
 def _trainer(
-    pod: str, settings: TrainConfig, gpus: int, size: ModelSize, assumptions: Assumptions
+    pod: str, model: ModelConfig, settings: TrainConfig, gpus: int, size: ModelSize, assumptions: Assumptions
 ) -> PodMemory:
-    """Fully sharded: weights, gradients and reference in float32, two moments of Adam, a micro batch of activations."""
+    """Fully sharded: weights, gradients and reference in float32, two moments of Adam, a micro batch of activations.
+
+    With an adapter only that has gradients and moments, and the reference is the model without it.
+    """
     billion = size.parameters / GIB / gpus
+    rank = model.lora.rank
+    learnt = rank * size.shape.adapted(model.lora.target_modules) / GIB / gpus if rank else billion
     tokens = settings.micro_batch * (settings.max_prompt + settings.max_response)
     parts = {
-        "weights": 4 * billion,
-        "gradients": 4 * billion,
-        "optimizer": 8 * billion,
-        "reference": 4 * billion if settings.kl_beta else 0.0,
+        "weights": 4 * (billion + (learnt if rank else 0.0)),
+        "gradients": 4 * learnt,
+        "optimizer": 8 * learnt,
+        "reference": 4 * billion if settings.kl_beta and not rank else 0.0,
         # One layer's inputs per token are kept with gradient checkpointing, and one layer is worked on at a time.
-        "activations": tokens * 2 * 4096 * 40 / GIB,
-        "engine": 0.3 * assumptions.gpu_gib,
+        "activations": tokens * 2 * size.shape.hidden * (size.shape.layers + 4) / GIB,
+        "engine": _engine(model, settings, size, assumptions),
     }
     total = sum(parts.values())
     fits = total <= assumptions.gpu_gib
-    advice = ""
-    if not fits:
-        offloaded = total - parts["optimizer"] - parts["reference"]
-        enough = "fits" if offloaded <= assumptions.gpu_gib else "still does not fit"
-        advice = (
-            f"with FSDP's offload to the host {offloaded:.0f} GiB, which {enough}; or more GPUs, micro_batch "
-            f"{max(1, settings.micro_batch // 2)}, or model.lora"
-        )
-    return PodMemory(pod, gpus, total, parts, fits, advice)
+    return PodMemory(
+        pod, gpus, total, parts, fits, "" if fits else _advice(parts, model, settings, assumptions)
+    )
+
+
+def _engine(model: ModelConfig, settings: TrainConfig, size: ModelSize, assumptions: Assumptions) -> float:
+    """GiB of what samples on the trainer's GPU."""
+    match model.engine:
+        case "vllm_colocated":
+            return model.vllm_memory * assumptions.gpu_gib
+        case "vllm_server":
+            return 0.0
+        case "in_process":
+            # A whole copy of the weights and every slot at its full length, in float32.
+            length = min(model.max_length, settings.max_prompt + settings.max_response)
+            per_token = 2 * (size.cache_bytes or 4 * size.shape.layers * size.shape.keys)
+            return (4 * size.parameters + model.slots * length * per_token) / GIB
+
+
+def _advice(
+    parts: dict[str, float], model: ModelConfig, settings: TrainConfig, assumptions: Assumptions
+) -> str:
+    offloaded = sum(parts.values()) - parts["optimizer"] - parts["reference"]
+    enough = "fits" if offloaded <= assumptions.gpu_gib else "still does not fit"
+    others = ["more GPUs", f"micro_batch {max(1, settings.micro_batch // 2)}"]
+    if not model.lora.rank:
+        others.append("model.lora")
+    if model.engine == "in_process":
+        others.append("fewer model.slots, or vLLM")
+    return f"with FSDP's offload to the host {offloaded:.0f} GiB, which {enough}; or {', '.join(others)}"
 
 
 def _server(name: str, config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions) -> PodMemory:

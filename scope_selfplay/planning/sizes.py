@@ -1,18 +1,46 @@
 """How large a dense decoder is: parameters, and bytes of key-value cache per token."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.errors import ConfigError
 
 
+class Shape(NamedTuple):
+    """Widths of a decoder: of its layers, of all query heads, of all key heads, and between the feed-forward layers."""
+
+    layers: int
+    hidden: int
+    queries: int
+    keys: int
+    between: int
+
+    def adapted(self, modules: Sequence[str]) -> int:
+        """Parameters of a low-rank adapter on these linear layers, per rank."""
+        widths = {
+            "q_proj": self.hidden + self.queries,
+            "k_proj": self.hidden + self.keys,
+            "v_proj": self.hidden + self.keys,
+            "o_proj": self.queries + self.hidden,
+            "gate_proj": self.hidden + self.between,
+            "up_proj": self.hidden + self.between,
+            "down_proj": self.between + self.hidden,
+        }
+        return self.layers * sum(widths.get(name, 2 * self.hidden) for name in modules)
+
+
 class ModelSize(NamedTuple):
-    """`cache_bytes` per token in bf16 (0 when the layers are not known); `found` says where the numbers are from."""
+    """`cache_bytes` per token in bf16 (0 when the layers are not known); `found` says where the numbers are from.
+
+    `shape` is a guess from the number of parameters where the layers are not known.
+    """
 
     parameters: float
     cache_bytes: int
     found: str
+    shape: Shape
 
 
 def model_size(path: str, parameters: float | None = None) -> ModelSize:
@@ -21,20 +49,39 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
     Raises ConfigError where none of them says it.
     """
     file = Path(__file__).parents[1] / "embedded" / "policy" if path == "embedded" else Path(path)
-    shape: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if (file / "config.json").is_file():
-        shape = json.loads((file / "config.json").read_bytes())
-    cache = _cache_bytes(shape) if shape else 0
+        config = json.loads((file / "config.json").read_bytes())
+    cache = _cache_bytes(config) if config else 0
     if parameters is not None:
-        return ModelSize(parameters, cache, "--parameters")
-    if shape:
-        return ModelSize(_parameters(shape), cache, str(file / "config.json"))
+        shape = _shape(config) if config else _usual_shape(parameters)
+        return ModelSize(parameters, cache, "--parameters", shape)
+    if config:
+        return ModelSize(_parameters(config), cache, str(file / "config.json"), _shape(config))
     billions = _billions(Path(path).name)
     if billions is None:
         raise ConfigError(
             f"model.path: {path} is not here and its name has no size such as 8B; give --parameters 8.2e9"
         )
-    return ModelSize(billions * 1e9, 0, f"the name {Path(path).name}")
+    return ModelSize(billions * 1e9, 0, f"the name {Path(path).name}", _usual_shape(billions * 1e9))
+
+
+def _shape(config: dict[str, Any]) -> Shape:
+    heads, pairs, head = _heads(config)
+    return Shape(
+        int(config["num_hidden_layers"]),
+        int(config["hidden_size"]),
+        heads * head,
+        pairs * head,
+        int(config["intermediate_size"]),
+    )
+
+
+def _usual_shape(parameters: float) -> Shape:
+    """Models of 7 and 8 billion are about 128 times as wide as deep, with 12 squares of the width in a layer."""
+    layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+    hidden = 128 * layers
+    return Shape(layers, hidden, hidden, hidden // 4, 3 * hidden)
 
 
 def _parameters(shape: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ from scope_selfplay.ranking.brackets import double_elimination, single_eliminati
 from scope_selfplay.ranking.circulant import balanced_matches
 from scope_selfplay.ranking.driver import Compare, Played, Select, play, play_groups
 from scope_selfplay.ranking.group_rounds import group_tournament
-from scope_selfplay.ranking.judge_effects import position_offset, score_level
+from scope_selfplay.ranking.judge_effects import fit_step, position_offset, score_level
 from scope_selfplay.ranking.live_board import LiveBoard, live
 from scope_selfplay.ranking.margins import balanced, fit_margins
 from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
@@ -50,6 +50,7 @@ __all__ = [
     "bradley_terry_batch",
     "double_elimination",
     "fit_margins",
+    "fit_step",
     "group_tournament",
     "informative_share",
     "is_flat",

@@ -1,5 +1,5 @@
 """What the comparisons of a whole step say about the judge, whatever the entrants: its position offset, and
-how far its scores compare from one call to another.
+how far its scores compare from one call to another. `fit_step` fits all groups of the step with both.
 
 Groups are given as (matches, outcomes), as in the graph of a play.
 """
@@ -9,13 +9,27 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from scope_selfplay.ranking.equations import Floats, equations, width
-from scope_selfplay.ranking.margins import ridge_solution
-from scope_selfplay.ranking.matches import Match
+from scope_selfplay.ranking.margins import fit_margins, ridge_solution
+from scope_selfplay.ranking.matches import Match, Strengths
 from scope_selfplay.schemas import Outcome
 
 Group = tuple[Sequence[Match], Sequence[Outcome | None]]
 
 _TYPICAL_RIDGE = 2.0
+
+
+def fit_step(sizes: Sequence[int], groups: Sequence[Group], *, levels: bool = True) -> list[Strengths]:
+    """`fit_margins` for every group of a step, of so many entrants each, with the judge's effects pooled over all.
+
+    `levels`: an entrant's strength also owes to how high the sums of its calls are, as far as the step shows that
+    these compare (`score_level`); for verdicts without a level, preferences, that is not at all.
+    """
+    offset = position_offset(groups)
+    level = score_level(groups, offset=offset) if levels else 0.0
+    return [
+        fit_margins(size, *group, offset=offset, level=level)
+        for size, group in zip(sizes, groups, strict=True)
+    ]
 
 
 def position_offset(groups: Iterable[Group], *, ridge: float = _TYPICAL_RIDGE) -> float:

@@ -1,10 +1,11 @@
 """What a topology asks for and what it is told: matches, outcomes, waves and strengths.
 
-Of an outcome only the margin, first minus second, is used: the two scores of a call share a scale, the
-scores of two calls need not. A caller who knows better may choose `score="own"` where the papers do.
+Of an outcome the topologies use only the margin, first minus second: the two scores of a call share a scale,
+the scores of two calls need not. A caller who knows better may choose `score="own"` where the papers do; how far
+scores compare between calls can be found from a whole step (`judge_effects.score_level`).
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from scope_selfplay.schemas import Outcome
@@ -35,6 +36,20 @@ class Graph(NamedTuple):
 
     matches: tuple[Match, ...] = ()
     outcomes: tuple[Outcome | None, ...] = ()
+
+    def merged(self, identity: Sequence[Hashable]) -> "Graph":
+        """The same between different identities, numbered by first appearance, as in `dict.fromkeys(identity)`.
+
+        Equals are one entrant and do not meet; an ordered pair of identities, of which only the first was judged
+        anew, counts once. What remains are verdicts that were given independently of each other.
+        """
+        number = {name: place for place, name in enumerate(dict.fromkeys(identity))}
+        found: dict[Match, Outcome | None] = {}
+        for match, outcome in zip(self.matches, self.outcomes, strict=True):
+            first, second = number[identity[match.first]], number[identity[match.second]]
+            if first != second:
+                found.setdefault(Match(first, second), outcome)
+        return Graph(tuple(found), tuple(found.values()))
 
 
 Score = Literal["margin", "own"]

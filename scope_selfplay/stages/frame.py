@@ -5,13 +5,15 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from scope_selfplay import __version__
 from scope_selfplay.errors import ConfigError, JudgeError
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection
+from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
+from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
     Manifest,
     Stage,
@@ -63,7 +65,8 @@ def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageF
     """Do the work, write what readers need, and publish the manifest, filled in, last."""
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
-    began = time.monotonic()
+    earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
+    earlier += time_of_attempts(shares_in(folder))
     work(folder)
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
@@ -78,10 +81,15 @@ def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageF
     made = {
         "outputs": checksums(folder.path),
         "rows": {path.name: len(read_rows(path)) for path in sorted(folder.path.glob("*.jsonl"))},
-        "seconds": round(time.monotonic() - began, 2),
+        "seconds": round(earlier + time.monotonic() - began, 2),
     }
     publish_manifest(folder.path, begun.model_copy(update=made))
     shutil.rmtree(folder.work, ignore_errors=True)
+
+
+def shares_in(folder: StageFolder) -> list[Path]:
+    """The folders of workers that shared the stage's documents; one of its own for every start of each."""
+    return sorted(path for path in (folder.work / "shares").glob("*-of-*-*") if path.is_dir())
 
 
 def recorded(folder: StageFolder) -> JudgeTally:
@@ -103,10 +111,18 @@ def recorded(folder: StageFolder) -> JudgeTally:
     for comparison in read_records(folder.comparisons, Comparison):
         tally.add(comparison.verdict)
     for selection in read_records(folder.selections, Selection):
-        tally.count(failed=selection.winner_ids is None)
+        _count(tally, selection.verdict, failed=selection.winner_ids is None)
     for score in read_records(folder.scores, Score):
-        tally.count(failed=score.value is None)
+        _count(tally, score.verdict, failed=score.value is None)
     return tally
+
+
+def _count(tally: JudgeTally, verdict: Verdict | None, *, failed: bool) -> None:
+    """Older records do not hold the verdict itself."""
+    if verdict is None:
+        tally.count(failed=failed)
+    else:
+        tally.add(verdict)
 
 
 def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:

@@ -27,7 +27,8 @@ from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.pipeline import Assessed
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
-from scope_selfplay.stages.frame import check_budget, inputs_of, run_stage
+from scope_selfplay.stages.frame import check_budget, inputs_of, run_stage, shares_in
+from scope_selfplay.stages.stopwatch import begin_attempt
 from scope_selfplay.stages.task_making import (
     by_document,
     check_harvest,
@@ -71,6 +72,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     sources = task_sources(run, iteration)
     place = {source.document.id: row for row, source in enumerate(sources)}
     own = new_folder(folder, shard)
+    begin_attempt(own.path, own.path)
     board = Board(folder, place)
     target, maker = quota(run, iteration), task_maker(run, iteration)
     run.progress.begin(f"{title_of(iteration)}, worker {shard}", None)
@@ -194,8 +196,7 @@ class Board:
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:
     """The stage's own folder (one worker may have begun alone), then every start of every worker."""
-    shares = _shares(folder)
-    return [folder, *(StageFolder(path) for path in sorted(shares.glob("*-of-*-*")) if path.is_dir())]
+    return [folder, *map(StageFolder, shares_in(folder))]
 
 
 def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:

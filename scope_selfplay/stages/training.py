@@ -146,6 +146,7 @@ def _job(
         tracking=run.config.tracking,
         ranks=ranks(),
         say=run.progress.say,
+        on_outage=run.outages.append,
     )
 
 

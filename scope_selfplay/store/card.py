@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from scope_selfplay.store.atomic import write_atomic
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
+from scope_selfplay.store.migrated import finished_files, loadable, migrate
 
 CARD = "README.md"
 
@@ -24,8 +26,9 @@ _WHAT = {
     "passages that came back",
     RecordKind.GRADES: "one row per graded rollout: a verdict with reasoning for each criterion, in rubric order",
     RecordKind.COMPARISONS: "one row per comparison of two answers, with the judge's reasoning",
-    RecordKind.SELECTIONS: "one row per group of answers shown together: who was shown, and who was picked",
-    RecordKind.SCORES: "one row per number that the judge gave an answer, with its scale",
+    RecordKind.SELECTIONS: "one row per group of answers shown together: who was shown, who was picked, and "
+    "the judge's reasoning",
+    RecordKind.SCORES: "one row per number that the judge gave an answer, with its scale and reasoning",
 }
 _TITLES = {
     Stage.CHALLENGER: "training of the Challenger",
@@ -54,17 +57,24 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
     return "\n".join([*lines, "## Before use", "", _CAUTION])
 
 
+def write_run_card(folder: RunFolder, run: str) -> None:
+    """Write the run's `README.md`, and before it copies of what has an older version's columns (`migrated`)."""
+    migrate(folder)
+    write_atomic(folder.path / CARD, run_card(folder, run))
+
+
 def run_card(folder: RunFolder, run: str) -> str:
     """The card of a run: the finished stages of all iterations together, held-out tasks as a split of their own."""
     configs: dict[str, dict[str, list[str]]] = {}
-    for manifest in sorted(folder.path.glob("iteration-*/*/manifest.json")):
-        stage, iteration = manifest.parent.name, manifest.parent.parent.name
-        for kind in _rows_in(manifest.parent):
-            making = stage == Stage.TASKS
-            name = "tasks" if making and kind is RecordKind.CANDIDATES else f"{stage}_{kind}"
-            split = "held_out" if making and iteration == "iteration-00" else "train"
-            files = configs.setdefault(name, {}).setdefault(split, [])
-            files.append(f"{iteration}/{stage}/{kind}.parquet")
+    for file, kind in finished_files(folder):
+        if not pq.read_metadata(file).num_rows:
+            continue
+        stage, iteration = file.parent.name, file.parent.parent.name
+        making = stage == Stage.TASKS
+        name = "tasks" if making and kind is RecordKind.CANDIDATES else f"{stage}_{kind}"
+        split = "held_out" if making and iteration == "iteration-00" else "train"
+        files = configs.setdefault(name, {}).setdefault(split, [])
+        files.append(str(loadable(folder, file, kind).relative_to(folder.path)))
     configs = {
         name: dict(sorted(configs[name].items(), reverse=True)) for name in sorted(configs, key=_tasks_first)
     }

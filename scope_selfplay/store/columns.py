@@ -1,8 +1,8 @@
 """Records as columns: the Arrow schema of every kind of record, and the way back to values.
 
 The schema is read off the pydantic models, so the two cannot drift apart. Text and judgements are kept, token
-ids are not: those belong to training rows. A field that a newer version added is null in an older file and
-gets its default when the record is read.
+ids are not: those belong to training rows. A field that a newer version added is null where an older file is
+read (`as_current`) and gets its default when the record is.
 """
 
 import types
@@ -65,6 +65,22 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
         if field.is_required() and not _allows_none(field.annotation)
     }
     return pa.schema([each.with_nullable(each.name not in required) for each in _fields(model)])
+
+
+def as_current(table: pa.Table, model: type[BaseModel]) -> pa.Table:
+    """A table of another version in today's columns, by name at every depth: absent ones are null, others go.
+
+    Raises ValueError or TypeError (also as Arrow's own kinds) where a required column is absent or of another type.
+    """
+    schema = arrow_schema(model)
+    absent = [each.name for each in schema if not each.nullable and each.name not in table.column_names]
+    if absent:
+        raise ValueError(f"has no column {', '.join(absent)}")
+    columns = [
+        table[each.name] if each.name in table.column_names else pa.nulls(table.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def record_from(model: type[Record], row: Mapping[str, Any]) -> Record:

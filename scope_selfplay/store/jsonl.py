@@ -7,6 +7,7 @@ cuts it off first. Damage anywhere else is an error that names file and line.
 import json
 import mmap
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -20,6 +21,9 @@ from scope_selfplay.store.atomic import disk_faults, write_atomic
 
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
+
+# An id that a record begins with, in its quotes; it may hold commas and escaped quotes.
+_FIRST_ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),')
 
 
 class Appender:
@@ -91,20 +95,25 @@ def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
 
 def find_records(path: Path, record_ids: Collection[str], model: type[Model]) -> dict[str, Model]:
     """The records with these ids, by id, in one pass; as `find_record` otherwise."""
-    starts = {_starting_with(each): each for each in record_ids}
+    starts = {_quoted(each): each for each in record_ids}
     found: dict[str, Model] = {}
     if not path.exists():
         return found
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            name = starts.get(line[: line.find(b",") + 1])
+            start = _FIRST_ID.match(line)
+            name = starts.get(start[1]) if start else None
             if name is not None and line.endswith(b"\n"):
                 found[name] = _parsed(path, number, line, model.model_validate_json)
     return found
 
 
 def _starting_with(record_id: str) -> bytes:
-    return b'{"id":' + json.dumps(record_id, ensure_ascii=False).encode() + b","
+    return b'{"id":' + _quoted(record_id) + b","
+
+
+def _quoted(record_id: str) -> bytes:
+    return json.dumps(record_id, ensure_ascii=False).encode()
 
 
 def _read(path: Path, parse: Callable[[bytes], Any]) -> Iterator[Any]:

@@ -109,12 +109,20 @@ def read_manifest(folder: Path) -> Manifest | None:
             f"{path}: not a manifest ({str(error).splitlines()[0]}); remove the stage folder"
         ) from None
     check_format(path, manifest)
-    for name, expected in manifest.outputs.items():
-        file = folder / name
-        if not file.is_file():
-            raise RecordError(f"{file}: missing, but {path} lists it; restore it or remove the stage folder")
-        if checksum(file) != expected:
-            raise RecordError(
-                f"{file}: changed since the stage was finished; restore it or remove the stage folder"
-            )
+    for name in manifest.outputs:
+        check_output(folder, manifest, name)
     return manifest
+
+
+def check_output(folder: Path, manifest: Manifest, name: str) -> Path:
+    """The path of a file that the manifest lists. Raises RecordError when it is missing or changed."""
+    file = folder / name
+    if not file.is_file():
+        raise RecordError(
+            f"{file}: missing, but {folder / MANIFEST} lists it; restore it or remove the stage folder"
+        )
+    if checksum(file) != manifest.outputs[name]:
+        raise RecordError(
+            f"{file}: changed since the stage was finished; restore it or remove the stage folder"
+        )
+    return file

@@ -5,6 +5,7 @@ the same records in columns, compressed, in small row groups with Bloom filters 
 is found among many without reading the rest.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder
-from scope_selfplay.store.columns import RecordKind, arrow_schema
+from scope_selfplay.store.columns import RecordKind, arrow_schema, as_current
 from scope_selfplay.store.jsonl import check_lines
 
 ROWS_PER_GROUP = 512
@@ -47,23 +48,38 @@ def write_parquet(folder: Path) -> dict[RecordKind, int]:
 
 def compact(source: Path, target: Path, kind: RecordKind) -> int:
     """Write the complete lines of a file as parquet, block by block, atomically; the number of rows."""
-    temporary = part_of(target)
     rows = 0
-    with disk_faults(target):
-        try:
-            with (
-                source.open("rb") as file,
-                pq.ParquetWriter(temporary, arrow_schema(kind.model), **_layout(kind)) as writer,
-            ):
-                for block in _blocks(file):
-                    table = table_from_lines(block, kind.model, source)
-                    writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-                    rows += table.num_rows
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(target.parent)
+    with _writer(target, kind) as writer, source.open("rb") as file:
+        for block in line_blocks(file):
+            table = table_from_lines(block, kind.model, source)
+            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+            rows += table.num_rows
     return rows
+
+
+def is_current(path: Path, kind: RecordKind) -> bool:
+    """Whether a parquet file has today's columns. Raises RecordError where it is none."""
+    try:
+        return bool(pq.read_schema(path).equals(arrow_schema(kind.model)))
+    except pa.ArrowException as error:
+        raise RecordError(f"{path}: is no parquet file ({error}); restore it") from None
+
+
+def rewrite(source: Path, target: Path, kind: RecordKind) -> None:
+    """Write a parquet file of another version in today's columns, group by group, atomically.
+
+    Raises RecordError where a column that every record needs is absent or of another type.
+    """
+    with _writer(target, kind) as writer, pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
+            try:
+                table = as_current(pa.Table.from_batches([batch]), kind.model)
+            except (ValueError, TypeError, pa.ArrowException) as error:
+                raise RecordError(
+                    f"{source}: cannot be read as {kind.model.__name__} records ({error}); "
+                    "read it with the version of scope that wrote it"
+                ) from None
+            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
 
 
 def table_from_lines(data: bytes, model: type[BaseModel], source: Path) -> pa.Table:
@@ -93,13 +109,29 @@ def complete_lines(data: bytes) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def line_blocks(file: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
+    """The complete lines from where a file stands, about `size` bytes at a time; a longer line comes whole."""
     rest = b""
-    while data := file.read(_BLOCK):
-        whole = complete_lines(rest + data)
-        rest = (rest + data)[len(whole) :]
+    while data := file.read(size):
+        data = rest + data
+        whole = complete_lines(data)
+        rest = data[len(whole) :]
         if whole:
             yield whole
+
+
+@contextlib.contextmanager
+def _writer(target: Path, kind: RecordKind) -> Iterator[pq.ParquetWriter]:
+    """`target` stands, whole, once this is left without an error."""
+    temporary = part_of(target)
+    with disk_faults(target):
+        try:
+            with pq.ParquetWriter(temporary, arrow_schema(kind.model), **_layout(kind)) as writer:
+                yield writer
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
 
 
 def _layout(kind: RecordKind) -> dict[str, Any]:

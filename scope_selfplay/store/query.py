@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -13,10 +14,16 @@ from scope_selfplay.schemas import (
     Grade,
     Reason,
     Rollout,
+    Score,
+    Selection,
     Value,
 )
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.manifest import Manifest
+
+
+class UnknownTaskError(RecordError):
+    """An id that names no candidate of the run, or several."""
 
 
 class Sort(StrEnum):
@@ -117,6 +124,29 @@ class Match(Value):
     first: str
     second: str
     comparison: Comparison
+
+
+class Picking(Value):
+    """A judge's selection among answers to one task that were shown together."""
+
+    iteration: int
+    stage: Stage
+    selection: Selection
+
+
+class Rating(Value):
+    """A judge's number for one answer to a task."""
+
+    iteration: int
+    stage: Stage
+    score: Score
+
+
+class Judgements(Value):
+    """What judges said of a task's answers besides grades and comparisons, in the order in which it was said."""
+
+    selections: tuple[Picking, ...] = ()
+    scores: tuple[Rating, ...] = ()
 
 
 class StageState(Value):

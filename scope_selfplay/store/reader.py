@@ -25,25 +25,30 @@ import duckdb
 import yaml
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout
-from scope_selfplay.store.columns import RecordKind, record_from
+from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
+from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
 from scope_selfplay.store.layout import Layout
+from scope_selfplay.store.lines import Lines
 from scope_selfplay.store.query import (
     Attempt,
     Count,
     HeldOutScore,
+    Judgements,
     Match,
     Neighbours,
+    Picking,
+    Rating,
     StageState,
     TaskLine,
     TaskPage,
     TaskQuery,
     TaskRecord,
+    UnknownTaskError,
 )
 from scope_selfplay.store.sources import StageSource, find_stages
-from scope_selfplay.store.sql import LINE_COLUMNS, order_of, where_of
+from scope_selfplay.store.values import Model, record_of, value_of
 
 
 def find_run(name: str) -> Path:
@@ -55,7 +60,7 @@ def find_run(name: str) -> Path:
 
 
 class RunReader:
-    """Reads one run folder. Raises RecordError where it is none, or where a finished file is damaged."""
+    """Reads one run folder. Raises RecordError where it is none, or where what is asked for is damaged."""
 
     def __init__(self, path: Path, *, threads: int = 2) -> None:
         self.folder = RunFolder(path)
@@ -68,6 +73,7 @@ class RunReader:
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}
         self._files: dict[RecordKind, list[Path]] = {}
+        self._lines = Lines(self._database, Path(self._scratch.name) / "lines.duckdb")
         self._define_views()
         self.refresh()
 
@@ -96,23 +102,25 @@ class RunReader:
     def iterations(self) -> list[int]:
         return sorted({iteration for iteration, _ in self._stages})
 
+    def task_types(self) -> list[str]:
+        """Every type that a task of the run has, in alphabetical order."""
+        return self._lines.types()
+
     def tasks(self, query: TaskQuery | None = None) -> TaskPage:
         """One page of the candidates that a query asks for."""
         query = query or TaskQuery()
-        where, values = where_of(query)
-        (total,) = self._one(f"SELECT count(*) FROM candidates WHERE {where}", values)
-        rows = self.sql(
-            f"SELECT {LINE_COLUMNS} FROM candidates WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?",
-            [*values, query.limit, query.offset],
+        rows = self._lines.matching(query)
+        page = self._lines.read(rows[query.offset : query.offset + query.limit].tolist())
+        return TaskPage(
+            lines=tuple(self._value(TaskLine, line) for line in page), total=len(rows), offset=query.offset
         )
-        return TaskPage(lines=tuple(TaskLine(**row) for row in rows), total=total, offset=query.offset)
 
     def task(
         self, candidate_id: str, *, iteration: int | None = None, stage: Stage | None = None
     ) -> TaskRecord:
         """A candidate with its rollouts and grades, by its id, its task's id, or the beginning of either.
 
-        Raises RecordError when there is none, or more than one begins like that.
+        Raises UnknownTaskError when there is none, or more than one begins like that.
         """
         place = self._find(candidate_id, iteration, stage)
         key = (place.iteration, place.stage)
@@ -140,18 +148,11 @@ class RunReader:
 
     def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
         """What stands before and after a candidate in the whole list of a query, whatever its page."""
-        where, values = where_of(query)
-        order = order_of(query)
-        rows = self.sql(
-            f"WITH line AS (SELECT ordinal, row_number() OVER (ORDER BY {order}) AS place, id = ? AS here "
-            f"FROM candidates WHERE {where}), around AS (SELECT line.ordinal, line.place - centre.place AS step "
-            "FROM line, (SELECT place FROM line WHERE here LIMIT 1) AS centre "
-            "WHERE abs(line.place - centre.place) = 1) "
-            f"SELECT {LINE_COLUMNS}, step FROM candidates JOIN around USING (ordinal)",
-            [candidate_id, *values],
+        before, after = (
+            None if row is None else self._value(TaskLine, self._lines.read([row])[0])
+            for row in self._lines.around(query, candidate_id)
         )
-        found = {row.pop("step"): TaskLine(**row) for row in rows}
-        return Neighbours(before=found.get(-1), after=found.get(1))
+        return Neighbours(before=before, after=after)
 
     def attempts_on(self, task_id: str) -> list[Attempt]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
@@ -183,10 +184,29 @@ class RunReader:
                 iteration=row["iteration"],
                 first=row["first"],
                 second=row["second"],
-                comparison=record_from(Comparison, row),
+                comparison=record_of(self.folder.path, Comparison, row),
             )
             for row in rows
         ]
+
+    def judgements_on(self, task_id: str) -> Judgements:
+        """Every selection among answers to a task, and every number that one of them was given."""
+        path = self.folder.path
+        selections = self.sql(
+            "WITH answers AS (SELECT list(id) AS ids FROM rollouts WHERE subject_id = ?) "
+            "SELECT selections.* FROM selections, answers WHERE list_has_any(candidate_ids, ids) ORDER BY ordinal",
+            [task_id],
+        )
+        scores = self.sql(
+            "SELECT * FROM scores WHERE rollout_id IN (SELECT id FROM rollouts WHERE subject_id = ?) ORDER BY ordinal",
+            [task_id],
+        )
+        return Judgements(
+            selections=tuple(
+                Picking(**_place(row), selection=record_of(path, Selection, row)) for row in selections
+            ),
+            scores=tuple(Rating(**_place(row), score=record_of(path, Score, row)) for row in scores),
+        )
 
     def scores(self) -> list[HeldOutScore]:
         """What every checkpoint reached on every held-out task, in the order of iterations."""
@@ -195,7 +215,7 @@ class RunReader:
             "FROM rollouts r LEFT JOIN grades g ON g.rollout_id = r.id AND g.iteration = r.iteration "
             "AND g.stage = r.stage WHERE r.stage = 'compare' ORDER BY r.ordinal"
         )
-        return [HeldOutScore(**row) for row in rows]
+        return [self._value(HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
         """How many candidates of each iteration and stage ended how."""
@@ -203,7 +223,7 @@ class RunReader:
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
             "GROUP BY ALL ORDER BY iteration, stage, count DESC, reason"
         )
-        return [Count(**row) for row in rows]
+        return [self._value(Count, row) for row in rows]
 
     def document(self, document_id: str) -> Document | None:
         """A source document of the run."""
@@ -226,7 +246,7 @@ class RunReader:
         found = cursor.sql(f"SELECT * FROM {kind} WHERE {where}", params=list(values))
         for batch in found.to_arrow_reader(1000):
             for row in batch.to_pylist():
-                yield record_from(kind.model, row)
+                yield record_of(self.folder.path, kind.model, row)
 
     def sql(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows of any question to the views that `RecordKind` names: `candidates`, `rollouts`, `grades` and so on.
@@ -253,21 +273,24 @@ class RunReader:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         return self._database.cursor()
 
-    def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
-        return self._cursor().execute(query, list(values)).fetchone()
+    def _value(self, model: type[Model], row: Mapping[str, Any]) -> Model:
+        return value_of(self.folder.path, model, row)
 
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
-        rows = self.sql(
-            f"SELECT {LINE_COLUMNS} FROM candidates WHERE (starts_with(id, $1) OR starts_with(task.id, $1)) "
-            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage) "
-            "ORDER BY id = $1 DESC, task.id = $1 DESC, stage = 'tasks' DESC, ordinal LIMIT 2",
+        rows = self._lines.find(
+            "(starts_with(id, $1) OR starts_with(task_id, $1)) "
+            "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage)",
             [wanted, iteration, stage.value if stage else None],
+            order="id = $1 DESC, task_id = $1 DESC, stage = 'tasks' DESC, rowid",
+            limit=2,
         )
         if not rows:
-            raise RecordError(f"{self.folder.path}: has no candidate {wanted}; `scope tasks ls` lists them")
+            raise UnknownTaskError(
+                f"{self.folder.path}: has no candidate {wanted}; `scope tasks ls` lists them"
+            )
         if len(rows) > 1 and wanted not in (rows[0]["id"], rows[0]["task_id"]):
-            raise RecordError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
-        return TaskLine(**rows[0])
+            raise UnknownTaskError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
+        return self._value(TaskLine, rows[0])
 
     def _by_ids(
         self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
@@ -281,7 +304,7 @@ class RunReader:
             f"SELECT * FROM {kind} WHERE iteration = ? AND stage = ? AND {column} IN ({marks})",
             [place[0], place[1].value, *wanted],
         )
-        return {row[column]: record_from(model, row) for row in rows}
+        return {row[column]: record_of(self.folder.path, model, row) for row in rows}
 
     def _define_views(self) -> None:
         for kind in RecordKind:
@@ -290,6 +313,12 @@ class RunReader:
                 selection = self._layout.selection(kind, files)
                 self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {selection}")
                 self._files[kind] = files
+                if kind is RecordKind.CANDIDATES:
+                    self._lines.forget()
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
 
 
 def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:

@@ -4,16 +4,16 @@ import itertools
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.store.columns import RecordKind, arrow_schema
+from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.layout import Layout
 from scope_selfplay.store.live import LiveFile
-from scope_selfplay.store.manifest import MANIFEST, Manifest, check_format, checksum
+from scope_selfplay.store.manifest import MANIFEST, Manifest, check_format, check_output
+from scope_selfplay.store.parquet import is_current, rewrite
 from scope_selfplay.store.query import StageState
 
 
@@ -30,8 +30,8 @@ def find_stages(folder: RunFolder) -> list[tuple[int, Stage]]:
 class StageSource:
     """The files that one stage's records are read from, kept up to date by `refresh`.
 
-    A finished stage is checked against its manifest's checksums, once. A stage of an older format, which has no
-    parquet or other columns, is read from its lines.
+    A finished stage is checked against its manifest's checksums, once. Parquet with the columns of another version
+    is written again, in today's, to the scratch folder; a stage of a format without parquet is read from its lines.
     """
 
     def __init__(self, iteration: int, stage: Stage, folder: RunFolder, layout: Layout) -> None:
@@ -93,23 +93,20 @@ class StageSource:
     def _checked(self, manifest: Manifest) -> dict[RecordKind, Path]:
         found: dict[RecordKind, Path] = {}
         for kind in RecordKind:
-            name = f"{kind}.parquet"
-            if name not in manifest.outputs:
-                continue
-            path = self._path / name
-            if not path.is_file():
-                raise RecordError(f"{path}: missing, but {MANIFEST} lists it; restore it")
-            if checksum(path) != manifest.outputs[name]:
-                raise RecordError(f"{path}: changed since the stage was finished; restore it")
-            try:
-                current = pq.read_schema(path).equals(arrow_schema(kind.model))
-            except pa.ArrowException as error:
-                raise RecordError(f"{path}: is no parquet file ({error}); restore it") from None
-            if current:
-                found[kind] = self._layout.place(self.iteration, self.stage, kind)
-                found[kind].unlink(missing_ok=True)
-                found[kind].symlink_to(path.resolve())
+            if f"{kind}.parquet" in manifest.outputs:
+                found[kind] = self._taken(kind, check_output(self._path, manifest, f"{kind}.parquet"))
+            elif f"{kind}.jsonl" in manifest.outputs:
+                check_output(self._path, manifest, f"{kind}.jsonl")
         return found
+
+    def _taken(self, kind: RecordKind, path: Path) -> Path:
+        place = self._layout.place(self.iteration, self.stage, kind)
+        place.unlink(missing_ok=True)
+        if is_current(path, kind):
+            place.symlink_to(path.resolve())
+        else:
+            rewrite(path, place, kind)
+        return place
 
 
 def _manifest_of(path: Path) -> Manifest:

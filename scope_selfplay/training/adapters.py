@@ -39,6 +39,9 @@ def trained_model(start: Path, base: Path, lora: LoraConfig) -> Trained:
 
     kept = start / ADAPTER
     if kept.is_dir():
+        if not (kept / "adapter_model.safetensors").is_file():
+            # peft would take adapter_model.bin instead, which is pickled code.
+            raise CheckpointError(f"{kept}: no adapter_model.safetensors; save the adapter as safetensors")
         model = load_model(base)
         adapted = PeftModel.from_pretrained(model, str(kept), is_trainable=True)
         _check_shape(kept, adapted.peft_config["default"], lora)

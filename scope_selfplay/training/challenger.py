@@ -20,7 +20,7 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.store import Appender
 from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.steps import conduct, make_learner, mean, scored
+from scope_selfplay.training.steps import RolloutClock, conduct, make_learner, mean, scored
 
 
 def format_of(rollout: Rollout, expected_searches: int) -> float:
@@ -67,10 +67,11 @@ def make_challenger_roll(
     settings = scene.config.challenger
 
     async def one(
-        source: SourcePrompt, member: int, tried: dict[str, asyncio.Future[Assessed]]
+        source: SourcePrompt, member: int, tried: dict[str, asyncio.Future[Assessed]], clock: RolloutClock
     ) -> tuple[Rollout, Assessed]:
         each = (*key, source.document.id, member)
         rollout = await scene.roll(scene.challenger(learner.voice, each, source), learner.engine, each)
+        clock.finished()
         made_from = provenance.model_copy(update={"document_id": source.document.id})
         if format_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
             rollout = rollout.model_copy(update={"task": None})
@@ -86,8 +87,12 @@ def make_challenger_roll(
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
+        clock = RolloutClock()
         tried: dict[str, asyncio.Future[Assessed]] = {}
-        calls = [one(sources[record], row % settings.group_size, tried) for row, record in enumerate(records)]
+        calls = [
+            one(sources[record], row % settings.group_size, tried, clock)
+            for row, record in enumerate(records)
+        ]
         results = await asyncio.gather(*calls)
         structures = [
             format_of(rollout, sources[record].search_turns)
@@ -99,7 +104,8 @@ def make_challenger_roll(
         ]
         _keep(job, results)
         metrics = _metrics(scene, results, structures) | {
-            "masked": mean([reward is None for reward in rewards])
+            "masked": mean([reward is None for reward in rewards]),
+            **clock.seconds(),
         }
         lined_up = zip(results, rewards, strict=True)
         return StepResult(

@@ -20,11 +20,12 @@ _PREFIX = "checkpoint-"
 
 
 class Checkpoints:
-    """The checkpoints of one stage in its work folder; the newest two are kept."""
+    """The checkpoints of one stage in its work folder; the newest two that are whole are kept."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
         self.staging = work / ".staging"
+        self._whole: set[str] = set()
 
     def clear(self) -> None:
         """Remove what a killed save or removal left behind."""
@@ -42,7 +43,8 @@ class Checkpoints:
                 final.rename(_aside(final))
             staged.rename(final)
             sync_folder(self._work)
-            self._rotate()
+            self._whole.add(final.name)
+            self._rotate(step)
         return final
 
     def newest(self, say: Callable[[str], None]) -> Path | None:
@@ -58,12 +60,20 @@ class Checkpoints:
         found = [path for path in self._work.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
         return sorted(found, key=step_of)
 
-    def _rotate(self) -> None:
-        whole = [path for path in self._all() if (path / RECEIPT).exists()]
-        for path in whole[:-_KEPT]:
+    def _rotate(self, step: int) -> None:
+        """Keep the one of `step` and the newest whole one below it; damaged ones count for nothing and stay."""
+        # What stands above was passed over when training went on from below.
+        below = [path for path in self._all() if step_of(path) < step and self._is_whole(path)]
+        for path in below[: 1 - _KEPT]:
             # Renamed first: what is half removed must not look like a damaged checkpoint.
             path.rename(self._work / ".removing")
             shutil.rmtree(self._work / ".removing")
+
+    def _is_whole(self, path: Path) -> bool:
+        """Reads a checkpoint once in the life of this object: checksums of large ones take minutes."""
+        if path.name not in self._whole and damage_of(path) is None:
+            self._whole.add(path.name)
+        return path.name in self._whole
 
 
 def step_of(checkpoint: Path) -> int:

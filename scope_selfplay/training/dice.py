@@ -34,25 +34,29 @@ def small_qwen3(tokenizer: Any, *, positions: int, seed: int = 0) -> Any:
     return Qwen3ForCausalLM(config)
 
 
-def load_dice(model: Any, tokenizer: Any, speech: Speech, pools: Mapping[str, Sequence[str]]) -> None:
+def load_dice(
+    model: Any, tokenizer: Any, speech: Speech, pools: Mapping[str, Sequence[str]], *, certainty: float = 16.0
+) -> None:
     """Makes the model follow `speech`: each state is a direction of its own, and the output layer holds the odds.
 
-    Raises ValueError for a word that is more than one token.
+    `certainty` is the logit by which what may follow stands out from the rest of the vocabulary. Raises ValueError for
+    a word that is more than one token.
     """
     import torch
 
+    width = int(model.config.hidden_size)
     with torch.no_grad():
         embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
         head.zero_()
         for direction, (state, following) in enumerate(speech.items()):
             for word in pools.get(state, (state,)):
-                embedding[_id(tokenizer, word)] = 4.0 * torch.eye(HIDDEN)[direction]
+                embedding[_id(tokenizer, word)] = 4.0 * torch.eye(width)[direction]
             for name, odds in following.items():
                 options = pools.get(name, (name,))
                 for word in options:
                     # The last norm scales a single direction to the square root of the width.
-                    logit = 16.0 + math.log(odds / sum(following.values()) / len(options))
-                    head[_id(tokenizer, word), direction] = logit / math.sqrt(HIDDEN)
+                    logit = certainty + math.log(odds / sum(following.values()) / len(options))
+                    head[_id(tokenizer, word), direction] = logit / math.sqrt(width)
 
 
 def _id(tokenizer: Any, word: str) -> int:

@@ -7,6 +7,7 @@ number of rows, so that they meet in every collective call.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 from scope_selfplay.training.batches import Batch, WeighedRow, lay_out, slices, widened
 from scope_selfplay.training.checkpoints import Checkpoints
+from scope_selfplay.training.drift import Drift, drift_of
 from scope_selfplay.training.losses import Loss, divisor, token_weights
 from scope_selfplay.training.rows import Row
 
@@ -43,15 +45,25 @@ class EpisodeTrainer(GRPOTrainer):
     trajectories: Sequence[Trajectory] = ()
     step_metrics: Mapping[str, float | None] = MappingProxyType({})
     beta: float
+    use_vllm: bool
+    vllm_importance_sampling_correction: bool
 
-    def __init__(self, *, loss: Loss, budget: int, checkpoints: Checkpoints, **options: Any) -> None:
+    def __init__(
+        self, *, loss: Loss, cap: float | None, budget: int, checkpoints: Checkpoints, **options: Any
+    ) -> None:
+        """`cap` is that of the weights for the sampler's drift (`losses.sampling_cap`)."""
         super().__init__(**options)
         # Generation and update are aligned, so the policy that is trained is the one that sampled.
         assert self.args.gradient_accumulation_steps == self.args.steps_per_generation
         self._loss = loss
         self._budget = budget
         self._checkpoints = checkpoints
+        self._cap = cap
+        self._part: Batch | None = None
+        self._drift = Drift(self.accelerator)
         self._staging = False
+        self._step_begun: float | None = None
+        self._update_begun = 0.0
         if "ref" in getattr(self.model, "peft_config", ()):
             # TRL refers to the adapter that training starts from; ours is the model without one.
             self.accelerator.unwrap_model(self.model).delete_adapter("ref")
@@ -66,6 +78,11 @@ class EpisodeTrainer(GRPOTrainer):
         else:
             self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
 
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        if self._step_begun is None:
+            self._step_begun = perf_counter()
+        return super().training_step(*arguments, **options)
+
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         # The reference is asked about the rows below; without beta TRL does not ask it about whole rollouts.
         beta, self.beta = self.beta, 0.0
@@ -73,6 +90,7 @@ class EpisodeTrainer(GRPOTrainer):
             scored = super()._generate_and_score_completions(inputs)
         finally:
             self.beta = beta
+        self._update_begun = perf_counter()
         batch = self._rows(scored["advantages"].tolist())
         if beta:
             batch["ref_per_token_logps"] = self._reference(batch)
@@ -139,17 +157,47 @@ class EpisodeTrainer(GRPOTrainer):
         *first, last = slices(inputs, self.args.per_device_train_batch_size)
         done: Any = 0.0
         for part in first:
-            loss = super().compute_loss(model, part)
+            loss = self._part_loss(model, part)
             self.accelerator.backward(loss)
             done = done + loss.detach()
-        return super().compute_loss(model, last) + done
+        return self._part_loss(model, last) + done
+
+    def _part_loss(self, model: Any, part: Batch) -> Any:
+        before = self.use_vllm, self.vllm_importance_sampling_correction
+        self._part = part
+        if self._cap is not None:
+            # TRL multiplies the policy's loss (not the KL) by `importance_sampling_ratio` where both are set.
+            self.use_vllm = self.vllm_importance_sampling_correction = True
+        try:
+            return super().compute_loss(model, part)
+        finally:
+            self._part = None
+            self.use_vllm, self.vllm_importance_sampling_correction = before
+
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+        """The pass of the loss is also that of the policy that sampled: what its engine said is held against it."""
+        found = super()._get_per_token_logps_and_entropies(*arguments, **options)
+        if self._part is not None:
+            difference = drift_of(found[0].detach(), self._part)
+            self._drift.add(difference, self._part["tool_mask"] > 0)
+            if self._cap is not None:
+                self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
+        return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Trackers get our numbers of the step beside TRL's.
-        known = {name: value for name, value in self.step_metrics.items() if value is not None}
         if "loss" in logs:
+            ours = {**self.step_metrics, **self._seconds(), **self._drift.metrics()}
+            known = {name: value for name, value in ours.items() if value is not None}
             logs = logs | {f"scope/{name}": value for name, value in known.items()}
         super().log(logs, start_time)
+
+    def _seconds(self) -> dict[str, float]:
+        """Of the step that is being logged: TRL's own step time leaves the optimizer out."""
+        if self._step_begun is None:
+            return {}
+        now, begun, self._step_begun = perf_counter(), self._step_begun, None
+        return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoints.staging) if self._staging else super()._get_output_dir(trial)

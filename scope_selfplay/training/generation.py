@@ -5,17 +5,19 @@
     vllm_colocated   TRL's vLLM on the trainer's own GPU, driven request by request
     vllm_server      a vLLM elsewhere, over HTTP; TRL sends it the weights (NCCL)
 
-TRL 1.16 with `use_vllm` brings the weights into vLLM once a step, before it asks for rollouts.
+TRL 1.16 with `use_vllm` brings the weights into vLLM once a step, before it asks for rollouts. Into a vLLM elsewhere
+the first process alone brings them, and TRL lets the others go on meanwhile: they wait here.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import ModelConfig
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.wire.json_client import JsonClient, Patience
@@ -49,14 +51,55 @@ def policy_source(job: "GrpoJob", model: Any) -> Any:
             return SteppedEngine(job.codec, **options)
         case "vllm_server":
             served = asyncio.run(_what_is_served(job.model))
-            return ServedModel(lambda: _client(job.model, "/v1"), served, job.codec, **options)
+            return ServedModel(
+                lambda: _client(job.model, "/v1"), served, job.codec, **options, on_outage=job.on_outage
+            )
 
 
 def run_rollouts(source: Any, rollouts: Coroutine[Any, Any, T], trainer: Any) -> T:
     """One step's rollouts under their engine, on the thread of the trainer."""
     if isinstance(source, SteppedEngine):
         return source.run(rollouts, trainer.vllm_generation.llm.llm_engine)
+    if isinstance(source, ServedModel):
+        # Whoever asks before the first process has brought all weights samples from those of the step before.
+        trainer.accelerator.wait_for_everyone()
     return asyncio.run(rollouts)
+
+
+@contextmanager
+def weights_brought(model: ModelConfig) -> Iterator[None]:
+    """Around what TRL does with a vLLM elsewhere: when that is down, TRL's errors become an InferenceError."""
+    try:
+        yield
+    except Exception as error:
+        if model.engine != "vllm_server" or not _is_from_outside(error):
+            raise
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InferenceError(
+            f"model.vllm_url: {_base(model)} did not take the weights ({line}); see that vLLM runs there with a "
+            "weight-transfer engine, then run the same command again"
+        ) from error
+
+
+def _is_from_outside(error: Exception) -> bool:
+    """TRL raises the errors of `requests` as they are, and bare ones for what the server or NCCL says."""
+    asked = any(each.__module__.startswith("requests.") for each in type(error).__mro__)
+    return (
+        asked or isinstance(error, ConnectionError | TimeoutError) or type(error) in (Exception, RuntimeError)
+    )
+
+
+def guard_weights(trainer: Any, model: ModelConfig) -> None:
+    """Let a trainer whose vLLM is elsewhere raise InferenceError when that is down at the next step."""
+    if model.engine != "vllm_server":
+        return
+    bring = trainer.vllm_generation.sync_weights
+
+    def guarded() -> None:
+        with weights_brought(model):
+            bring()
+
+    trainer.vllm_generation.sync_weights = guarded
 
 
 def trl_generation(model: ModelConfig, max_length: int) -> dict[str, Any]:

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.errors import ExitCode, OutsideError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import Appender, StageFolder, write_records
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.adapters import Trained, trained_model
 from scope_selfplay.training.checkpoints import Checkpoints, step_of
 from scope_selfplay.training.export import Lineage, export_policy
-from scope_selfplay.training.generation import policy_source, run_rollouts
-from scope_selfplay.training.losses import loss_of
+from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
+from scope_selfplay.training.losses import loss_of, sampling_cap
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import Ranks, share_of
 from scope_selfplay.training.rows import Row
@@ -45,7 +45,10 @@ _KEPT = {
     "grad_norm": "grad_norm",
     "learning_rate": "learning_rate",
     "completions/mean_length": "completion_tokens",
-    "step_time": "step_seconds",
+    "scope/step_seconds": "step_seconds",
+    "scope/update_seconds": "update_seconds",
+    "scope/sampling_drift": "sampling_drift",
+    "scope/sampling_drift_max": "sampling_drift_max",
 }
 
 
@@ -93,6 +96,8 @@ class GrpoJob:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     ranks: Ranks = field(default_factory=Ranks)
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
+    on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
+    """Told when the server of the policy in training was down for longer than is waited."""
 
     @property
     def max_length(self) -> int:
@@ -167,17 +172,20 @@ def _make_trainer(
         assert len(scored_reward) == len(completions), "rewards must line up with completions"
         return scored_reward
 
-    trainer = EpisodeTrainer(
-        loss=loss_of(job.settings),
-        budget=job.settings.max_response,
-        checkpoints=Checkpoints(job.folder.work),
-        model=trained.model,
-        reward_funcs=reward,
-        args=trl_config(job),
-        train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
-        processing_class=job.codec.tokenizer,
-        rollout_func=rollout,
-    )
+    with weights_brought(job.model):
+        trainer = EpisodeTrainer(
+            loss=loss_of(job.settings),
+            cap=sampling_cap(job.settings, job.model.engine),
+            budget=job.settings.max_response,
+            checkpoints=Checkpoints(job.folder.work),
+            model=trained.model,
+            reward_funcs=reward,
+            args=trl_config(job),
+            train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
+            processing_class=job.codec.tokenizer,
+            rollout_func=rollout,
+        )
+    guard_weights(trainer, job.model)
     if trained.needs_reference and job.settings.kl_beta:
         trainer.refer_to(load_model(job.base))
     trainer.add_callback(_callback(meter, terminated, trainer))

@@ -49,6 +49,10 @@ _LOSSES = {
 }
 
 
+# TRL's vllm_importance_sampling_clip_max.
+_SAMPLING_CAP = 3.0
+
+
 def loss_of(settings: TrainConfig) -> Loss:
     """The loss that a role is trained with, with the clips of the config where it has any."""
     loss = _LOSSES[settings.loss]
@@ -56,6 +60,16 @@ def loss_of(settings: TrainConfig) -> Loss:
         clip_low=settings.clip_low if settings.clip_low is not None else loss.clip_low,
         clip_high=settings.clip_high if settings.clip_high is not None else loss.clip_high,
     )
+
+
+def sampling_cap(settings: TrainConfig, engine: str) -> float | None:
+    """What weights for the engine's drift from the trainer are capped at; None for no weights.
+
+    The engine in this process computes what the trainer computes; vLLM's kernels round otherwise.
+    """
+    if settings.sampling_cap is None:
+        return None if engine == "in_process" else _SAMPLING_CAP
+    return settings.sampling_cap or None
 
 
 def token_weights(mean: Mean, lengths: Sequence[int], longest: int) -> list[float]:

@@ -25,27 +25,9 @@ def check_policy(folder: Path, config: RunConfig) -> None:
             "again with save_pretrained"
         )
     check_context(folder, config)
-    _check_parts(folder)
     for file in sorted(folder.glob("*.safetensors")):
         _check_weights(file)
     _check_tokenizer(folder, spoken_dialect(config.model.dialect, config.model.earlier_thinking))
-
-
-def _check_parts(folder: Path) -> None:
-    """Weights in several files: all that their index tells of."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists() or not index.exists():
-        return
-    try:
-        parts = set(json.loads(index.read_bytes())["weight_map"].values())
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise CheckpointError(f"{index}: is damaged, it names no files; copy the model again") from None
-    lacking = sorted(part for part in parts if not (folder / part).is_file())
-    if lacking:
-        raise CheckpointError(
-            f"{folder}: {len(lacking)} of {len(parts)} files of weights are missing, the first is {lacking[0]}; copy "
-            "the model again"
-        )
 
 
 def _check_weights(file: Path) -> None:

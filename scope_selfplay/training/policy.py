@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect
-from scope_selfplay.errors import CheckpointError
+from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TagCodec
 
 EMBEDDED = "embedded"
+WEIGHTS = "model.safetensors"
 
 
 def policy_path(path: str) -> Path:
@@ -27,16 +29,33 @@ def policy_path(path: str) -> Path:
                 f"{folder}: no {name}; a model directory holds config.json, a tokenizer with tokenizer_config.json, "
                 "and safetensors; save the model again with save_pretrained"
             )
-    if not list(folder.glob("*.safetensors")):
-        pickled = [each.name for each in folder.glob("*.bin")]
-        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
-        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    _check_weights(folder)
     for name in ("config.json", "tokenizer_config.json"):
         if "auto_map" in _read_object(folder / name):
             raise CheckpointError(
                 f"{folder}: {name} has auto_map, which runs foreign code; remove it or use another model"
             )
     return folder
+
+
+def _check_weights(folder: Path) -> None:
+    """Raises CheckpointError unless what would be loaded is safetensors, here, and part of `weights_hash`."""
+    if (folder / WEIGHTS).is_file():
+        return
+    index = folder / f"{WEIGHTS}.index.json"
+    if not index.is_file():
+        pickled = sorted(each.name for each in folder.glob("*.bin"))
+        other = sorted(each.name for each in folder.glob("*.safetensors"))
+        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
+        if other and not pickled:
+            found = f"found {other[0]}, expected {WEIGHTS} or {index.name}"
+        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    shards = _read_object(index).get("weight_map")
+    for name in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) and shards else [""]:
+        if Path(name).name != name or Path(name).suffix != ".safetensors" or not (folder / name).is_file():
+            raise CheckpointError(
+                f"{index}: names {name!r} as weights, expected safetensors files beside it; save the model again"
+            )
 
 
 def check_context(folder: Path, config: RunConfig) -> None:
@@ -96,8 +115,29 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def sampling_device(wanted: str) -> str:
+    """Where a policy that this process only samples lies: the GPU of this rank, or the CPU. `wanted` as model.device.
+
+    Raises ConfigError for a GPU that torch does not see.
+    """
+    import torch
+
+    if wanted == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if wanted == "cuda":
+        raise ConfigError("device: found cuda, and torch sees no GPU here; use auto or cpu")
+    return "cpu"
+
+
+def load_frozen(folder: Path, device: str) -> Any:
+    """A model that is only sampled, on `device` as model.device has it. Raises CheckpointError, ConfigError."""
+    return load_model(folder).to(sampling_device(device))
+
+
 def load_model(folder: Path) -> Any:
-    """A causal language model in float32 (the trainer casts). Raises CheckpointError."""
+    """A causal language model in float32 (the trainer casts), on the CPU. Raises CheckpointError."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -105,7 +145,11 @@ def load_model(folder: Path) -> Any:
     disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=torch.float32, local_files_only=True, trust_remote_code=False
+            str(folder),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except Exception as error:  # noqa: BLE001 - the wall to transformers and safetensors, which has errors of its own
         line = next(iter(str(error).splitlines()), type(error).__name__)

@@ -32,9 +32,8 @@ def replay(recorded: Rollout, episode: Episode, voice: Voice, *, end: int) -> Ro
 class _Tape:
     """Engine and retriever in one: gives back, turn by turn, what was said and found."""
 
-    identity = "replay"
-
     def __init__(self, recorded: Rollout, voice: Voice, end: int) -> None:
+        self.identity = recorded.index
         self._recorded = recorded
         self._voice = voice
         self._end = end

@@ -15,7 +15,7 @@ from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
 from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.steps import Learner, conduct, make_learner, mean, scored
+from scope_selfplay.training.steps import Learner, RolloutClock, conduct, make_learner, mean, scored
 
 
 class GradedTask(NamedTuple):
@@ -33,37 +33,45 @@ def make_solver_roll(
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
+        clock = RolloutClock()
+        begun = _Begun(scene, learner, clock, greedy_first=rewarding.design.has_anchor)
         firsts = records[:: settings.group_size]
-        groups = [
-            _begin(
-                scene, learner, tasks[record], (*key, step, record), greedy_first=rewarding.design.has_anchor
-            )
-            for record in firsts
-        ]
+        groups = [_begin(begun, tasks[record], (*key, step, record)) for record in firsts]
         found = await rewarding.step(groups, (*key, step))
         rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
         _keep(job, rollouts, found)
         rewards = chain.from_iterable(found.rewards)
         metrics = _metrics(settings, rollouts, found, job.codec.count)
         lined_up = zip(rollouts, rewards, strict=True)
-        return StepResult([scored(*each, learner.voice) for each in lined_up], metrics)
+        return StepResult([scored(*each, learner.voice) for each in lined_up], metrics | clock.seconds())
 
     return roll
 
 
-def _begin(scene: Scene, learner: Learner, graded: GradedTask, key: Key, *, greedy_first: bool) -> Group:
-    """Starts the rollouts of one group. The first one is greedy where the design has an anchor."""
+class _Begun(NamedTuple):
+    """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
+
+    scene: Scene
+    learner: Learner
+    clock: RolloutClock
+    greedy_first: bool
+
+
+def _begin(step: _Begun, graded: GradedTask, key: Key) -> Group:
+    """Starts the rollouts of one group."""
+    scene, learner = step.scene, step.learner
     size = scene.config.solver.group_size
     arrivals = Arrivals(size, deterministic=scene.config.model.deterministic)
 
     async def one(member: int) -> Rollout:
-        voice = replace(learner.voice, greedy=greedy_first and member == 0)
+        voice = replace(learner.voice, greedy=step.greedy_first and member == 0)
         engine = _Metered(learner.engine, lambda tokens: arrivals.spoke(member, tokens))
         each = (*key, member)
         try:
             return await scene.roll(scene.solver(voice, each, graded.task), engine, each)
         finally:
             arrivals.finish(member)
+            step.clock.finished()
 
     rollouts = [asyncio.ensure_future(one(member)) for member in range(size)]
     return Group(graded.task, graded.rubric, rollouts, arrivals, key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from scope_selfplay.engines import in_process_engine, make_voice
@@ -27,12 +28,26 @@ class Learner:
         self.engine.refresh(f"{self.voice.checkpoint}@{step}")
 
 
+class RolloutClock:
+    """How long the rollouts of a step take, and how long their rewards keep it waiting after the last of them."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = perf_counter()
+
+    def finished(self) -> None:
+        """A rollout has ended."""
+        self._last = perf_counter()
+
+    def seconds(self) -> dict[str, float | None]:
+        return {"rollout_seconds": self._last - self._begun, "reward_seconds": perf_counter() - self._last}
+
+
 def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
     """`model` is the model in training, or a PolicyModel that samples from it."""
     engine = (
         model
         if isinstance(model, SteppedEngine | ServedModel)
-        else in_process_engine(scene, job.codec, role, model, identity=checkpoint)
+        else in_process_engine(scene, job.codec, role, model, identity=checkpoint, say=job.say)
     )
     return Learner(engine, make_voice(scene, job.codec, role, checkpoint))
 

@@ -30,7 +30,7 @@ from scope_selfplay.viewer.asking import (
     read_asked,
 )
 from scope_selfplay.viewer.pages import NotThereError, Page
-from scope_selfplay.viewer.protection import Protection
+from scope_selfplay.viewer.protection import HEADERS, Protection
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK
@@ -38,6 +38,14 @@ from scope_selfplay.wire.guarded_http import LOOPBACK
 THREADS = 4
 """Pages made at the same time; each holds what it shows in memory."""
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+FAILED = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>500</title></head>
+<body><h1>This page could not be made</h1>
+<p>The fault is in scope itself; what it was stands where <code>scope view</code> runs. Other pages may still work.</p>
+</body></html>
+"""
 
 
 class Site(Value):
@@ -92,11 +100,20 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         ],
         exception_handlers=dict.fromkeys(
             (BadQuestionError, NotThereError, ScopeError, HTTPException), refused
-        ),
+        )
+        | {Exception: failed},
         lifespan=lifespan,
     )
     app.add_middleware(cast(Any, Protection), hosts=site.hosts, base=site.base)
     return app
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """The last page: our own bug. What it was stands in the server's log, where Starlette raises it again.
+
+    It stands outside of `Protection` and needs no template, as these may be what failed.
+    """
+    return HTMLResponse(FAILED, status_code=500, headers=HEADERS)
 
 
 def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:

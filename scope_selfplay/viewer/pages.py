@@ -11,7 +11,7 @@ from scope_selfplay.prompts import Pack, diff_packs, load_pack
 from scope_selfplay.prompts.shipped import names_in, shipped_prompts
 from scope_selfplay.schemas import Reason
 from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.query import TaskQuery
+from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
@@ -66,7 +66,7 @@ def list_page(run: ShownRun, asked: Asked) -> Page:
             "asked": asked,
             "found": reader.tasks(asked.query),
             "iterations": reader.iterations(),
-            "types": _task_types(run),
+            "types": reader.task_types(),
         },
     )
 
@@ -99,7 +99,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked:
     reader = run.fresh()
     try:
         record = reader.task(candidate_id, iteration=place[0], stage=place[1])
-    except RecordError as error:
+    except UnknownTaskError as error:
         raise NotThereError(str(error)) from None
     made = record.candidate.task
     every = reader.attempts_on(made.id) if made else []
@@ -112,6 +112,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked:
             "criteria_of": answers.criteria_of,
             "verdicts_of": answers.verdicts_of,
             "matches": reader.comparisons_on(made.id) if made else [],
+            "judgements": reader.judgements_on(made.id) if made else Judgements(),
             "around": reader.neighbours(asked.query, record.candidate.id),
             "asked": asked,
         },
@@ -153,7 +154,7 @@ def compared_answers_page(run: ShownRun, task_id: str, asked: AskedComparison) -
     here = order.index(task_id)
     try:
         record = reader.task(task_id, iteration=0, stage=Stage.TASKS)
-    except RecordError as error:
+    except UnknownTaskError as error:
         raise NotThereError(str(error)) from None
     held = [each for each in reader.attempts_on(task_id) if each.stage is Stage.COMPARE]
     sides = [
@@ -230,11 +231,6 @@ def prompts_page(run: ShownRun, asked: AskedPack) -> Page:
     return Page("prompts.html", values | {"diff": None if diff is None else diff.splitlines()})
 
 
-def _task_types(run: ShownRun) -> list[str]:
-    found = {group.name for each in run.numbers().iterations for group in each.by_type}
-    return sorted(name for name in found if name)
-
-
 def _diff(reader: RunReader, before: str, after: str) -> CheckpointDiff:
     try:
         return diff_checkpoints(reader, before, after)
@@ -268,8 +264,23 @@ def _known_packs(folder: RunFolder) -> dict[str, Any]:
     """What the run's pack can be compared with, by name: never a path that came over HTTP."""
     shipped = shipped_prompts()
     found: dict[str, Any] = {name: lambda name=name: load_pack(shipped / name) for name in names_in(shipped)}
-    for other in sorted(folder.path.resolve().parent.iterdir()):
-        beside = RunFolder(other)
-        if beside.config.is_file() and beside.prompts.is_dir() and other != folder.path.resolve():
-            found[f"run {other.name}"] = lambda beside=beside: load_pack(beside.prompts)
+    for beside in _runs_beside(folder):
+        found[f"run {beside.path.name}"] = lambda beside=beside: load_pack(beside.prompts)
     return found
+
+
+def _runs_beside(folder: RunFolder) -> list[RunFolder]:
+    """The runs in the same folder; what this process may not read is left out."""
+    own = folder.path.resolve()
+    try:
+        others = sorted(each for each in own.parent.iterdir() if each != own)
+    except OSError:
+        return []
+    return [RunFolder(each) for each in others if _has_pack(RunFolder(each))]
+
+
+def _has_pack(folder: RunFolder) -> bool:
+    try:
+        return folder.config.is_file() and folder.prompts.is_dir()
+    except OSError:
+        return False

@@ -1,13 +1,13 @@
-"""The run behind the pages: read when asked, kept fresh while it goes on, its slow numbers made in the background."""
+"""The run behind the pages: read when asked, kept fresh while it goes on, its slow numbers made beside it."""
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from scope_selfplay.health import Checkup, examine
+from scope_selfplay.health import Checkup
 from scope_selfplay.overview import Overview, overview
 from scope_selfplay.store.reader import RunReader
+from scope_selfplay.viewer.examination import Examination
 
 
 class ShownRun:
@@ -19,9 +19,12 @@ class ShownRun:
         self._fresh_for = fresh_for
         self._looked = time.monotonic()
         self._lock = threading.Lock()
+        self._changes = 0
         self._numbers: Overview | None = None
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="health")
-        self._checkups: Future[list[Checkup]] | None = None
+        # Apart from `_lock`: other pages do not wait while the numbers are made.
+        self._counting = threading.Lock()
+        self._path = path
+        self._examination: Examination | None = None
         self._outdated = False
 
     @property
@@ -38,6 +41,7 @@ class ShownRun:
         with self._lock:
             if time.monotonic() - self._looked >= self._fresh_for:
                 if self.reader.refresh():
+                    self._changes += 1
                     self._numbers = None
                     self._outdated = True
                 self._looked = time.monotonic()
@@ -45,11 +49,18 @@ class ShownRun:
 
     def numbers(self) -> Overview:
         """All but health, which `checkups` gives."""
-        self.fresh()
-        with self._lock:
-            if self._numbers is None:
-                self._numbers = overview(self.reader, health=False)
-            return self._numbers
+        with self._counting:
+            self.fresh()
+            with self._lock:
+                known, changes = self._numbers, self._changes
+            if known is not None:
+                return known
+            made = overview(self.reader, health=False)
+            with self._lock:
+                # What was taken in meanwhile is not in them.
+                if self._changes == changes:
+                    self._numbers = made
+            return made
 
     def checkups(self, *, wait: float = 0.0) -> list[Checkup] | None:
         """The newest finished checkups; None until the first are. Texts are compared, which takes seconds.
@@ -57,18 +68,20 @@ class ShownRun:
         Waits for them at most `wait` seconds. Raises RecordError for a damaged file.
         """
         with self._lock:
-            if self._checkups is None or (self._outdated and self._checkups.done()):
-                earlier = self._checkups
+            earlier = self._examination
+            if earlier is None or (self._outdated and earlier.is_done):
                 self._outdated = False
-                self._checkups = self._background.submit(examine, self.reader)
+                self._examination = Examination(self._path)
                 if earlier is not None and not wait:
-                    return earlier.result()
-            current = self._checkups
+                    return earlier.checkups.result()
+            current = self._examination
+        assert current is not None
         try:
-            return current.result(timeout=wait) if wait or current.done() else None
+            return current.checkups.result(timeout=wait) if wait or current.is_done else None
         except TimeoutError:
             return None
 
     def close(self) -> None:
-        self._background.shutdown(cancel_futures=True)
+        if self._examination is not None:
+            self._examination.stop()
         self.reader.close()

@@ -1,17 +1,19 @@
 """A node of our own for pods that never really run: it says that they run, and publishes what their stages would.
 
 Pods reach it by `SELECTOR`, so it works beside any other node. Stages publish their manifest while they run and end
-well; servers are ready; pods that are deleted go. It outlives pods that vanish under its hands, and a pod that runs
+well, or as `ending_of` says; servers are ready; pods that are deleted go, unless `holds` or `never_ends` says
+otherwise. It outlives pods that vanish under its hands, and a pod that runs
 here is known to have existed however short its life was.
 """
 
 import datetime
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.fake_nodes import SimulatedStages
+from scope_selfplay.controller.fake_nodes import Ending, SimulatedStages
 from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.observed import step_of
 
@@ -28,6 +30,12 @@ class SimulatedNode(threading.Thread):
         self.stages = SimulatedStages(root, "r1")
         self.jobs: dict[str, str] = {}
         """Every stage Job that had a pod here: uid -> name."""
+        self.ending_of: Callable[[str], Ending] = lambda job: Ending()
+        self.holds: Callable[[str], bool] = lambda pod: False
+        """Pods that come no further, whatever state they are in."""
+        self.stuck: Callable[[str], bool] = lambda pod: False
+        """Pods whose container cannot be made."""
+        self.never_ends: Callable[[str], bool] = lambda pod: False
         self._core = api.client.CoreV1Api()
         self._error = api.client.ApiException
         self._namespace = namespace
@@ -65,23 +73,32 @@ class SimulatedNode(threading.Thread):
         """One step: pending, running, succeeded; or gone."""
         name, labels, is_server = pod.metadata.name, pod.metadata.labels, pod.spec.restart_policy == "Always"
         if pod.metadata.deletion_timestamp is not None:
+            if self.never_ends(name):
+                return
             self._core.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
+        elif self.stuck(name):
+            self._report(
+                name, "Pending", {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}}
+            )
         elif pod.status.phase == "Pending":
-            self._report(name, "Running")
-        elif pod.status.phase == "Running" and not is_server:
-            step = step_of(labels)
-            if step is not None and SHARD not in labels:
-                self.jobs[labels["controller-uid"]] = labels["job-name"]
-                self.stages.publish(step, labels["job-name"])
-            self._report(name, "Succeeded")
+            self._report(name, "Running", {"running": {"startedAt": _now()}})
+        elif pod.status.phase == "Running" and not is_server and not self.holds(name):
+            self._end(name, labels)
 
-    def _report(self, name: str, phase: str) -> None:
+    def _end(self, name: str, labels: dict[str, str]) -> None:
+        job = labels["job-name"]
+        step, ending = step_of(labels), self.ending_of(job)
+        if step is not None:
+            self.jobs[labels["controller-uid"]] = job
+        is_good = not ending.exit_code and not ending.status
+        if step is not None and SHARD not in labels and is_good:
+            self.stages.publish(step, job)
+        terminated = {"exitCode": ending.exit_code, "finishedAt": _now()}
+        terminated |= {"reason": ending.reason, "message": ending.message}
+        self._report(name, "Succeeded" if is_good else "Failed", {"terminated": terminated}, **ending.status)
+
+    def _report(self, name: str, phase: str, state: dict[str, Any], **more: Any) -> None:
         is_ready, now = phase == "Running", _now()
-        state = (
-            {"running": {"startedAt": now}}
-            if is_ready
-            else {"terminated": {"exitCode": 0, "finishedAt": now}}
-        )
         container = {"name": "main", "image": "", "imageID": "", "restartCount": 0}
         kinds = ("Initialized", "Ready", "ContainersReady")
         status = {
@@ -89,6 +106,7 @@ class SimulatedNode(threading.Thread):
             "startTime": now,
             "conditions": [{"type": each, "status": str(is_ready)} for each in kinds],
             "containerStatuses": [{**container, "ready": is_ready, "state": state}],
+            **more,
         }
         self._core.patch_namespaced_pod_status(name, self._namespace, {"status": status})
 

@@ -23,6 +23,9 @@ def namespace(empty_namespace: str) -> str:
 
 
 RUNS = sorted(each.parent for each in Path(__file__).parents[2].glob("k8s/runs/*/kustomization.yaml"))
+PREPARED = sorted(
+    each.parent for each in Path(__file__).parents[2].glob("k8s/runs/*/prepare/*/kustomization.yaml")
+)
 TINY = Path(__file__).parents[2] / "k8s" / "runs" / "tiny"
 ALL_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
@@ -42,6 +45,13 @@ def test_a_run_folder_is_taken_twice_and_with_an_iteration(folder: Path, namespa
     ]
 
 
+@pytest.mark.parametrize("folder", PREPARED, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_what_prepares_a_run_is_taken(folder: Path, namespace: str) -> None:
+    kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
+    again = kubectl("apply", "--kustomize", str(folder), "--namespace", namespace).stdout
+    assert again and all(line.endswith(" unchanged") for line in again.splitlines()), again
+
+
 @pytest.mark.parametrize("folder", RUNS, ids=name)
 def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: str) -> None:
     checked, applied = check_folder(folder), kustomize(folder)
@@ -54,7 +64,7 @@ def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: s
 
 @pytest.mark.parametrize("folder", RUNS, ids=name)
 def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> None:
-    problems = check_cluster(check_folder(folder), folder, Cluster(namespace))
+    problems = check_cluster(check_folder(folder), folder, Cluster(namespace)).problems
     # A cluster for tests has no storage class and few GPUs; nothing else may be wrong.
     assert [
         each for each in problems if "StorageClass" not in each.message and "gpu" not in each.message

@@ -16,11 +16,13 @@ from scope_selfplay.config import parse_config
 from scope_selfplay.controller.api import VERBS, ForbiddenError, Kind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
 from scope_selfplay.controller.draft import Finish
+from scope_selfplay.controller.fake_nodes import Ending
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
 from tests.cluster.simulated_node import SimulatedNode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+Report = Callable[[str, object], None]
 SMALL = {"cpu": "100m", "memory": "64Mi"}
 CLUSTER = {
     "images": {"worker": "scope-selfplay:test"},
@@ -177,7 +179,8 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     print(f"14 of 14 stages in {run.transport.calls} calls; {count} of {count} granted verbs used, no other")
 
 
-def test_a_dozen_kills_change_nothing(site: Callable[..., Site]) -> None:
+@pytest.mark.fault(13)
+def test_a_dozen_kills_change_nothing(site: Callable[..., Site], record_property: Report) -> None:
     run, kills = site(iterations=1), 0
     run.transport.dies = lambda number: number % 17 == 0
     while True:
@@ -186,19 +189,81 @@ def test_a_dozen_kills_change_nothing(site: Callable[..., Site]) -> None:
             break
         except Killed:
             kills += 1
+    record_property("injected", kills)
     assert kills >= 12
     assert len(run.stage_jobs()) == 6, run.stage_jobs()
     assert len(set(run.node.stages.published)) == len(run.node.stages.published) == 6
     print(f"{kills} of {kills} kills survived; 6 stages, 6 Jobs, {run.transport.calls} calls")
 
 
-def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(site: Callable[..., Site]) -> None:
+@pytest.mark.fault(17)
+def test_finished_jobs_that_the_cluster_deletes_are_not_run_again(
+    site: Callable[..., Site], record_property: Report
+) -> None:
     run = site(iterations=1, cluster={"keep": 0})
     assert run.drive(run.controller()).code is ExitCode.DONE
     assert all(name.endswith("-a1") for name in run.stage_jobs())
     assert len(run.stage_jobs()) == 6
+    record_property("injected", 6)
     _until(lambda: run.jobs_left() == [])
     print("6 of 6 finished Jobs deleted by the cluster, none made again")
+
+
+@pytest.mark.fault(16)
+def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: Report) -> None:
+    run = site(iterations=1)
+    evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+    endings = {
+        "r1-i00-make-tasks-a1": Ending(exit_code=75, message="judge is down"),
+        "r1-i00-make-tasks-a2": Ending(exit_code=1, message="KeyError: 'x'"),
+        "r1-i00-make-tasks-a3": Ending(exit_code=137, status=evicted),
+        "r1-i00-compare-a1": Ending(exit_code=137, reason="OOMKilled"),
+    }
+    record_property("injected", len(endings))
+    run.node.ending_of = lambda job: endings.get(job, Ending())
+    finish = run.drive(run.controller())
+    assert finish.code is ExitCode.USER
+    assert finish.message.startswith("i00-compare: out of memory")
+    assert run.stage_jobs() == [*sorted(endings), "r1-i00-make-tasks-a4"]
+    told = "\n".join(each.message for each in run.core.list_namespaced_event(run.namespace).items)
+    assert "something outside was down (judge is down)" in told
+    assert "it ended with an error (KeyError: 'x')" in told
+    assert "its pod was evicted, preempted or lost its node (The node was low on resource: memory.)" in told
+    assert (run.servers(), run.status()["phase"]) == ([], "Failed")
+    # The pod that the controller's Job makes next says the same, and starts nothing.
+    assert run.drive(run.controller()) == finish
+
+
+@pytest.mark.fault(17)
+def test_an_unfinished_job_that_somebody_deletes_is_made_again_once(site: Callable[..., Site]) -> None:
+    run, first = site(iterations=1), "r1-i00-make-tasks-a1"
+    run.node.holds = lambda pod: pod.startswith(first)
+    controller = run.controller()
+    _until(lambda: controller.round() or run.status().get("jobs") == first)
+    run.jobs.delete_namespaced_job(first, run.namespace, propagation_policy="Background")
+    assert run.drive(controller).code is ExitCode.DONE
+    assert [name for name in run.stage_jobs() if "a1" not in name] == ["r1-i00-make-tasks-a2"]
+    assert len(run.node.stages.published) == 6
+
+
+@pytest.mark.fault(21)
+def test_a_server_pod_that_does_not_start_or_does_not_end_is_said_and_waited_for(
+    site: Callable[..., Site],
+) -> None:
+    run = site(iterations=1)
+    run.node.stuck = lambda pod: pod.startswith("r1-judge")
+    run.node.never_ends = lambda pod: pod.startswith("r1-i00-challenger")
+    controller = run.controller()
+    stuck = "CreateContainerConfigError: no key"
+    _until(lambda: controller.round() or stuck in run.status().get("message", ""))
+    assert run.reasons()["PodStuck"]
+    assert run.stage_jobs() == []
+    run.node.stuck = lambda pod: False
+    _until(lambda: controller.round() or "ended: i00-compare needs the GPUs" in run.status()["message"])
+    assert run.stage_jobs() == ["r1-i00-make-tasks-a1"]
+    run.node.never_ends = lambda pod: False
+    assert run.drive(controller).code is ExitCode.DONE
+    assert len(run.stage_jobs()) == 6
 
 
 def test_a_quota_is_waited_for_and_said(site: Callable[..., Site]) -> None:
@@ -267,6 +332,7 @@ def test_a_status_map_changes_its_owner_and_is_made_again_when_it_is_deleted(
     assert run.status()["controller"] == "r1-i01-controller"
 
 
+@pytest.mark.fault(12)
 def test_a_leader_that_slept_through_its_lease_writes_nothing(site: Callable[..., Site]) -> None:
     run, later = site(iterations=1), [0.0]
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The run tiny with real pods: judge, retriever and frozen partners behind Services, one stage stopped on its way.
+"""The run tiny with real pods: judge, retriever and frozen partners behind Services, pods stopped on their way.
 
 The cluster must be on this machine with one node: the volume is a folder here, and so is everything that the image of
 `tests.cluster.image` runs. It is imported through CONTAINERD_ADDRESS.
@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
+from scope_selfplay.controller.manifests import Attempt, stage_job
+from scope_selfplay.controller.names import Step
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.render import Layout, run_folder
 from scope_selfplay.local import run_all
@@ -26,6 +29,7 @@ from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
 from tests.cluster import image
 from tests.cluster.conftest import kubectl
+from tests.unit.controller.authors import PAPER, author_of, config_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
@@ -57,6 +61,16 @@ SMALL = {
     "make_tasks": {"cpu": "550m", "memory": "3Gi"},
     "compare": {"cpu": "1", "memory": "3Gi"},
 }
+
+
+Kill = tuple[Stage, str]
+"""The stage in whose middle pods are deleted, and their labels."""
+CHALLENGER: Kill = (Stage.CHALLENGER, "app.kubernetes.io/component=trainer,scope/iteration=01")
+CONTROLLER: Kill = (Stage.TASKS, "app.kubernetes.io/component=controller")
+SOLVER: Kill = (Stage.SOLVER, "app.kubernetes.io/component=trainer,scope/iteration=01")
+
+GPU = "nvidia.com/gpu"
+SLIM = {"cpu": "10m", "memory": "16Mi", "gpus": 6}
 
 
 # A node of two cores has no room for what the base asks for.
@@ -151,16 +165,21 @@ def condition(namespace: str, job: str) -> str:
     return kubectl("get", "job", job, "--namespace", namespace, "--output", path, check=False).stdout
 
 
-def play(folder: Path, namespace: str, volume: Path, *, minutes: float) -> RunFolder:
-    """Apply, stop the Challenger's trainer after its first step, and wait for the end."""
+def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, minutes: float) -> RunFolder:
+    """Apply, stop pods in the middle of their work, and wait for the end."""
     kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
     run = RunFolder(volume / "runs" / "tiny")
-    metrics = run.stage(1, Stage.CHALLENGER).metrics
-    when(lambda: metrics.exists() and metrics.read_bytes().count(b"\n"), minutes=minutes, namespace=namespace)
-    trainer = "app.kubernetes.io/component=trainer,scope/iteration=01"
-    kubectl("delete", "pod", "--selector", trainer, "--namespace", namespace, "--wait=false")
+    for stage, pods in kills:
+        records = getattr(run.stage(1, stage), "candidates" if stage is Stage.TASKS else "metrics")
+        when(partial(has_lines, records), minutes=minutes, namespace=namespace)
+        kubectl("delete", "pod", "--selector", pods, "--namespace", namespace, "--wait=false")
     when(lambda: condition(namespace, "tiny-controller"), minutes=minutes, namespace=namespace)
+    assert "Complete" in condition(namespace, "tiny-controller")
     return run
+
+
+def has_lines(file: Path) -> bool:
+    return file.exists() and b"\n" in file.read_bytes()
 
 
 def trainers_of_the_challenger(namespace: str) -> int:
@@ -180,33 +199,68 @@ def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
     return [(each.id, each.reason.value) for each in candidates]
 
 
-def same_corpus_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
+def same_results_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
     """The same config in one process: the judge and the retriever inside, no Service anywhere."""
     config = load_config(settings, ["judge.kind=lexical", "judge.endpoint={}"])
     run_all(open_run(config, home, Silent()))
     alone = RunFolder(home / "tiny")
     for iteration in range(config.iterations + 1):
         assert corpus(run, iteration) == corpus(alone, iteration), f"iteration {iteration}"
+        here, there = held_out(run, iteration), held_out(alone, iteration)
+        assert here.keys() == there.keys()
+        for name, (low, high) in here.items():
+            assert low <= there[name][1] and there[name][0] <= high, f"{name}: {here[name]} and {there[name]}"
+
+
+def held_out(run: RunFolder, iteration: int) -> dict[str, tuple[float, float]]:
+    """Interval of the held-out score of every checkpoint that an iteration compared."""
+    ratings = json.loads((run.stage(iteration, Stage.COMPARE).path / "ratings.json").read_text())
+    return {name: (each["all"]["low"], each["all"]["high"]) for name, each in ratings["held_out"].items()}
 
 
 def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     image_there: None, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    folder = written(tmp_path, SHORT)
-    run = play(folder, namespace, volume, minutes=20)
-    assert "Complete" in condition(namespace, "tiny-controller")
+    run = play(written(tmp_path, SHORT), namespace, volume, [CHALLENGER], minutes=20)
     assert trainers_of_the_challenger(namespace) >= 2
     board = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(board)["data"], indent=1)[:2000])
-    same_corpus_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
+    same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
+
+
+def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, namespace: str) -> None:
+    """Two runs' trainers of six GPUs each on a node of eight: one gets its node, the other waits and says for what."""
+    core = api.client.CoreV1Api()
+    nodes = core.list_node().items
+    if max(int(node.status.allocatable.get(GPU, 0)) for node in nodes) not in range(6, 12):
+        pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
+    for name in ("first", "second"):
+        author = author_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
+        body = stage_job(author, Attempt(Step(1, Stage.SOLVER), 1), ())
+        body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
+        spec = body["spec"]["template"]["spec"]
+        # Only the scheduler is asked: no account, volume or image has to be there.
+        spec |= {"serviceAccountName": "default", "volumes": [], "initContainers": []}
+        spec["containers"][0]["volumeMounts"] = []
+        assert spec["containers"][0]["resources"]["limits"][GPU] == "6"
+        kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(body))
+
+    def placed() -> list[str]:
+        pods = core.list_namespaced_pod(namespace).items
+        reasons = [
+            each for pod in pods for each in pod.status.conditions or () if each.type == "PodScheduled"
+        ]
+        return sorted(each.reason or "placed" for each in reasons)
+
+    when(lambda: len(placed()) == 2, minutes=2, namespace=namespace)
+    assert placed() == ["Unschedulable", "placed"]
 
 
 @pytest.mark.full
 def test_the_whole_run_with_real_pods_makes_the_corpus_of_one_process(
     image_there: None, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    folder = written(tmp_path, {})
-    run = play(folder, namespace, volume, minutes=55)
-    assert "Complete" in condition(namespace, "tiny-controller")
-    same_corpus_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
+    run = play(written(tmp_path, {}), namespace, volume, [CHALLENGER, CONTROLLER, SOLVER], minutes=55)
+    assert trainers_of_the_challenger(namespace) >= 2
+    same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
     shutil.rmtree(tmp_path / "home")

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.config import load_config
-from scope_selfplay.k8s.checking import packs_of
+from scope_selfplay.k8s.checking import config_of, packs_of
 from scope_selfplay.k8s.kubectl import kustomize
 from scope_selfplay.k8s.planned import planned_objects
 from scope_selfplay.k8s.selectors import pods_of
@@ -37,8 +36,8 @@ def main(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     whole = {part: kustomize(REPOSITORY / "k8s" / "prepare" / part) for part in ("models", "index")}
     for folder in sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml")):
-        config = load_config(folder / "setup" / "run.yaml")
         objects = kustomize(folder)
+        config = config_of(objects, folder)
         whole[folder.name] = [*objects, *planned_objects(config, packs_of(objects))]
     for name, objects in whole.items():
         (target / f"{name}.yaml").write_text(yaml.safe_dump_all(production(objects), sort_keys=False))

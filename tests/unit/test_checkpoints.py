@@ -58,6 +58,17 @@ def test_a_damaged_one_is_said_passed_over_and_kept(tmp_path: Path, harm: object
     assert damage_of(tmp_path / "checkpoint-2.damaged-1") is not None
 
 
+def test_damaged_ones_take_the_place_of_no_whole_one(tmp_path: Path) -> None:
+    saved(tmp_path, 5, 8)
+    (tmp_path / "checkpoint-8" / "optimizer.pt").write_text("x")
+    assert Checkpoints(tmp_path).newest(lambda line: None) == tmp_path / "checkpoint-5"
+    saved(tmp_path, 6, 7)
+    kept = {path.name for path in tmp_path.glob("checkpoint-*")}
+    assert kept == {"checkpoint-6", "checkpoint-7", "checkpoint-8"}
+    (tmp_path / "checkpoint-7" / "optimizer.pt").write_text("x")
+    assert Checkpoints(tmp_path).newest(lambda line: None) == tmp_path / "checkpoint-6"
+
+
 def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 3)
     (checkpoints.staging / "checkpoint-4").mkdir(parents=True)

@@ -315,6 +315,7 @@ async def test_a_driver_connects_episode_engine_and_retriever() -> None:
     rollout = await drive(episode_about(codec, "a"), model, Library(), key=("a",), topk=2)
     assert rollout.answer == "It is the heron."
     assert [each.text for each in rollout.turns[0].passages] == ["the heron"] * 2
+    assert rollout.index == "library"
 
 
 async def test_a_driver_turns_a_fault_into_a_failed_rollout() -> None:
@@ -322,6 +323,7 @@ async def test_a_driver_turns_a_fault_into_a_failed_rollout() -> None:
     model = scripted(codec, {"a": [SEARCH]})
     rollout = await drive(episode_about(codec, "a"), model, Library(broken=True), key=("a",), topk=1)
     assert (rollout.status, rollout.error) == (RolloutStatus.FAILED, "retriever down")
+    assert rollout.index == "library"
 
 
 async def test_a_slow_rollout_holds_no_other_back() -> None:

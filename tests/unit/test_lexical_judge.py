@@ -242,15 +242,18 @@ async def test_a_selection_names_exactly_the_winners_wherever_they_stand() -> No
         candidates = [answer_of(None, number) for number in range(4)] + [answer_of(full_answer(FIRST), 9)]
         rng.shuffle(candidates)
         place = next(row for row, each in enumerate(candidates) if each.id == "r9")
-        assert await JUDGE.select(task, None, candidates, 1) == [place]
-        two = await JUDGE.select(task, None, candidates, 2)
+        assert (await JUDGE.select(task, None, candidates, 1)).numbers == [place]
+        two = (await JUDGE.select(task, None, candidates, 2)).numbers
         assert two is not None and len(set(two)) == 2 and place in two
 
 
 async def test_a_tie_favours_no_place_in_the_list() -> None:
     task = question(FIRST)
     winners = [
-        (await JUDGE.select(task, None, [answer_of("", number + row) for row in range(3)], 1) or [9])[0]
+        (
+            (await JUDGE.select(task, None, [answer_of("", number + row) for row in range(3)], 1)).numbers
+            or [9]
+        )[0]
         for number in range(0, 300, 3)
     ]
     assert {winners.count(place) // 15 for place in range(3)} <= {1, 2, 3}
@@ -260,18 +263,20 @@ async def test_scores_follow_their_scales() -> None:
     task = question(FIRST, 3)
     rubric = await rubric_of(task)
     full = full_answer(FIRST)
-    assert await JUDGE.score(task, full, rubric, scale=Scale.IMPLICIT) == 10
-    assert await JUDGE.score(task, "", None, scale=Scale.IMPLICIT) == 0
-    assert await JUDGE.score(task, full, rubric, scale=Scale.CORRECTNESS) == 1
+    assert (await JUDGE.score(task, full, rubric, scale=Scale.IMPLICIT)).value == 10
+    assert (await JUDGE.score(task, "", None, scale=Scale.IMPLICIT)).value == 0
+    assert (await JUDGE.score(task, full, rubric, scale=Scale.CORRECTNESS)).value == 1
     half = BY_NOUN[next(iter(FIRST.facts))].sentence(next(iter(FIRST.facts.values())))
-    assert await JUDGE.score(task, half, rubric, scale=Scale.CORRECTNESS) in (0, 0.5)
-    assert await JUDGE.score(task, full, rubric.criteria[0], scale=Scale.EXPLICIT) == 10
+    assert (await JUDGE.score(task, half, rubric, scale=Scale.CORRECTNESS)).value in (0, 0.5)
+    assert (await JUDGE.score(task, full, rubric.criteria[0], scale=Scale.EXPLICIT)).value == 10
 
 
 async def test_what_is_not_of_this_world_has_no_score_and_no_winners() -> None:
     task = task_about("Who built the pyramids?")
-    assert await JUDGE.score(task, "x", None, scale=Scale.IMPLICIT) is None
-    assert await JUDGE.select(task, None, [answer_of("x")], 1) is None
+    scored = await JUDGE.score(task, "x", None, scale=Scale.IMPLICIT)
+    selected = await JUDGE.select(task, None, [answer_of("x")], 1)
+    assert scored.value is None and selected.numbers is None
+    assert scored.verdict.fault is selected.verdict.fault is Fault.REFUSED
     with pytest.raises(ValueError, match="not about this world"):
         await JUDGE.compare(task, answer_of("x"), answer_of("y"), style=Style.SCORES)
 

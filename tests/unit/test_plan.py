@@ -11,11 +11,13 @@ from scope_selfplay.cli import cli
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning import Assumptions, Stage, make_plan
+from scope_selfplay.planning.plan import PodMemory
 from scope_selfplay.planning.sizes import model_size
 
 ROOT = Path(__file__).parents[2]
 RUNS = sorted(ROOT.glob("k8s/runs/*/run.yaml"))
-PAPER = load_config(None, ["model.path=Qwen3-8B", "judge.gates=[entity, source]"])
+PAPERS = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
+PAPER = load_config(None, PAPERS)
 QWEN3_8B = {
     "hidden_size": 4096,
     "intermediate_size": 12288,
@@ -54,6 +56,36 @@ def test_two_gpus_of_80_gb_hold_an_8b_trainer_only_with_offload() -> None:
     assert "offload" in trainer.advice and sum(trainer.parts.values()) == pytest.approx(trainer.gib)
     smaller = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions(), parameters=1.7e9)
     assert next(pod for pod in smaller.pods if pod.pod == "challenger trainer").fits
+
+
+def solver_trainer(*settings: str, path: str = "Qwen3-8B") -> PodMemory:
+    config = load_config(None, [*PAPERS, f"model.path={path}", *settings])
+    pods = make_plan(config, gpus=6, gates=2, assumptions=Assumptions()).pods
+    return next(pod for pod in pods if pod.pod == "solver trainer")
+
+
+def test_an_adapter_needs_gradients_and_moments_of_its_own_size_and_no_reference(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    whole, adapted = (solver_trainer(f"model.lora.rank={rank}", path=str(tmp_path)).parts for rank in (0, 16))
+    # 43.6 million parameters: 36 layers, 16 x (in + out) of seven linear layers; four GPUs share them.
+    assert adapted["gradients"] == pytest.approx(4 * 43.65e6 / 2**30 / 4, rel=0.001)
+    assert adapted["optimizer"] == pytest.approx(2 * adapted["gradients"])
+    assert adapted["reference"] == 0.0 < whole["reference"]
+    assert whole["weights"] == pytest.approx(adapted["weights"], rel=0.01)
+
+
+def test_the_engine_takes_what_its_kind_takes() -> None:
+    assert solver_trainer("model.vllm_memory=0.6").parts["engine"] == pytest.approx(48)
+    server = ("model.engine=vllm_server", "model.vllm_url=http://127.0.0.1:8000")
+    assert solver_trainer(*server).parts["engine"] == 0.0
+    few, many = (solver_trainer("model.engine=in_process", f"model.slots={slots}") for slots in (8, 96))
+    assert 4 * 8e9 / 2**30 < few.parts["engine"] < many.parts["engine"]
+    assert not many.fits and "fewer model.slots" in many.advice
+
+
+def test_activations_follow_the_width_of_the_model() -> None:
+    small, large = (solver_trainer(path=f"Mine-{size}B").parts["activations"] for size in (1, 8))
+    assert small < large / 3
 
 
 def test_hours_scale_with_the_model_and_fall_with_the_rates() -> None:

@@ -1,6 +1,7 @@
 """Run directories and model directories: what is refused, what goes on, and that nothing is written over."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from scope_selfplay.given_tasks import Question, candidate_of
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.store import Stage, write_records
+from scope_selfplay.stages.frame import run_stage
+from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 from tests.models import write_model
 
@@ -233,6 +235,14 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
         ("no config", r"no config\.json"),
         ("no tokenizer", r"no tokenizer_config\.json"),
         ("pickled", r"found pytorch_model\.bin, which is pickled code; save the model as safetensors"),
+        ("pickled beside others", r"found pytorch_model\.bin, which is pickled code"),
+        (
+            "others",
+            r"found adapter_model\.safetensors, expected model\.safetensors or model\.safetensors\.index",
+        ),
+        ("pickled shard", r"index\.json: names 'pytorch_model\.bin' as weights, expected safetensors"),
+        ("shard elsewhere", r"names '\.\./other/model\.safetensors' as weights"),
+        ("empty index", "names '' as weights"),
         ("no weights", "found no weights; save the model as safetensors"),
         ("auto_map", r"config\.json has auto_map, which runs foreign code"),
         ("binary config", r"config\.json is no JSON object"),
@@ -241,6 +251,7 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
 )
 def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
     config, weights = model / "config.json", model / "model.safetensors"
+    index = model / "model.safetensors.index.json"
     match damage:
         case "no folder":
             model = model / "none"
@@ -250,6 +261,20 @@ def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, 
             (model / "tokenizer_config.json").unlink()
         case "pickled":
             weights.rename(model / "pytorch_model.bin")
+        case "pickled beside others":
+            weights.rename(model / "pytorch_model.bin")
+            (model / "rotary.safetensors").write_bytes(b"beside")
+        case "others":
+            weights.rename(model / "adapter_model.safetensors")
+        case "pickled shard":
+            weights.rename(model / "pytorch_model.bin")
+            index.write_text(json.dumps({"weight_map": {"lm_head": "pytorch_model.bin"}}))
+        case "shard elsewhere":
+            weights.unlink()
+            index.write_text(json.dumps({"weight_map": {"lm_head": "../other/model.safetensors"}}))
+        case "empty index":
+            weights.unlink()
+            index.write_text("{}")
         case "no weights":
             weights.unlink()
         case "auto_map":
@@ -297,11 +322,11 @@ def test_weights_in_parts_are_all_there_or_refused(model: Path, tmp_path: Path) 
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": parts}))
     with pytest.raises(
-        CheckpointError, match="1 of 2 files of weights are missing, the first is model-00002"
+        CheckpointError, match=r"names 'model-00002.* as weights, expected safetensors files beside"
     ):
         small_run(model, tmp_path / "runs")
     index.write_text("{")
-    with pytest.raises(CheckpointError, match=r"index\.json: is damaged"):
+    with pytest.raises(CheckpointError, match=r"index\.json is no JSON object"):
         small_run(model, tmp_path / "runs")
     index.write_text(json.dumps({"weight_map": parts}))
     (model / parts["b"]).write_bytes((model / parts["a"]).read_bytes())
@@ -342,6 +367,13 @@ def test_a_tokenizer_without_the_dialects_tags_is_found_before_its_runs_name_is_
     assert not (tmp_path / "runs").exists()
 
 
+def test_weights_in_several_files_are_a_model(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    content = {"weight_map": {"lm_head": "model-00001-of-00001.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(content))
+    assert policy_path(str(model)) == model
+
+
 def test_a_tokenizer_that_brings_code_is_refused(model: Path) -> None:
     (model / "tokenizer_config.json").write_text(
         json.dumps({"auto_map": {"AutoTokenizer": ["evil.T", None]}})
@@ -363,3 +395,20 @@ def test_the_shipped_policy_is_a_safe_model() -> None:
     if not (folder / "model.safetensors").exists():
         pytest.skip("the embedded policy is not made yet: `make warm-start`")
     assert policy_path("embedded") == folder
+
+
+def test_the_seconds_of_a_stage_hold_those_of_a_killed_attempt(model: Path, tmp_path: Path) -> None:
+    run = small_run(model, tmp_path)
+    folder = run.folder.stage(0, Stage.TASKS)
+
+    def dies(made: StageFolder) -> None:
+        write_records(made.candidates, [])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(run, 0, Stage.TASKS, {}, dies)
+    for file in folder.path.rglob("*"):
+        os.utime(file, (1000, 1000))
+    os.utime(folder.candidates, (1500, 1500))
+    done = run_stage(run, 0, Stage.TASKS, {}, lambda made: None)
+    assert 500 <= done.seconds < 900

@@ -11,7 +11,7 @@ from benchmarks import ranking
 from benchmarks.simulator.chart import draw_front
 from benchmarks.simulator.designs import Trial, designs, run
 from benchmarks.simulator.fidelity import Estimate, Fidelity, measure
-from benchmarks.simulator.goals import pareto_front
+from benchmarks.simulator.goals import check_goals, pareto_front
 from benchmarks.simulator.judge import SimulatedJudge
 from benchmarks.simulator.speed import compare_speed, live_plan
 from scope_selfplay.ranking import Match
@@ -134,10 +134,21 @@ def test_no_design_rewards_an_entrant_that_was_never_judged() -> None:
         assert found.unearned == 0, design.name
 
 
-def test_balanced_exceeds_single_elimination_at_equal_calls() -> None:
-    ours, theirs = fidelity("balanced, 28 calls", 256), fidelity("single elimination, own scores", 256)
-    gain = ours.gain_over(theirs)
+@pytest.mark.parametrize("bracket", ["single elimination, own scores", "single elimination"])
+def test_what_ships_reaches_the_goals_at_eight_against_either_bracket(bracket: str) -> None:
+    theirs = fidelity(bracket, 400)
+    gain = fidelity("balanced, 28 calls", 400).gain_over(theirs)
     assert gain.tau.value >= 0.05 and gain.correlation.value >= 0.07
+    cheaper = fidelity("balanced, 18 calls", 400).gain_over(theirs)
+    assert cheaper.tau.value > 0.0 and cheaper.correlation.value > 0.0
+
+
+def test_the_goals_duel_what_ships_with_the_bracket_of_the_paper() -> None:
+    results = {design.name: fidelity(design.name, 4) for design in designs(8)}
+    claims = [goal.claim for goal in check_goals({8: results}, results)]
+    paper = "single elimination, own scores, 28 calls"
+    assert f"N=8: balanced, 28 calls, exceeds by 0.05 tau and 0.07 correlation: {paper}" in claims
+    assert f"N=8: balanced, 18 calls, equals: {paper}" in claims
 
 
 def test_balanced_holds_when_calls_fail() -> None:
@@ -146,7 +157,7 @@ def test_balanced_holds_when_calls_fail() -> None:
 
 @pytest.mark.integration
 def test_levels_add_to_a_judge_with_a_scale_and_take_nothing_from_one_without() -> None:
-    plain, levels = "balanced, 28 calls", "balanced + levels, 28 calls"
+    plain, levels = "balanced, margins, 28 calls", "balanced, 28 calls"
     assert fidelity(levels, 256).tau.value - fidelity(plain, 256).tau.value > 0.02
     moody = SimulatedJudge(mood=6.0)
     lost = fidelity(plain, 256, judge=moody).tau.value - fidelity(levels, 256, judge=moody).tau.value

@@ -4,6 +4,7 @@
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,30 @@ from scope_selfplay.controller.fake_cluster import Call, Fault, Killed
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import World
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.fault(13)]
+Report = Callable[[str, object], None]
 STRIDE = 1 if os.environ.get("SCOPE_EVERY_KILL") else 11
 
 
-def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leaves(tmp_path: Path) -> None:
+def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leaves(
+    tmp_path: Path, record_property: Report
+) -> None:
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     expected, calls = undisturbed.end_state(), len(undisturbed.cluster.calls)
-    survived = 0
-    for fault in (Fault.KILLED, Fault.KILLED_AFTER):
-        for number in range(0, calls, STRIDE):
-            state, created = _with_kill(tmp_path / f"{fault}-{number}", number, fault)
-            assert state == expected, f"{fault} at call {number}"
-            assert set(created.values()) == {1}, f"{fault} at call {number}: {created}"
-            survived += 1
-    print(f"{survived} of {survived} kills survived, {calls} calls a run")
+    kills = [
+        (fault, number) for fault in (Fault.KILLED, Fault.KILLED_AFTER) for number in range(0, calls, STRIDE)
+    ]
+    record_property("injected", len(kills))
+    for fault, number in kills:
+        state, created = _with_kill(tmp_path / f"{fault}-{number}", number, fault)
+        assert state == expected, f"{fault} at call {number}"
+        assert set(created.values()) == {1}, f"{fault} at call {number}: {created}"
 
 
-def test_a_controller_killed_again_and_again_comes_to_the_same_end(tmp_path: Path) -> None:
+def test_a_controller_killed_again_and_again_comes_to_the_same_end(
+    tmp_path: Path, record_property: Report
+) -> None:
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     world, kills = World(tmp_path / "killed"), 0
@@ -43,6 +49,7 @@ def test_a_controller_killed_again_and_again_comes_to_the_same_end(tmp_path: Pat
         except Killed:
             kills += 1
             world.cluster.advance(5)
+    record_property("injected", kills)
     assert 15 < kills < 100
     assert world.end_state() == undisturbed.end_state()
     assert set(world.jobs_created.values()) == {1}

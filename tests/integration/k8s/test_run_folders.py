@@ -1,5 +1,6 @@
 """Every run folder of the repository: renders, fits its config, and names nothing that is not there."""
 
+import importlib
 import shutil
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.names import Part
+from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.k8s.checking import check_folder, config_of, packs_of
 from scope_selfplay.k8s.folders import packs_needed
 from scope_selfplay.k8s.planned import planned_objects
@@ -23,8 +25,43 @@ pytestmark = pytest.mark.integration
 COMPONENTS = sorted(each.parent.name for each in REPOSITORY.glob("k8s/components/*/kustomization.yaml"))
 
 
+PREPARED = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/prepare/*/kustomization.yaml"))
+
+
 def name(folder: Path) -> str:
     return folder.name
+
+
+def place(folder: Path) -> str:
+    return str(folder.relative_to(REPOSITORY / "k8s" / "runs"))
+
+
+@pytest.mark.parametrize("folder", PREPARED, ids=place)
+def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) -> None:
+    run, prepared = rendered(folder.parents[1]), rendered(folder)
+    config = config_of(run, folder.parents[1])
+    there = [each for each in run if each["kind"] in ("PersistentVolumeClaim", "ServiceAccount")]
+    assert problems([*there, *prepared]) == []
+    written = {}
+    for pods in pods_of(prepared):
+        (container,) = pods.containers
+        assert container["image"] == config.cluster.images.worker
+        module = importlib.import_module(container["command"][2])
+        # Parsed by the job itself: an option that it does not have, or one that is missing, is an error.
+        written[pods.owner] = module.main.make_context(pods.owner, list(container["args"])).params
+    if folder.name == "models":
+        assert str(written["Job/fetch-model"]["folder"]) == config.model.path
+        if is_vllm(config, Part.JUDGE):
+            assert config.cluster.judge.model == config.model.path
+    else:
+        build = written["Job/build-index"]
+        assert str(build["index"]) == config.cluster.retriever.index
+        assert str(build["source"]) == config.corpus.path
+        encoder = build["options"][build["options"].index("--encoder") + 1]
+        models = rendered(folder.parent / "models")
+        assert encoder in [word for pods in pods_of(models) for word in pods.containers[0]["args"]]
+    pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
+    assert schema_problems(prepared) == []
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=name)
@@ -81,21 +118,10 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     objects = rendered(folder)
     plain = rendered(REPOSITORY / "k8s/runs/tiny")
     assert objects != plain
-    changed = [*overrides(objects)]
-    with_changes = load_config(folder / "setup" / "run.yaml", changed)
-    everything = [*objects, *planned_objects(with_changes, packs)]
+    everything = [*objects, *planned_objects(config_of(objects, folder), packs)]
     assert problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []
-
-
-def overrides(objects: list[dict[str, object]]) -> list[str]:
-    """The settings that a component gives the controller on its command line."""
-    (controller,) = [
-        each for each in pods_of(objects) if each.labels["app.kubernetes.io/component"] == "controller"
-    ]
-    arguments = controller.spec["containers"][0]["args"]
-    return [arguments[row + 1] for row, each in enumerate(arguments) if each == "--set"]
 
 
 def test_the_network_has_exactly_the_edges_of_the_method() -> None:

@@ -1,6 +1,8 @@
 """The in-process engine: the same ids whatever shares the batch, and the arithmetic of a plain forward pass."""
 
 import asyncio
+import copy
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference import Generate, Message, Sample
+from scope_selfplay.errors import ConfigError, InferenceError
+from scope_selfplay.inference import Generate, Message, Sample, slot_cache
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
+from scope_selfplay.inference.slot_cache import frozen_copy
 from scope_selfplay.schemas import Finish
-from scope_selfplay.training.policy import load_model
+from scope_selfplay.training.policy import load_model, sampling_device
 
 pytestmark = pytest.mark.integration
 
@@ -205,6 +208,7 @@ def test_a_model_that_fails_fails_everyone_once_and_works_again(
     model: Any, codec: ChatCodec, alone: list[Sample]
 ) -> None:
     running = engine(model, codec, slots=2)
+    running.refresh("S_0")
     cache: Any = running._cache
     forward = cache.forward
 
@@ -255,3 +259,48 @@ def test_new_weights_are_taken_over_when_asked_for_and_only_then(model: Any, cod
     running.refresh("S_0@1")
     assert running.identity == "S_0@1"
     assert asyncio.run(running.generate(request, ("k",))).ids != before.ids
+
+
+def test_slots_that_no_memory_holds_are_refused_before_anything_is_sampled(
+    model: Any, codec: ChatCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_cache, "free_bytes", lambda device: 1 << 10)
+    with pytest.raises(
+        ConfigError, match=r"8 slots x 160 tokens .* 0\.0 GiB are free on cpu; lower slots to"
+    ):
+        engine(model, codec, frozen=True)
+
+
+def test_new_weights_are_taken_over_when_the_old_copy_and_its_cache_are_gone(
+    model: Any, codec: ChatCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = engine(model, codec)
+    trained.refresh("S_0@0")
+    old = weakref.ref(trained._model), weakref.ref(trained._cache)
+    seen: list[list[object]] = []
+
+    def taken(source: Any) -> Any:
+        seen.append([each() for each in old])
+        return frozen_copy(source)
+
+    monkeypatch.setattr(slot_cache, "frozen_copy", taken)
+    trained.refresh("S_0@1")
+    assert seen == [[None, None]]
+
+
+def test_a_frozen_policy_samples_the_same_without_a_copy_of_its_weights(model: Any, codec: ChatCodec) -> None:
+    asked = requests(codec, 4)
+    kept = copy.deepcopy(model)
+    frozen = engine(kept, codec, frozen=True)
+    assert frozen._model is kept
+    assert [each.ids for each in run_all(frozen, asked)] == [
+        each.ids for each in run_all(engine(model, codec), asked)
+    ]
+
+
+def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert sampling_device("auto") == sampling_device("cpu") == "cpu"
+    with pytest.raises(ConfigError, match="found cuda, and torch sees no GPU here; use auto or cpu"):
+        sampling_device("cuda")

@@ -1,5 +1,6 @@
 """What we rely on in TRL: one test per fact that `training/grpo.py` states, and that a killed training goes on."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_the_kl_is_measured_against_the_base_wherever_training_starts(
     assert first_kl(job_of(random_policy, tmp_path / "same", kl_beta=0.1)) == pytest.approx(0.0, abs=1e-6)
     other = job_of(random_policy, tmp_path / "other", start=speaking_policy, kl_beta=0.1)
     assert first_kl(other) > 0.1
+
+
+def test_the_update_is_told_apart_from_what_comes_before_it(random_policy: Path, tmp_path: Path) -> None:
+    def slowly(record: str, member: int, step: int) -> Scored:
+        time.sleep(0.1)
+        return by_member(record, member, step)
+
+    job = job_of(random_policy, tmp_path / "timed", steps=2)
+    train(job, slowly)
+    for line in read_rows(job.folder.metrics):
+        assert line["update_seconds"] > 0 and line["step_seconds"] - line["update_seconds"] >= 0.4
 
 
 class Killed(Exception):

@@ -1,6 +1,7 @@
 """Every reward preset makes two real GRPO steps from given tasks, and leaves its judgements and numbers behind."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
     Comparison,
+    Document,
     Grade,
     Provenance,
     Reason,
@@ -66,7 +68,11 @@ def open_with(policy: Path, root: Path, name: str, *overrides: str) -> Run:
 def tasks(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of two tasks about the world of every run here, with the rubrics that its judge writes."""
     root = tmp_path_factory.mktemp("tasks")
-    documents = open_with(speaking_policy, root, "world").documents
+    return write_tasks(open_with(speaking_policy, root, "world").documents, root / "given.jsonl")
+
+
+def write_tasks(documents: Sequence[Document], path: Path) -> Path:
+    """Two tasks that the lexical judge can grade, as a run writes its candidates."""
     judge = LexicalJudge(documents)
     candidates = []
     for number, document in enumerate(documents[:2]):
@@ -90,8 +96,8 @@ def tasks(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
                 provenance=Provenance(run="given", iteration=0, stage="tasks", document_id=document.id),
             )
         )
-    write_records(root / "given.jsonl", candidates)
-    return root / "given.jsonl"
+    write_records(path, candidates)
+    return path
 
 
 @pytest.mark.parametrize("preset", TRAINED)
@@ -104,6 +110,8 @@ def test_every_preset_trains(preset: str, speaking_policy: Path, tasks: Path, tm
     for row in rows:
         assert set(COUNTS) <= set(row)
         assert row["judge_missing"] == 0.0 and row["masked"] == 0.0
+        parts = [row[f"{name}_seconds"] for name in ("rollout", "reward", "update")]
+        assert all(parts) and sum(parts) <= row["step_seconds"]
     own_rubrics = 2 if getattr(run.config.solver.reward, "rubrics", "task") == "query" else 0
     assert sum(row["judge_calls"] for row in rows) == recorded_calls(folder) + own_rubrics
     assert (folder.checkpoint / "model.safetensors").is_file()
@@ -122,7 +130,9 @@ def recorded_calls(folder: StageFolder) -> int:
         assert set(selection.candidate_ids) <= rollouts and selection.winner_ids
     assert {each.rollout_id for each in [*grades, *scores]} <= rollouts
     verdicts = sum(verdict.attempts > 0 for grade in grades for verdict in grade.verdicts)
-    return verdicts + len(comparisons) + len(selections) + len(scores)
+    said = [each.verdict for each in (*selections, *scores)]
+    assert all(each is not None and each.reasoning for each in said)
+    return verdicts + len(comparisons) + sum(each is not None and each.attempts > 0 for each in said)
 
 
 def test_references_that_were_taken_away_since_the_run_began_are_missed(

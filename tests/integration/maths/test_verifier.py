@@ -104,8 +104,8 @@ async def test_the_verifier_judge_knows_right_from_wrong_and_refuses_the_rest() 
     bare = TASK.model_copy(update={"reference": None})
     refused = await judge.compare(bare, right, wrong, style=Style.SCORES)
     assert refused.outcome is None and refused.verdict.fault is Fault.REFUSED
-    assert await judge.select(TASK, None, [wrong, right], 1) == [1]
-    assert await judge.select(TASK, None, [right, right], 1) is None
-    assert await judge.score(TASK, box("3"), None, scale=Scale.CORRECTNESS) == 1.0
+    assert (await judge.select(TASK, None, [wrong, right], 1)).numbers == [1]
+    assert (await judge.select(TASK, None, [right, right], 1)).verdict.fault is Fault.REFUSED
+    assert (await judge.score(TASK, box("3"), None, scale=Scale.CORRECTNESS)).value == 1.0
     assert (await judge.grade(TASK, Criterion(text="Kind."), "x", key=(0,))).fault is Fault.REFUSED
     assert await judge.write_rubric(TASK, ()) is None

@@ -1,6 +1,7 @@
 """Quality on real text, and the encoder against its reference. About two minutes on one core."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,19 +82,24 @@ def test_profiles_find_what_the_exhaustive_search_finds(
     expected, found = top3(flat, questions), top3(folder, questions)
     recall = np.mean([len(a & b) / 3 for a, b in zip(expected, found, strict=True)])
     print(f"{profile}: recall@3 against flat {recall:.4f} (gate {manifest.gate}), nprobe {manifest.nprobe}")
-    assert recall >= goal - 0.003  # three standard errors of the difference between the two sets of queries
+    assert recall >= goal
 
 
-@pytest.mark.parametrize("family", ["e5", "minilm"])
+@pytest.mark.parametrize("family", ["e5", "minilm", "plain"])
 def test_onnx_and_sentence_transformers_give_the_same_vectors(
     tmp_path: Path, questions: list[Question], shared_data: Path, family: str
 ) -> None:
-    """A random model in the full shape of E5-base-v2, and MiniLM's real weights."""
+    """A random model in the full shape of E5-base-v2, MiniLM's real weights, and a model that pools by CLS."""
     pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
     model = model_folder(MINILM)
     if family == "e5":
         tokenizer = model / "tokenizer.json"
         model = write_random_bert(tmp_path / "model", np.random.default_rng(1), tokenizer=tokenizer)
+    if family == "plain":
+        model = shutil.copytree(model, tmp_path / "cls")
+        (model / "1_Pooling" / "config.json").write_text(
+            '{"embedding_dimension": 384, "pooling_mode": "cls"}'
+        )
     folder = tmp_path / "encoder"
     prepare_encoder(str(model), FAMILIES[family], Backend.ONNX, folder)
     ours, theirs = open_encoder(folder), SentenceTransformersEncoder(model, FAMILIES[family])

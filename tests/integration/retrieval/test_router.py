@@ -1,5 +1,6 @@
 """Shards behind a router answer like one index over all rows."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +17,7 @@ from retrieval.client import HttpSearcher
 from retrieval.random_bert import write_random_bert
 from retrieval.router import Router
 from retrieval.server import build_app
+from retrieval.token_cap import TokenCap
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.json_client import Patience
@@ -24,6 +26,7 @@ from .conftest import Running, serve_app
 
 pytestmark = pytest.mark.integration
 
+HASTY = Patience(deadline=1.0, attempt=0.3, attempts=2, first_pause=0.01)
 CUTS = ((0, 70), (70, 150), (150, 200))
 
 
@@ -54,10 +57,20 @@ async def routed(urls: list[str], **options: Any) -> AsyncIterator[str]:
     router = Router(urls, **options)
     try:
         await router.load()
-        async with serve_app(build_app(router)) as url:
+        async with serve_app(build_app(router, options.get("token"))) as url:
             yield url
     finally:
         await router.close()
+
+
+async def status_of(http: aiohttp.ClientSession, url: str, wanted: int) -> int:
+    """The status of a GET, asked for up to five seconds until it is the wanted one."""
+    for _ in range(250):
+        async with http.get(url) as response:
+            if response.status == wanted:
+                break
+        await asyncio.sleep(0.02)
+    return response.status
 
 
 async def test_shards_answer_like_one_index(
@@ -83,17 +96,116 @@ async def test_shards_answer_like_one_index(
 async def test_a_missing_shard_fails_the_request_instead_of_thinning_the_corpus(
     running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
 ) -> None:
-    hasty = Patience(deadline=1.0, attempt=0.3, attempts=2, first_pause=0.01)
     async with AsyncExitStack() as stack:
         kept = await stack.enter_async_context(running(folders["0"]))
         lost = AsyncExitStack()
         gone = await lost.enter_async_context(running(folders["70"]))
-        url = await stack.enter_async_context(routed([kept, gone], patience=hasty))
+        url = await stack.enter_async_context(routed([kept, gone], patience=HASTY))
         async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
             assert response.status == 200
         await lost.aclose()
         async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
             assert response.status == 503
+
+
+async def test_after_a_reload_the_router_serves_the_shards_new_index(
+    running: Running, folders: dict[str, Path], tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    """The handshake was made once for the router's life: each later answer was 503 `now serves ...`."""
+    headers = {"Authorization": "Bearer secret"}
+    current = tmp_path / "current"
+    current.symlink_to(folders["70"])
+
+    async def ask(url: str) -> tuple[int, dict[str, Any]]:
+        body = {"query": "abc", "topk": 100}
+        async with http.post(url + "/retrieve", json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def reload(url: str) -> int:
+        async with http.post(url + "/reload", headers=headers) as response:
+            return response.status
+
+    async with AsyncExitStack() as stack:
+        kept = await stack.enter_async_context(running(folders["0"], token="secret"))
+        changing = await stack.enter_async_context(running(current, token="secret"))
+        options = {"token": "secret", "probe_seconds": 0.02, "patience": HASTY}
+        url = await stack.enter_async_context(routed([kept, changing], **options))
+        current.unlink()
+        current.symlink_to(folders["150"])
+        assert await reload(changing) == 200
+        assert (await ask(url))[0] == 503
+        assert await status_of(http, url + "/readyz", 503) == 503
+        assert await reload(url) == 200
+        assert await status_of(http, url + "/readyz", 200) == 200
+        status, answer = await ask(url)
+        assert status == 200
+        assert {int(row["id"][1:]) // 10 for row in answer["result"][0]} >= {15, 19}
+        current.unlink()
+        current.symlink_to(folders["0"])
+        assert await reload(changing) == 200
+        # Two shards of the same passages: refused, and what was served before stays.
+        assert await reload(url) == 503
+        async with http.get(url + "/info", headers=headers) as response:
+            assert (await response.json())["rows"] == 120
+
+
+async def test_requests_under_way_end_while_the_router_reloads(
+    running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
+) -> None:
+    async with AsyncExitStack() as stack:
+        shards = [await stack.enter_async_context(running(folders[name])) for name in ("0", "70")]
+        router = Router(shards)
+        await router.load()
+        url = await stack.enter_async_context(serve_app(build_app(router)))
+
+        async def ask(number: int) -> int:
+            async with http.post(url + "/retrieve", json={"query": f"abc {number}"}) as response:
+                return response.status
+
+        asked = [asyncio.create_task(ask(number)) for number in range(40)]
+        for _ in range(3):
+            await router.load()
+        assert await asyncio.gather(*asked) == [200] * 40
+        await router.close()
+
+
+async def test_a_router_is_ready_only_while_every_shard_is(
+    running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
+) -> None:
+    async with AsyncExitStack() as stack:
+        kept = await stack.enter_async_context(running(folders["0"]))
+        lost = AsyncExitStack()
+        gone = await lost.enter_async_context(running(folders["70"]))
+        url = await stack.enter_async_context(routed([kept, gone], probe_seconds=0.02))
+        assert await status_of(http, url + "/readyz", 200) == 200
+        await lost.aclose()
+        assert await status_of(http, url + "/readyz", 503) == 503
+        port = int(gone.rpartition(":")[2])
+        await stack.enter_async_context(running(folders["70"], port=port))
+        assert await status_of(http, url + "/readyz", 200) == 200
+
+
+async def test_merged_answers_keep_the_token_cap(
+    running: Running, folders: dict[str, Path], documents: list[Document], http: aiohttp.ClientSession
+) -> None:
+    tokenizer = folders["whole"].parent / "model" / "tokenizer.json"
+    body = {"queries": [documents[20].text, documents[90].text], "topk": 5, "max_tokens": 60}
+    async with AsyncExitStack() as stack:
+        whole = await stack.enter_async_context(running(folders["whole"], tokenizer=tokenizer))
+        shards = [await stack.enter_async_context(running(folders[name])) for name in ("0", "70", "150")]
+        url = await stack.enter_async_context(routed(shards, tokenizer=tokenizer))
+        without = await stack.enter_async_context(routed(shards))
+        answers = []
+        for server in (whole, url):
+            async with http.post(server + "/retrieve", json=body) as response:
+                answers.append((await response.json())["result"])
+        async with http.post(without + "/retrieve", json=body) as response:
+            assert response.status == 400
+            assert "--tokenizer" in (await response.json())["error"]
+    assert answers[0] == answers[1]
+    cap = TokenCap(tokenizer)
+    for rows in answers[1]:
+        assert 0 < sum(cap.count(row["contents"]) for row in rows) <= 60
 
 
 async def test_shards_that_do_not_belong_together_are_refused(

@@ -178,8 +178,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.asked: list[str] = []
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        self.asked += queries
         await self.go.wait()
         return [[Hit(int(query), 1.0)] for query in queries]
 
@@ -234,6 +236,36 @@ async def test_a_search_without_end_is_answered_504(
     async with running(index_folder, service=service) as url:
         assert (await post(http, url, {"query": "1"}))[0] == 504
         engine.go.set()
+
+
+async def test_queries_past_their_deadline_or_without_their_client_are_not_searched(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    service = SlowService(Settings(folder=index_folder, workers=0, deadline=0.3), Metrics())
+    engine = Slow()
+    service.engine = engine
+    async with running(index_folder, service=service) as url:
+
+        async def ask(number: int, seconds: float) -> int:
+            try:
+                return (await post(http, url, {"query": str(number)}, timeout=seconds))[0]
+            except TimeoutError:
+                return 0
+
+        # The first occupies the engine; the others wait behind it, five of them not for long.
+        first = asyncio.create_task(ask(0, 10))
+        while not engine.asked:
+            await asyncio.sleep(0.01)
+        impatient, patient = range(1, 6), range(6, 11)
+        late = [ask(number, 0.05) for number in impatient] + [ask(number, 10) for number in patient]
+        assert await asyncio.gather(first, *late) == [504] + [0] * 5 + [504] * 5
+        assert service._generation is not None
+        assert service._generation.batcher.waiting == 0
+        engine.go.set()
+        assert (await post(http, url, {"query": "99"}))[0] == 200
+        async with http.get(url + "/metrics") as response:
+            assert 'scope_retriever_requests_total{status="499"} 5.0' in await response.text()
+    assert engine.asked == ["0", "99"]
 
 
 async def test_a_reload_switches_the_index_while_requests_are_answered(

@@ -54,7 +54,7 @@ def _run(root: Path, *settings: str) -> Run:
     return run
 
 
-def _what_came_out(run: Run) -> list[tuple[object, ...]]:
+def what_came_out(run: Run) -> list[tuple[object, ...]]:
     candidates = [
         each
         for iteration in (0, 1)
@@ -94,7 +94,7 @@ def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
     in_one_process: Run, served: list[str], tmp_path: Path
 ) -> None:
     run = _run(tmp_path, *served)
-    found, expected = _what_came_out(run), _what_came_out(in_one_process)
+    found, expected = what_came_out(run), what_came_out(in_one_process)
     assert found == expected
     assert len(expected) > 8 and len({row[2] for row in expected}) > 1
     answers = run.folder.stage(0, Stage.COMPARE).rollouts.read_text()

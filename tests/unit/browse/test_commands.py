@@ -18,12 +18,12 @@ from scope_selfplay.browse.listing import show_list
 from scope_selfplay.browse.page import render_report
 from scope_selfplay.browse.text import one_line, printable
 from scope_selfplay.cli import cli
-from scope_selfplay.errors import RecordError
+from scope_selfplay.errors import RecordError, UserError
 from scope_selfplay.overview import overview
 from scope_selfplay.store import RunFolder, Stage, write_records
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, write_run
+from tests.unit.store.runs import candidate, write_judgements, write_run
 
 pytestmark = pytest.mark.integration
 
@@ -61,6 +61,14 @@ def test_filters_and_sorting_reach_the_list(folder: RunFolder) -> None:
     assert found["total"] == 19 and means == sorted(means, reverse=True) and min(means) >= 0.5
 
 
+def test_a_list_can_be_narrowed_to_a_gate_and_to_search_turns(folder: RunFolder) -> None:
+    refused = json.loads(call(folder, "ls", "--gate", "source", "--json").stdout)
+    assert refused["total"] == 18 and {line["reason"] for line in refused["lines"]} == {"gate_source"}
+    both = json.loads(call(folder, "ls", "--gate", "source", "--searches", "2", "--json").stdout)
+    assert both["total"] == 6 and {line["search_turns"] for line in both["lines"]} == {2}
+    assert call(folder, "ls", "--gate", "none").exit_code == 2
+
+
 def test_a_terminal_gets_every_task_whole_at_any_width(folder: RunFolder) -> None:
     console = Console(width=72, record=True, file=StringIO())
     with RunReader(folder.path) as reader:
@@ -91,9 +99,29 @@ def test_one_task_is_shown_with_all_that_was_kept_of_it(folder: RunFolder) -> No
     )
 
 
+def test_a_judges_picks_and_numbers_are_shown_with_their_reasons(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003", HOSTILE)
+    text = call(folder, "show", "task-1-003").stdout
+    for part in (
+        "== Picked in iteration 1, solver: trained-1-2\n  shown      trained-1-0",
+        "== Picked in iteration 1, solver: no verdict",
+        "  7.5        trained-1-0 (explicit, criterion 2; iteration 1, solver)\n  judge      \\x1b[2J",
+        "  no verdict trained-1-1 (implicit; iteration 1, solver)\n  unreadable",
+    ):
+        assert part in text, part
+    assert "another task" not in text and "\x1b" not in text
+    found = json.loads(call(folder, "show", "task-1-003", "--json").stdout)
+    assert found["selections"][0]["selection"]["verdict"]["reasoning"] == HOSTILE
+    assert [each["score"]["value"] for each in found["scores"]] == [7.5, None]
+
+
 def test_stats_count_every_candidate(folder: RunFolder) -> None:
     text = call(folder, "stats").stdout
     assert "== Iteration 2" in text and "kept" in text and "near duplicates" in text
+    lines = [line for line in text.splitlines() if "mean score of tried tasks" in line]
+    assert [line.split()[-3:] for line in lines] == [["0.3", "to", "0.7"]] * 2
+    assert "share  at least 0.1" in text and "share  at most 0.1" in text
     page = json.loads(call(folder, "stats", "--json").stdout)
     assert [step["count"] for step in page["iterations"][1]["funnel"]] == [30, 24, 18, 18, 18, 12]
     assert sum(page["iterations"][1]["histogram"]) == 18
@@ -111,6 +139,14 @@ def test_two_checkpoints_are_compared_on_the_same_tasks(folder: RunFolder) -> No
 @pytest.mark.parametrize("words", [("diff", "S_0", "S_9"), ("diff", "1", "7"), ("show", "nothing")])
 def test_what_is_not_there_is_one_clear_error(folder: RunFolder, words: tuple[str, ...]) -> None:
     assert isinstance(call(folder, *words).exception, RecordError)
+
+
+def test_a_report_into_a_folder_that_is_not_there_is_the_users_mistake(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    target = tmp_path / "nodir" / "x.html"
+    done = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(target)])
+    assert isinstance(done.exception, UserError) and "there is no folder" in str(done.exception)
 
 
 class Links(HTMLParser):

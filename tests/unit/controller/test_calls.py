@@ -25,6 +25,7 @@ from scope_selfplay.errors import ExitCode
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
 
 
+@pytest.mark.fault(14)
 def test_retry_after_is_honoured() -> None:
     fake, slept = FakeCluster(), list[float]()
     fake.faults = lambda call: Fault.TOO_MANY if call.number < 2 else None
@@ -33,6 +34,7 @@ def test_retry_after_is_honoured() -> None:
     assert min(slept) >= 1
 
 
+@pytest.mark.fault(14)
 def test_pauses_grow_and_differ_between_controllers() -> None:
     runs = []
     for seed in (1, 2):
@@ -62,6 +64,7 @@ def test_every_request_has_a_timeout() -> None:
     assert timeouts == [10.0] * 3
 
 
+@pytest.mark.fault(14)
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
 def test_a_create_that_may_have_happened_is_read_again(fault: Fault) -> None:
     fake = FakeCluster()
@@ -72,6 +75,7 @@ def test_a_create_that_may_have_happened_is_read_again(fault: Fault) -> None:
     assert fake.created == {(Kind.JOB, "job"): 1}
 
 
+@pytest.mark.fault(14)
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
 def test_a_replace_that_meets_its_own_result_is_done(fault: Fault) -> None:
     fake = FakeCluster()
@@ -142,6 +146,7 @@ def test_a_refusal_is_one_line_with_its_exit_code(
     assert caught.value.exit_code is code  # type: ignore[attr-defined]
 
 
+@pytest.mark.fault(14)
 def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
     def lost() -> None:
         raise LeaseLost
@@ -161,6 +166,7 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
     assert [call.method for call in fake.calls] == ["GET"]
 
 
+@pytest.mark.fault(15)
 def test_an_expired_watch_says_so() -> None:
     fake = FakeCluster()
     fake.watch_fault = Unanswered("watch: 410")

@@ -13,6 +13,7 @@ from tests.unit.controller.worlds import ONE, World
 STAGE = "i01-train-solver"
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize("edited", [("solver.learning_rate",), ("prompts",), ("seed", "tasks.low")])
 def test_an_edit_lets_the_running_stage_end_and_is_then_refused_by_name(
     tmp_path: Path, edited: tuple[str, ...]
@@ -27,6 +28,7 @@ def test_an_edit_lets_the_running_stage_end_and_is_then_refused_by_name(
     assert "Edited" in world.reasons
 
 
+@pytest.mark.fault(19)
 def test_an_edit_that_is_put_back_costs_nothing(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     good = world.inputs
@@ -36,6 +38,7 @@ def test_an_edit_that_is_put_back_costs_nothing(tmp_path: Path) -> None:
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(19)
 def test_settings_that_cannot_be_read_any_more_count_as_an_edit(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
 
@@ -57,6 +60,7 @@ def test_a_longer_run_is_no_edit(tmp_path: Path) -> None:
     assert next(name for name in world.jobs_created if "i02" in name) == "r1-i02-train-challenger-a1"
 
 
+@pytest.mark.fault(19)
 def test_a_running_job_that_computes_something_else_is_never_adopted(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     world.inputs = world.inputs._replace(prompt_hash="fedcba9876543210")

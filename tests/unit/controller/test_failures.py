@@ -1,5 +1,6 @@
 """The decision table of failures: how a pod ends, and what the controller makes of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import ONE, World
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.fault(16)]
+Report = Callable[[str, object], None]
 EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memory."}
 TARGET = {"conditions": [{"type": "DisruptionTarget", "status": "True", "message": "preempted by a queue"}]}
 STAGE = "i01-train-solver"
@@ -40,7 +42,10 @@ FATAL = [
 
 
 @pytest.mark.parametrize(("ending", "why"), SPARED)
-def test_what_is_nobodys_fault_is_tried_again_however_often(tmp_path: Path, ending: Ending, why: str) -> None:
+def test_what_is_nobodys_fault_is_tried_again_however_often(
+    tmp_path: Path, ending: Ending, why: str, record_property: Report
+) -> None:
+    record_property("injected", 4)
     world = _world(tmp_path, ending, times=4)
     assert world.drive().code is ExitCode.DONE
     assert f"r1-{STAGE}-a5" in world.jobs_created
@@ -48,7 +53,10 @@ def test_what_is_nobodys_fault_is_tried_again_however_often(tmp_path: Path, endi
 
 
 @pytest.mark.parametrize(("ending", "why"), BURNED)
-def test_our_own_failures_are_tried_again_within_the_budget(tmp_path: Path, ending: Ending, why: str) -> None:
+def test_our_own_failures_are_tried_again_within_the_budget(
+    tmp_path: Path, ending: Ending, why: str, record_property: Report
+) -> None:
+    record_property("injected", 3 + 4)
     world = _world(tmp_path / "within", ending, times=3)
     assert world.drive().code is ExitCode.DONE
     assert why in world.messages
@@ -82,6 +90,21 @@ def test_a_failed_run_stays_failed_until_it_is_applied_again(tmp_path: Path) -> 
     assert world.drive(world.controller(identity="pod-3")).code is ExitCode.DONE
 
 
+@pytest.mark.parametrize("ending", [Ending(exit_code=64, message="no such model"), Ending(exit_code=1)])
+def test_the_pods_that_its_job_makes_after_a_verdict_say_it_again_and_do_nothing(
+    tmp_path: Path, ending: Ending
+) -> None:
+    world = _world(tmp_path, ending, times=99)
+    finish = world.drive()
+    created, before = dict(world.cluster.created), len(world.cluster.calls)
+    for number in range(5):
+        assert world.drive(world.controller(identity=f"later-{number}")) == finish
+    assert world.cluster.created == created
+    written = {call.kind for call in world.cluster.calls[before:] if call.method != "GET"}
+    assert written == {Kind.LEASE, Kind.CONFIG_MAP}
+
+
+@pytest.mark.fault(20)
 def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
     data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
     world, lost = World(tmp_path, data), list[str]()
@@ -103,6 +126,7 @@ def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
     assert f"r1-{STAGE}" not in world.cluster.objects(Kind.SERVICE)
 
 
+@pytest.mark.fault(20)
 def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
     data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"gpus": 2, "nodes": 3}}}
     world = World(tmp_path, data)
@@ -121,9 +145,12 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
     assert world.drive() == (ExitCode.USER, f"{STAGE}: no such model")
 
 
-def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(tmp_path: Path) -> None:
+def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(
+    tmp_path: Path, record_property: Report
+) -> None:
     world = _world(tmp_path, Ending(), times=2)
     assert world.drive().code is ExitCode.DONE
+    record_property("injected", 2)
     assert f"r1-{STAGE}-a3" in world.jobs_created
     assert "its manifest is not on the volume" in world.messages
 
@@ -151,13 +178,39 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
     assert f"r1-{STAGE}-a2" in world.jobs_created
 
 
-def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quota", [{}, {"pods": 2}], ids=["no node", "no pod"])
+def test_a_deadline_that_is_met_before_any_pod_had_a_node_costs_no_budget(
+    tmp_path: Path, quota: dict[str, int]
+) -> None:
+    data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
+    world = World(tmp_path, data, quota=quota)
+    world.have_done_all_but(STAGE)
+    world.nodes.gpus = 8 if quota else 2
+    # A controller that was started again in between has not seen what the first one saw.
+    for number in range(4):
+        controller = world.controller()
+        end = world.cluster.now + 650
+        while world.cluster.now < end:
+            controller.round()
+            world.cluster.advance(20)
+        assert f"r1-{STAGE}-a{number + 1}" in world.jobs_created
+    assert "no pod of it had a node before its deadline" in world.messages
+    world.nodes.gpus, world.cluster.quota = 8, {}
+    assert world.drive(controller).code is ExitCode.DONE
+
+
+@pytest.mark.fault(17)
+def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(
+    tmp_path: Path, record_property: Report
+) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"keep": 0}})
     assert world.drive().code is ExitCode.DONE
     assert set(world.jobs_created.values()) == {1}
+    record_property("injected", len(world.jobs_created))
     assert not [name for name in world.cluster.objects(Kind.JOB) if "-a1" in name]
 
 
+@pytest.mark.fault(17)
 def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Path) -> None:
     world, deleted = World(tmp_path), list[str]()
     world.have_done_all_but(STAGE)
@@ -173,7 +226,7 @@ def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Pa
     assert "its Job was deleted before the stage was done" in world.messages
 
 
-def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path) -> None:
+def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path, record_property: Report) -> None:
     world, gone = World(tmp_path), 0
     world.have_done_all_but(STAGE)
     controller = world.controller()
@@ -185,6 +238,7 @@ def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path) -> None:
                 world.cluster.erase(Kind.POD, name)
                 gone += 1
     assert world.drive(controller).code is ExitCode.DONE
+    record_property("injected", gone)
     assert "its pod is gone" in world.messages
 
 

@@ -13,6 +13,7 @@ from scope_selfplay.store import Stage
 from tests.unit.controller.worlds import World
 
 
+@pytest.mark.fault(12)
 @pytest.mark.integration
 def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -30,6 +31,7 @@ def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
     assert len([holds for _, holds in led if holds]) == 1, "the Lease wandered"
 
 
+@pytest.mark.fault(12)
 @pytest.mark.integration
 def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -49,6 +51,7 @@ def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     assert set(world.jobs_created.values()) == {1}
 
 
+@pytest.mark.fault(12)
 def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first(tmp_path: Path) -> None:
     world = World(tmp_path)
     frozen = [False]
@@ -71,6 +74,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first
     assert world.cluster.created == created
 
 
+@pytest.mark.fault(12)
 def test_a_marker_of_a_stale_job_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     step = Step(1, Stage.SOLVER)
@@ -79,6 +83,7 @@ def test_a_marker_of_a_stale_job_is_refused(tmp_path: Path) -> None:
     assert world.stages.published == ["i01-train-solver by the successor"]
 
 
+@pytest.mark.fault(18)
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "skew",

@@ -1,9 +1,11 @@
 """What the controller writes: golden bodies, names that fit, hashes that follow what they name."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from retrieval.cli import serve_retriever
 from scope_selfplay.config import RunConfig
@@ -18,6 +20,7 @@ from tests.unit.controller.authors import PAPER, TINY, author_of, config_of
 from tests.unit.controller.golden_manifests import GOLDEN, manifests, render
 
 BODIES = manifests()
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -204,6 +207,11 @@ def test_saying_the_same_twice_makes_one_event() -> None:
     ]
     assert said[0] == said[1] != said[2]
     assert re.fullmatch(r"[a-z0-9.-]{1,253}", said[0])
+
+
+def test_the_controllers_job_outlives_three_drains_a_day_until_its_deadline() -> None:
+    spec = yaml.safe_load((REPOSITORY / "k8s" / "base" / "controller.yaml").read_text("utf-8"))["spec"]
+    assert spec["backoffLimit"] >= 3 * spec["activeDeadlineSeconds"] / 86_400
 
 
 def _training_job(config: RunConfig) -> dict[str, Any]:

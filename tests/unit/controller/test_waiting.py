@@ -1,18 +1,36 @@
 """What the controller waits for, says, and at last gives up on."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.controller.api import Kind
+from scope_selfplay.controller.draft import Finish
+from scope_selfplay.controller.goals import Markers, desired
+from scope_selfplay.controller.observed import Observed
+from scope_selfplay.controller.plan import next_actions
 from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ExitCode
+from tests.unit.controller.authors import author_of, config_of
 from tests.unit.controller.worlds import ONE, World
 
 STAGE = "i01-train-solver"
+SWIFT = ONE | {"cluster": ONE["cluster"] | {"judge": {"startup": 300}}}
+UNSCHEDULED = {
+    "phase": "Pending",
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+    ],
+}
+REFUSING = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+    "lastState": {"terminated": {"exitCode": 64, "message": "scope: no such index"}},
+}
 
 
+@pytest.mark.fault(21)
 def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but("i01-make-tasks", STAGE)
@@ -26,6 +44,7 @@ def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_reason(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
@@ -40,6 +59,7 @@ def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_rea
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(16)
 @pytest.mark.integration
 def test_a_server_without_a_node_is_waited_for_however_long(tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -52,16 +72,52 @@ def test_a_server_without_a_node_is_waited_for_however_long(tmp_path: Path) -> N
     assert world.drive(controller).code is ExitCode.DONE
 
 
-def test_a_server_that_never_answers_ends_the_run_with_exit_75(tmp_path: Path) -> None:
-    world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"judge": {"startup": 300}}})
+@pytest.mark.fault(16)
+def test_a_server_that_never_answers_is_made_again_however_often(tmp_path: Path) -> None:
+    world = World(tmp_path, SWIFT)
     world.have_done_all_but(STAGE)
     world.nodes.startup = 1e9
-    finish = world.drive()
-    assert finish.code is ExitCode.OUTSIDE
-    assert finish.message == "r1-judge did not answer within 300 s (no message)"
-    assert not world.cluster.objects(Kind.DEPLOYMENT)
+    _go(world, world.controller(), 340)
+    late = "r1-judge did not answer within 300 s (no message); it is deleted, and made again after 15 s"
+    assert late in world.messages
+    # Whoever leads next goes on counting.
+    second = world.controller()
+    _go(world, second, 1200)
+    assert "made again after 60 s" in world.messages
+    assert world.cluster.created[Kind.DEPLOYMENT, "r1-judge"] == 4
+    assert (world.status["phase"], world.jobs_created) == ("Running", {})
+    world.nodes.startup = 10
+    assert world.drive(second).code is ExitCode.DONE
+    assert '"given_up":{}' in world.status["ledger"]
 
 
+def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path: Path) -> None:
+    world = World(tmp_path, SWIFT)
+    world.have_done_all_but(STAGE)
+    world.nodes.startup = 1e9
+    controller, gaps = world.controller(), list[float]()
+    while len(gaps) < 3:
+        controller.round()
+        world.cluster.advance(5)
+        if "r1-judge" in world.cluster.objects(Kind.DEPLOYMENT):
+            continue
+        gone = world.cluster.now
+        while "r1-judge" not in world.cluster.objects(Kind.DEPLOYMENT):
+            controller.round()
+            world.cluster.advance(5)
+        gaps.append(world.cluster.now - gone)
+    assert [pause <= gap <= pause + 10 for pause, gap in zip((15, 30, 60), gaps, strict=True)] == [True] * 3
+
+
+def test_what_was_down_outside_is_no_verdict_for_good() -> None:
+    author = author_of(config_of(ONE))
+    nothing = Markers(frozenset(), ())
+    for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
+        plan = next_actions(desired(author, problem=Finish(code, "why")), Observed(), nothing, {})
+        assert json.loads(plan.status["ledger"])["code"] == kept
+
+
+@pytest.mark.fault(16)
 def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
@@ -69,17 +125,11 @@ def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(t
     controller = world.controller()
     controller.round()
     world.cluster.advance(5)
-    _set_container(
-        world,
-        "r1-judge",
-        {
-            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
-            "lastState": {"terminated": {"exitCode": 64, "message": "scope: no such index"}},
-        },
-    )
+    _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
     assert world.drive(controller) == (ExitCode.USER, "r1-judge: scope: no such index")
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
 def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason: str) -> None:
     world = World(tmp_path)
@@ -88,7 +138,8 @@ def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason:
     controller = world.controller()
     controller.round()
     world.cluster.advance(5)
-    _set_container(world, "r1-judge", {"state": {"waiting": {"reason": reason, "message": "see the node"}}})
+    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": "see the node"}}}
+    _set_pod(world, "r1-judge", {"phase": "Pending", "containerStatuses": [waiting]})
     controller.round()
     assert "PodStuck" in world.reasons
     assert f"{reason}: see the node" in world.status["message"]
@@ -113,6 +164,70 @@ def test_a_quota_on_pods_is_said_and_waited_for(tmp_path: Path) -> None:
     assert f"r1-{STAGE}-a1 has no pod for five minutes; a quota?" in world.messages
     world.cluster.quota = {"pods": 1}
     world.cluster.quota = {}
+    assert world.drive(controller).code is ExitCode.DONE
+
+
+def test_a_quota_without_room_for_a_server_is_waited_for_however_long(tmp_path: Path) -> None:
+    world = World(tmp_path, SWIFT, quota={"pods": 0})
+    world.have_done_all_but(STAGE)
+    controller = world.controller()
+    _go(world, controller, 1000)
+    assert world.status["phase"] == "Running"
+    assert "exceeded quota" in world.status["message"]
+    assert (world.reasons.count("ServerLate"), "NoPod" in world.reasons) == (0, True)
+    world.cluster.quota = {}
+    assert world.drive(controller).code is ExitCode.DONE
+
+
+@pytest.mark.fault(16)
+def test_a_server_that_finds_no_node_while_a_job_runs_is_said_with_the_schedulers_reason(
+    tmp_path: Path,
+) -> None:
+    world, controller = _running(tmp_path)
+    _set_pod(world, "r1-judge", UNSCHEDULED)
+    _go(world, controller, 100)
+    assert "waits for a node: 0/1 nodes are available" in world.status["message"]
+    assert "Pending" not in world.reasons
+    _go(world, controller, 300)
+    assert world.reasons.count("Pending") == 1
+
+
+@pytest.mark.fault(16)
+def test_a_server_that_ends_with_64_while_a_job_runs_is_said_with_its_last_line(tmp_path: Path) -> None:
+    world, controller = _running(tmp_path)
+    _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
+    world.cluster.advance(5)
+    controller.round()
+    assert "CrashLoopBackOff: back-off (scope: no such index)" in world.status["message"]
+    assert "PodStuck" in world.reasons
+
+
+def test_a_server_without_a_pod_while_a_job_runs_is_said(tmp_path: Path) -> None:
+    world, controller = _running(tmp_path)
+    world.cluster.quota = {"pods": 0}
+    name = next(name for name in world.cluster.objects(Kind.POD) if name.startswith("r1-judge"))
+    world.cluster.erase(Kind.POD, name)
+    world.cluster.advance(5)
+    controller.round()
+    assert world.status["message"] == "r1-judge: exceeded quota"
+    assert "NoPod" in world.reasons
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
+def test_a_pod_that_has_a_node_and_does_not_start_is_said_after_five_minutes(
+    tmp_path: Path, pod: str
+) -> None:
+    world = World(tmp_path)
+    world.have_done_all_but(STAGE)
+    world.nodes.never_starts = lambda name: name.startswith(pod)
+    controller = world.controller()
+    _go(world, controller, 200)
+    assert "NotStarting" not in world.reasons
+    _go(world, controller, 300)
+    assert world.reasons.count("NotStarting") == 1
+    assert f"`kubectl describe pod {pod}" in world.status["message"]
+    world.nodes.never_starts = lambda name: False
     assert world.drive(controller).code is ExitCode.DONE
 
 
@@ -157,6 +272,19 @@ def _go(world: World, controller: Controller, seconds: float) -> None:
         world.cluster.advance(20)
 
 
-def _set_container(world: World, server: str, status: dict[str, Any]) -> None:
-    pod = next(body for name, body in world.cluster.objects(Kind.POD).items() if name.startswith(server))
-    pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", **status}]}
+def _running(root: Path) -> tuple[World, Controller]:
+    """A world in which the Job of one stage runs, and goes on."""
+    world = World(root, work=lambda job, rank: None)
+    world.have_done_all_but(STAGE)
+    controller = world.controller()
+    while not world.status.get("jobs"):
+        controller.round()
+        world.cluster.advance(5)
+    return world, controller
+
+
+def _set_pod(world: World, server: str, status: dict[str, Any]) -> None:
+    """What becomes of a server's pod from now on."""
+    found = next(name for name in world.cluster.objects(Kind.POD) if name.startswith(server))
+    world.nodes.leaves_alone = lambda name: name == found
+    world.cluster.objects(Kind.POD)[found]["status"] = status

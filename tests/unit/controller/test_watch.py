@@ -42,6 +42,7 @@ class Watching(FakeCluster):
                 self.stop.set()
 
 
+@pytest.mark.fault(15)
 @pytest.mark.parametrize(
     ("ways", "wakes"),
     [
@@ -62,6 +63,7 @@ def test_a_watch_that_fails_or_lies_is_opened_again(ways: tuple[str, ...], wakes
     assert all(5 <= pause <= 15 for pause in pauses)
 
 
+@pytest.mark.fault(15)
 def test_a_watch_that_hangs_holds_no_round_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but("i01-train-solver")

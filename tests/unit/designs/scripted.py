@@ -6,7 +6,7 @@ from typing import Any
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.designs import Group, StepRewards, finished_group, open_rewarding
-from scope_selfplay.judge import Scale, Style
+from scope_selfplay.judge import Scale, Scored, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import (
     Comparison,
@@ -27,6 +27,7 @@ from scope_selfplay.schemas import (
     Verdict,
 )
 
+UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
 TASK = Task(id="t1", text="Why?", type="long_form_qa", document_id="d1", reference="eight")
 RUBRIC = Rubric(
     task_id="t1",
@@ -87,12 +88,12 @@ class ScriptedJudge:
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> list[int] | None:
+    ) -> Selected:
         self._see("select", rubric, *candidates)
         if self._fails & {str(each.answer) for each in candidates}:
-            return None
+            return Selected(None, UNREADABLE)
         order = sorted(range(len(candidates)), key=lambda number: -worth(candidates[number].answer))
-        return order[:winners]
+        return Selected(order[:winners], Verdict(value=True, reasoning="by their worth"))
 
     async def score(
         self,
@@ -102,12 +103,13 @@ class ScriptedJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> float | None:
+    ) -> Scored:
         self.asked.append(("score", answer))
         if answer in self._fails:
-            return None
+            return Scored(None, UNREADABLE)
         value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
-        return value / 10 if scale is Scale.CORRECTNESS else value
+        said = Verdict(value=True, reasoning="by its worth")
+        return Scored(value / 10 if scale is Scale.CORRECTNESS else value, said)
 
     def _see(self, what: str, rubric: Rubric | None, *rollouts: Rollout) -> None:
         self.asked.append((what, *(str(each.answer) for each in rollouts)))

@@ -1,11 +1,15 @@
 """What every preset pays, worked out by hand from the papers' formulas."""
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from scope_selfplay.config import PRESETS, SolverConfig
-from scope_selfplay.designs import open_design
+from scope_selfplay.designs import Books, StepRewards, open_design
+from scope_selfplay.ranking import Graph, Match, fit_step, min_max
+from scope_selfplay.schemas import Comparison, Outcome, Rollout
 from tests.unit.designs.scripted import ScriptedJudge, reward, rollout, rollouts
 
 EPSILON = 1e-6
@@ -123,6 +127,65 @@ def test_the_position_offset_of_a_step_is_taken_out_of_every_group() -> None:
     biased = reward({"reward": "balanced"}, ScriptedJudge(bias=3.0), *groups)
     for own, other in zip(plain.rewards, biased.rewards, strict=True):
         assert other == pytest.approx(own, abs=1e-3)
+
+
+class Noisy(ScriptedJudge):
+    """Scores with noise of their own and, if `moody`, a level that differs from call to call."""
+
+    def __init__(self, *, moody: bool = False) -> None:
+        super().__init__()
+        self._dice = random.Random(3)
+        self._mood = 50.0 if moody else 0.0
+
+    async def compare(self, *given: Any, **named: Any) -> Comparison:
+        found = await super().compare(*given, **named)
+        assert found.outcome is not None
+        mood = self._dice.gauss(0.0, self._mood)
+        scores = Outcome(*(score + mood + self._dice.gauss(0.0, 2.0) for score in found.outcome))
+        return found.model_copy(update={"outcome": scores})
+
+
+def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
+    """What ships is what the simulator measures: the fit of the whole step, sums of scores included."""
+    answers = [str(worth) for worth in (9, 8, 7, 5, 4, 3, 2, 1)]
+    groups = [rollouts(*answers, first=10 * number) for number in range(24)]
+    for moody in (False, True):
+        found = reward({"reward": "balanced"}, Noisy(moody=moody), *groups)
+        graphs = [
+            graph_of(books.comparisons, group) for books, group in zip(judged(found), groups, strict=True)
+        ]
+        plain, levels = (
+            [min_max(fit) for fit in fit_step([8] * len(graphs), graphs, levels=levels)]
+            for levels in (False, True)
+        )
+        for number, rewards in enumerate(found.rewards):
+            assert rewards == pytest.approx(levels[number], abs=1e-9)
+        apart = max(
+            abs(one - other)
+            for each, others in zip(levels, plain, strict=True)
+            for one, other in zip(each, others, strict=True)
+        )
+        assert (apart < 0.1) if moody else (apart > 0.1)
+
+
+def judged(found: StepRewards) -> list[Books]:
+    return [books for books in found.books if books.comparisons]
+
+
+def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> Graph:
+    place = {rollout.id: number for number, rollout in enumerate(group)}
+    return Graph(
+        tuple(Match(place[each.first_id], place[each.second_id]) for each in comparisons),
+        tuple(each.outcome for each in comparisons),
+    )
+
+
+def test_a_tie_that_no_call_gave_is_no_verdict() -> None:
+    settings = {"reward": {"design": "balanced", "max_missing": 1}}
+    groups = [rollouts("9", "9", "5", "4", "1", first=10 * number) for number in range(8)]
+    for rewards in reward(settings, ScriptedJudge(fails=["9"]), *groups).rewards:
+        assert rewards[:2] == [None, None]
+        assert rewards[2:] == pytest.approx([1.0, 0.75, 0.0], abs=0.05)
 
 
 @pytest.mark.parametrize(("choice", "shown"), [("query", True), ("task", True), ("none", False)])

@@ -94,6 +94,25 @@ def test_a_run_without_accepted_tasks_exports_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("asked", [["9"], ["1", "9"], ["0"]])
+def test_an_iteration_without_training_tasks_is_the_users_mistake(
+    folder: RunFolder, tmp_path: Path, asked: list[str]
+) -> None:
+    words = [word for number in asked for word in ("--iteration", number)]
+    target = tmp_path / "out"
+    done = CliRunner().invoke(cli, ["export", str(folder.path), "--format", "trl", "-o", str(target), *words])
+    assert isinstance(done.exception, UserError) and f"of iteration {asked[-1]}; " in str(done.exception)
+    assert "have some: 1, 2 " in str(done.exception) and not target.exists()
+
+
+def test_a_file_is_no_folder_to_export_to(folder: RunFolder, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    with RunReader(folder.path) as reader, pytest.raises(UserError, match="taken: is a file; give a folder"):
+        export_tasks(reader, Format.TRL, taken)
+    assert taken.read_text() == "mine"
+
+
 def test_the_command_prints_what_it_wrote(folder: RunFolder, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         cli, ["export", str(folder.path), "--format", "inspect", "-o", str(tmp_path / "x")]

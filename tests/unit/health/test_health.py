@@ -1,16 +1,19 @@
 """The health signals on tasks whose answer is known by construction."""
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
 from scope_selfplay.health import BOUNDS, examine
+from scope_selfplay.health.costs import Asked, asked_of_judge
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import divergence, topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
 from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
-from scope_selfplay.store import RunFolder, Stage, write_atomic, write_records
+from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store.manifest import FORMAT
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 
@@ -111,6 +114,11 @@ def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:
         write_atomic(stage.path / "judge.json", '{"calls": 120, "unreadable": 3, "failed": 6}')
         solver = folder.stage(iteration, Stage.SOLVER)
         solver.path.mkdir()
+        write_atomic(solver.path / "judge.json", '{"calls": 0, "unreadable": 0, "failed": 0}')
+        write_atomic(
+            folder.stage(iteration, Stage.COMPARE).path / "judge.json",
+            '{"calls": 80, "unreadable": 0, "failed": 4}',
+        )
         write_records(
             solver.metrics, [{"step": 1, "zero_variance": 0.25}, {"step": 2, "zero_variance": 0.75}]
         )
@@ -135,3 +143,98 @@ def test_a_run_that_has_made_no_tasks_has_no_checkup(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: demo\n")
     with RunReader(tmp_path) as reader:
         assert examine(reader) == []
+
+
+def values_of(folder: RunFolder) -> list[dict[str, float | None]]:
+    with RunReader(folder.path) as reader:
+        return [{signal.name: signal.value for signal in each.signals} for each in examine(reader)]
+
+
+def test_a_running_stage_of_training_warns_of_its_judge(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    for stage in (Stage.TASKS, Stage.COMPARE):
+        write_atomic(folder.stage(1, stage).path / "judge.json", '{"calls": 100, "failed": 0}')
+    assert values_of(folder)[0]["judge_failures"] == 0
+    solver = folder.stage(1, Stage.SOLVER)
+    solver.path.mkdir()
+    # 100 verdicts of a stage that has no account yet, half of them unread.
+    write_records(solver.grades, [grade(f"r{number}", (True, None)) for number in range(50)])
+    assert values_of(folder)[0]["judge_failures"] == pytest.approx(50 / 300)
+
+
+def test_the_account_by_role_counts_what_records_do_not_hold(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    stage = folder.stage(1, Stage.TASKS)
+    with RunReader(folder.path) as reader:
+        recorded = asked_of_judge(reader, 1, Stage.TASKS)
+    # 24 gates at 5 tokens, and two criteria for both attempts on each of the 18 tried tasks.
+    assert recorded == Asked(calls=24 + 72, failed=0, tokens=24 * 5)
+    role = {"calls": 60, "tokens_in": 900, "tokens_out": 100, "faults": {"unreadable": 1}}
+    write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role, "grade": role}))
+    with RunReader(folder.path) as reader:
+        assert asked_of_judge(reader, 1, Stage.TASKS) == Asked(calls=120, failed=2, tokens=2000)
+    # The account of an attempt after a kill is smaller than what the records hold.
+    write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role}))
+    with RunReader(folder.path) as reader:
+        assert asked_of_judge(reader, 1, Stage.TASKS) == Asked(calls=96, failed=0, tokens=1000)
+
+
+def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    sizes = "{batch: 2, group_size: 4}"
+    write_atomic(folder.config, f"name: demo\nchallenger: {sizes}\nsolver: {sizes}\n")
+    for stage, share in ((Stage.CHALLENGER, 0.75), (Stage.SOLVER, 0.25)):
+        made = folder.stage(1, stage)
+        made.path.mkdir()
+        rows = [{"step": step, "zero_variance": share, "completion_tokens": 30.0} for step in (1, 2)]
+        write_records(made.metrics, rows)
+    found = values_of(folder)[0]
+    assert (found["zero_variance"], found["zero_variance_challenger"]) == (0.25, 0.75)
+    assert found["trained_tokens_per_task"] == pytest.approx(2 * 2 * 8 * 30 / 12)
+
+
+def finish(folder: RunFolder, stage: Stage, seconds: float) -> None:
+    path = folder.stage(1, stage).path
+    path.mkdir(exist_ok=True)
+    publish_manifest(
+        path, Manifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds, format=FORMAT)
+    )
+
+
+def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    for stage, seconds in ((Stage.CHALLENGER, 7200), (Stage.TASKS, 3600), (Stage.SOLVER, 1800)):
+        finish(folder, stage, seconds)
+    assert values_of(folder)[0]["gpu_hours"] is None
+    settings = {
+        "images": {"worker": "w", "trainer": "cuda"},
+        "train_challenger": {"gpus": 2, "nodes": 1},
+        "make_tasks": {"gpus": 0, "shards": 4},
+        "train_solver": {"gpus": 4, "nodes": 2},
+        "judge": {"gpus": 2, "serve": True},
+        "solver": {"gpus": 2, "serve": True},
+        "challenger": {"gpus": 2, "serve": False},
+    }
+    write_atomic(folder.config, json.dumps({"name": "demo", "cluster": settings}))
+    # 2 h of 2 + 2 + 2; an hour of four workers, so a quarter of an hour of 2 + 2; half an hour of 8 + 2.
+    assert values_of(folder)[0]["gpu_hours"] == pytest.approx(12 + 1 + 5)
+    write_atomic(folder.config, json.dumps({"name": "demo", "cluster": {**settings, "tiny": True}}))
+    assert values_of(folder)[0]["gpu_hours"] is None
+
+
+def test_tasks_that_grow_longer_warn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    stage = folder.stage(2, Stage.TASKS)
+    rows = [candidate(2, number) for number in range(30)]
+    longer = [
+        each.model_copy(update={"task": each.task.model_copy(update={"text": each.task.text * 3})})
+        if each.task
+        else each
+        for each in rows
+    ]
+    write_records(stage.candidates, longer)
+    with RunReader(folder.path) as reader:
+        first, second = examine(reader)
+    growth = {signal.name: signal for signal in second.signals}["task_growth"]
+    assert growth.value == pytest.approx(2.8, abs=0.2) and "over 2" in growth.warning
+    assert {signal.name: signal.value for signal in first.signals}["task_growth"] is None

@@ -106,13 +106,14 @@ async def test_comparisons_and_scores_agree(documents: list[Document], pack: Pac
                     outcome = (await judge.compare(task, *pair, style=style, rubric=rubric)).outcome
                     assert outcome is not None and (outcome.first > outcome.second) is better
     async with over_the_wire(documents, pack) as judge:
-        assert await judge.select(task, rubric, [poor, good, poor], 1) == [1]
+        assert (await judge.select(task, rubric, [poor, good, poor], 1)).numbers == [1]
         for scale, against in ((Scale.IMPLICIT, rubric), (Scale.EXPLICIT, rubric.criteria[0])):
             here = await direct.score(task, source.text, against, scale=scale)
-            assert await judge.score(task, source.text, against, scale=scale) == here
-        assert await judge.score(task, source.text, None, scale=Scale.CORRECTNESS) == await direct.score(
-            task, source.text, None, scale=Scale.CORRECTNESS
-        )
+            assert (await judge.score(task, source.text, against, scale=scale)).value == here.value
+        served, here = [
+            await each.score(task, source.text, None, scale=Scale.CORRECTNESS) for each in (judge, direct)
+        ]
+        assert served.value == here.value is not None
         dimensions = await judge.write_rubric(task, [])
         assert dimensions is not None and len(dimensions.criteria) == QUERY_CRITERIA
         here = await direct.write_rubric(task, [])

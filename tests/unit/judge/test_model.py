@@ -88,7 +88,8 @@ async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, an
         verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
         score = await judge.score(TASK, answer, None, scale=Scale.IMPLICIT)
 
-    assert (verdict.value, verdict.attempts, score, fake.requests) == (False, 0, 0.0, [])
+    assert (verdict.value, verdict.attempts, score.value, fake.requests) == (False, 0, 0.0, [])
+    assert (score.verdict.attempts, score.verdict.fault) == (0, None) and "opener" in score.verdict.reasoning
 
 
 async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOver) -> None:
@@ -138,18 +139,21 @@ async def test_winners_come_back_as_the_callers_numbers(judge_over: JudgeOver) -
             answers = ["poor"] * 4
             answers[place] = "best"
             candidates = [rollout(n, answer) for n, answer in enumerate(answers)]
-            assert await judge.select(TASK, None, candidates, 1) == [place]
+            found = await judge.select(TASK, None, candidates, 1)
+            assert found.numbers == [place] and found.verdict.value is True
 
 
 async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
     rubric = Rubric(task_id=TASK.id, criteria=(CRITERION,))
     async with judge_over(says('{"score": 7.5}')) as judge:
-        assert await judge.score(TASK, "Floods.", rubric, scale=Scale.IMPLICIT) == 7.5
-        assert await judge.score(TASK, "Floods.", CRITERION, scale=Scale.EXPLICIT) == 7.5
+        assert (await judge.score(TASK, "Floods.", rubric, scale=Scale.IMPLICIT)).value == 7.5
+        assert (await judge.score(TASK, "Floods.", CRITERION, scale=Scale.EXPLICIT)).value == 7.5
         with pytest.raises(ValueError, match="scale"):
             await judge.score(TASK, "Floods.", CRITERION, scale=Scale.IMPLICIT)
     async with judge_over(says(r"\boxed{0.5}")) as judge:
-        assert await judge.score(TASK, "Floods.", None, scale=Scale.CORRECTNESS, reference="Floods") == 0.5
+        assert (
+            await judge.score(TASK, "Floods.", None, scale=Scale.CORRECTNESS, reference="Floods")
+        ).value == 0.5
 
 
 def _one_token(request: ServedRequest) -> ServedReply:
@@ -209,7 +213,9 @@ async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOv
         metrics = judge.metrics.render().decode()
 
     assert (verdict.value, verdict.fault) == (None, Fault.UNREADABLE)
-    assert (rubric, pair.outcome, pair.verdict.value, chosen, score) == (None, None, None, None, None)
+    assert (rubric, pair.outcome, pair.verdict.value) == (None, None, None)
+    assert (chosen.numbers, score.value) == (None, None)
+    assert chosen.verdict.fault is score.verdict.fault is Fault.UNREADABLE and chosen.verdict.attempts == 3
     assert all(each["faults"] == {"unreadable": 1} for each in account.values()) and len(account) == 5
     assert 'scope_judge_calls_total{outcome="unreadable",role="grade"} 1.0' in metrics
 
@@ -299,6 +305,6 @@ async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_ov
 
     fake = FakeServer(says('{"score": 7.5}'))
     async with judge_over(fake, verdict="token") as judge:
-        assert await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT) == 7.5
+        assert (await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT)).value == 7.5
     outputs = fake.requests[0].body["structured_outputs"]
     assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')

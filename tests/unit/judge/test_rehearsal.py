@@ -41,10 +41,10 @@ async def test_every_role_of_a_pack_gets_a_reply_that_is_read(domain: str, verdi
         for style in Style:
             assert (await judge.compare(TASK, *pair, style=style)).outcome is not None
         chosen = await judge.select(TASK, None, pair, 1)
-        assert chosen in ([0], [1])
+        assert chosen.numbers in ([0], [1])
         for scale in Scale:
             rubric = CRITERION if scale is Scale.EXPLICIT else None
-            assert await judge.score(TASK, "Floods.", rubric, scale=scale) is not None
+            assert (await judge.score(TASK, "Floods.", rubric, scale=scale)).value is not None
 
 
 def served(prompt: str, seed: int = 0) -> ServedRequest:

@@ -44,6 +44,7 @@ def test_a_model_judge_without_an_endpoint_is_refused() -> None:
         ("judge.endpoint.base_url=http://judge:8000/v1", True),
         ("judge.endpoint.api_key_env=KEY", True),
         ("judge.endpoints.grade.base_url=http://judge:8000/v1", False),
+        ("judge.endpoint.weights=abcdef123456", True),
         ("judge.concurrency=8", True),
         ("judge.patience.call=30", True),
         ("judge.cache=null", True),

@@ -7,7 +7,7 @@ import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.checking import amount, peak_gpus
+from scope_selfplay.k8s.capacity import amount, peak_gpus
 from scope_selfplay.k8s.folders import lay_out, write_folder
 from scope_selfplay.k8s.references import problems
 from scope_selfplay.k8s.render import Layout, image_parts, run_folder
@@ -100,7 +100,7 @@ def test_an_image_is_taken_apart(image: str, parts: dict[str, str]) -> None:
 
 
 def test_quantities_are_numbers() -> None:
-    assert [amount(each) for each in ("500m", "2", 8, "1Gi", "1k")] == [0.5, 2, 8, 2**30, 1000]
+    assert [amount(each) for each in ("500m", "2", 8, "1Gi", "1k", "2Pi")] == [0.5, 2, 8, 2**30, 1000, 2**51]
 
 
 def test_every_stage_of_the_paper_peaks_at_six_gpus() -> None:

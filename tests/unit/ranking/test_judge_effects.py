@@ -3,7 +3,16 @@ import random
 
 import pytest
 
-from scope_selfplay.ranking import Match, Outcome, balanced_matches, fit_margins, position_offset, score_level
+from scope_selfplay.ranking import (
+    Graph,
+    Match,
+    Outcome,
+    balanced_matches,
+    fit_margins,
+    fit_step,
+    position_offset,
+    score_level,
+)
 from tests.unit.ranking.judges import biased, failing, perfect, qualities
 
 
@@ -112,6 +121,35 @@ def test_a_level_sharpens_the_fit_of_a_judge_with_a_scale() -> None:
                 (found - value + centre) ** 2 for found, value in zip(fitted, quality, strict=True)
             )
     assert missed[1] < 0.75 * missed[0]
+
+
+def test_a_step_is_fitted_with_the_offset_and_the_level_of_its_judge() -> None:
+    graphs = step_of(scoring(1.0, 0.3, bias=0.8))
+    offset = position_offset(graphs)
+    level = score_level(graphs, offset=offset)
+    assert level > 0.5
+    found = fit_step([8] * len(graphs), graphs)
+    assert found == [fit_margins(8, *graph, offset=offset, level=level) for graph in graphs]
+
+
+def test_preferences_are_fitted_by_their_margins_alone() -> None:
+    scores = step_of(scoring(1.0, 0.0))
+    graphs = [
+        (matches, [Outcome(float(one > other), float(one <= other)) for one, other in outcomes])
+        for matches, outcomes in scores
+    ]
+    sizes = [8] * len(graphs)
+    assert fit_step(sizes, graphs) == fit_step(sizes, graphs, levels=False)
+
+
+def test_a_merged_graph_holds_what_was_judged_between_different_answers_once() -> None:
+    known, again = Outcome(3.0, 1.0), Outcome(1.0, 2.0)
+    graph = Graph(
+        (Match(0, 1), Match(2, 1), Match(0, 2), Match(2, 0), Match(1, 2), Match(3, 1)),
+        (known, known, Outcome(2.0, 2.0), Outcome(2.0, 2.0), again, None),
+    )
+    merged = graph.merged(["a", "b", "a", "c"])
+    assert merged == Graph((Match(0, 1), Match(1, 0), Match(2, 1)), (known, again, None))
 
 
 def test_exact_scores_are_fitted_exactly_at_any_level() -> None:

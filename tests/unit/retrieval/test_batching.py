@@ -102,6 +102,22 @@ async def test_queries_that_nobody_awaits_any_more_are_not_searched() -> None:
     assert engine.batches == [["first"], ["last"]]
 
 
+async def test_a_query_that_nobody_awaits_any_more_leaves_its_place_in_the_queue() -> None:
+    engine = Engine(seconds=None)
+    batcher = Batcher(engine, capacity=2)
+    running = batcher.submit("running", 1)
+    await asyncio.sleep(0)
+    gone = [batcher.submit(str(place), 1) for place in range(2)]
+    assert batcher.room() == 0
+    for answer in gone:
+        answer.cancel()
+    await asyncio.sleep(0)
+    assert batcher.room() == 2
+    engine.go.set()
+    await running
+    assert engine.batches == [["running"]]
+
+
 async def test_two_slots_work_at_the_same_time() -> None:
     engine = Engine(slots=2, seconds=None)
     batcher = Batcher(engine, linger=0.0)

@@ -1,7 +1,5 @@
 import asyncio
 
-import pytest
-
 from retrieval.cache import AnswerCache
 from retrieval.hits import Hit
 from scope_selfplay.errors import SearchError
@@ -61,7 +59,7 @@ async def test_the_answer_used_longest_ago_is_forgotten_first() -> None:
 async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
     searches = Searches()
     cache = AnswerCache(searches, 10)
-    answers = [asyncio.shield(cache.ask("q", 3)) for _ in range(2)]
+    answers = [cache.ask("q", 3) for _ in range(2)]
     searches.pending["q", 3].set_exception(SearchError("down"))
     assert [type(error) for error in await asyncio.gather(*answers, return_exceptions=True)] == [
         SearchError
@@ -72,15 +70,27 @@ async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
 async def test_a_caller_that_leaves_does_not_take_the_answer_from_the_others() -> None:
     searches = Searches()
     cache = AnswerCache(searches, 10)
-
-    async def wait() -> list[Hit]:
-        return await asyncio.shield(cache.ask("q", 3))
-
-    leaving, staying = asyncio.create_task(wait()), asyncio.create_task(wait())
-    await settle()
+    leaving, staying = cache.ask("q", 3), cache.ask("q", 3)
     leaving.cancel()
     await settle()
     searches.pending["q", 3].set_result([Hit(2, 1.0)])
     assert await staying == [Hit(2, 1.0)]
-    with pytest.raises(asyncio.CancelledError):
-        await leaving
+    assert leaving.cancelled()
+
+
+async def test_when_the_last_caller_leaves_the_search_is_cancelled_and_a_new_caller_begins_another() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    first, second = cache.ask("q", 3), cache.ask("q", 3)
+    first.cancel()
+    await settle()
+    abandoned = searches.pending["q", 3]
+    assert not abandoned.done()
+    second.cancel()
+    await settle()
+    assert abandoned.cancelled()
+    again = cache.ask("q", 3)
+    await settle()
+    searches.pending["q", 3].set_result([Hit(5, 1.0)])
+    assert await again == [Hit(5, 1.0)]
+    assert (searches.count, cache.missing(["q"], 3)) == (2, 0)

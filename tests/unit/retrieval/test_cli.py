@@ -58,6 +58,23 @@ def test_serving_without_a_clear_index_or_token_is_refused(arguments: list[str])
     assert isinstance(done.exception, ConfigError)
 
 
+def test_an_encoder_whose_name_tells_no_family_needs_one(tmp_path: Path, corpus: Path) -> None:
+    """A copy of E5 under another name was encoded without its prefixes, and nothing said so."""
+    arguments = [
+        "build",
+        str(corpus),
+        str(tmp_path / "index"),
+        "--profile",
+        "flat",
+        "--encoder",
+        "models/mine",
+    ]
+    done = CliRunner().invoke(index, arguments)
+    assert isinstance(done.exception, ConfigError)
+    assert "give --family e5" in str(done.exception)
+    assert not (tmp_path / "index").exists()
+
+
 @pytest.mark.parametrize("text", ["5", "5:5", "9:3", "a:b", "-1:4", ":"])
 def test_senseless_row_ranges_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--rows"):

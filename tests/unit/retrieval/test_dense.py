@@ -9,17 +9,19 @@ import faiss
 import numpy as np
 import pytest
 
+from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
 from retrieval.build_dense import Plan, build_dense
 from retrieval.dense import DenseIndex, hits, open_vectors
-from retrieval.gate import exact, measure, recall, tune
+from retrieval.encoder import ENCODER, QUERY_GRAPH
+from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
 from retrieval.in_process import open_searcher
 from retrieval.indexes import open_index
 from retrieval.manifest import MANIFEST, Manifest, read_manifest
 from retrieval.profiles import ProfileName, factory
 from retrieval.random_bert import write_random_bert
 from retrieval.vectors import Cells, Exhaustive, Nearest, Refined, fine_codes, fine_span
-from scope_selfplay.errors import CorpusError, RecordError, RunMismatchError
+from scope_selfplay.errors import RecordError, RunMismatchError
 from scope_selfplay.schemas import Document
 
 pytestmark = pytest.mark.integration
@@ -92,8 +94,11 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     assert report.recall >= 0.9
     assert measure(good.nearest, vectors[:100], expected) == report.recall
     assert looking.nprobe >= 1
-    with pytest.raises(CorpusError, match="recall gate"):
-        tune(index_of(unit(draw, 2000)), vectors[:100], expected, 0.9)
+    garbage = index_of(unit(draw, 2000))
+    with pytest.raises(GateRefusal, match="recall gate") as refused:
+        tune(garbage, vectors[:100], expected, 0.9)
+    look(garbage, refused.value.looking)
+    assert measure(garbage.nearest, vectors[:100], expected) == refused.value.recall < 0.9
 
 
 def test_fillers_of_a_too_large_topk_are_no_hits() -> None:
@@ -209,6 +214,25 @@ def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Manif
     (folder / "vectors.npy").write_bytes(data)
     with pytest.raises(RecordError, match="damaged"):
         read_manifest(folder)
+
+
+def test_the_gate_compares_8_bit_queries_with_the_exact_ones(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    eight = recipe(model, "balanced").model_copy(update={"query_precision": "int8"})
+    plan = Plan(tmp_path / "index", eight)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after("encode", 300))
+    other = write_random_bert(tmp_path / "other", np.random.default_rng(9), layers=1, hidden=64, heads=4)
+    write_bert(other, plan.folder / ENCODER, QUERY_GRAPH, in_bytes=True)
+    with pytest.raises(GateRefusal):
+        build_dense(documents, plan)
+
+
+def test_an_encoder_that_is_not_the_manifests_is_refused(flat: tuple[Path, Manifest], model: Path) -> None:
+    folder, manifest = flat
+    with pytest.raises(RecordError, match="has changed since the build"):
+        DenseIndex.open(folder, manifest.model_copy(update={"encoder_hash": "0" * 64}))
 
 
 def test_the_gpu_profile_without_a_gpu_says_what_it_needs(flat: tuple[Path, Manifest]) -> None:

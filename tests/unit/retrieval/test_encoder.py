@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -6,17 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.bert_onnx import write_bert
+from retrieval.dense import check_encoder
 from retrieval.encoder import (
+    ENCODER,
     FAMILIES,
     Backend,
     Encoder,
+    Precision,
     encoder_hash,
     length_groups,
     open_encoder,
     prepare_encoder,
 )
+from retrieval.manifest import Kind, Manifest
+from retrieval.pooling import read_pooling
 from retrieval.random_bert import write_random_bert
-from scope_selfplay.errors import CheckpointError
+from scope_selfplay.errors import CheckpointError, RecordError
 
 TEXTS = ["a", "who founded the town of Aldmoor?", "x" * 300, "salt and wool", "A!"]
 
@@ -84,6 +90,112 @@ def test_models_that_do_not_fit_are_refused(tmp_path: Path, change: object, mess
     change(folder)
     with pytest.raises(CheckpointError, match=message):
         write_bert(folder, tmp_path)
+
+
+def with_pooling(folder: Path, config: object, *modules: str) -> Path:
+    """A random model that says how it pools, as sentence-transformers writes it."""
+    model = write_random_bert(folder, np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    kinds = ("Transformer", "Pooling", *modules)
+    paths = ("", "1_Pooling", *("2_More" for _ in modules))
+    listed = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in zip(kinds, paths, strict=True)
+    ]
+    (model / "modules.json").write_text(json.dumps(listed))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": True}, "cls"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+        ({}, "mean"),
+    ],
+)
+def test_the_models_own_pooling_is_read(tmp_path: Path, config: object, expected: str) -> None:
+    assert read_pooling(with_pooling(tmp_path / "m", config, "Normalize")) == expected
+
+
+def test_a_model_that_pools_by_its_first_token_gets_other_vectors_than_the_mean(tmp_path: Path) -> None:
+    """Every model was pooled by the mean."""
+    vectors = []
+    for name, config in (("mean", {}), ("cls", {"pooling_mode": "cls"})):
+        folder = tmp_path / name
+        prepare_encoder(
+            str(with_pooling(tmp_path / f"of {name}", config)), FAMILIES["plain"], Backend.ONNX, folder
+        )
+        vectors.append(open_encoder(folder).queries(TEXTS))
+    assert np.linalg.norm(vectors[1], axis=1) == pytest.approx(1.0, abs=1e-5)
+    assert abs(vectors[0] - vectors[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("config", "modules", "message"),
+    [
+        ({"pooling_mode_max_tokens": True}, (), "says max_tokens"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), r"says cls\+mean"),
+        ({"pooling_mode_mean_tokens": False}, (), "says no pooling"),
+        ({"pooling_mode": "mean", "include_prompt": False}, (), "without the prompt's tokens"),
+        ({"pooling_mode": "mean"}, ("Dense",), "names 'Dense'"),
+        ([], (), "expected a dict"),
+    ],
+)
+def test_a_pooling_that_the_graph_cannot_do_is_refused(
+    tmp_path: Path, config: object, modules: tuple[str, ...], message: str
+) -> None:
+    model = with_pooling(tmp_path / "m", config, *modules)
+    with pytest.raises(CheckpointError, match=message):
+        write_bert(model, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "1_Pooling/config.json", "tokenizer.json"])
+def test_a_model_replaced_outside_the_index_folder_is_noticed(tmp_path: Path, name: str) -> None:
+    """sentence-transformers loads it from where it lies; only its path was kept."""
+    model = with_pooling(tmp_path / "m", {"pooling_mode": "mean"})
+    prepare_encoder(str(model), FAMILIES["e5"], Backend.SENTENCE_TRANSFORMERS, tmp_path / ENCODER)
+    manifest = Manifest(
+        kind=Kind.DENSE,
+        profile="flat",
+        rows=1,
+        corpus_hash="c",
+        encoder=str(model),
+        encoder_hash=encoder_hash(tmp_path / ENCODER),
+    )
+    check_encoder(tmp_path, manifest)
+    (model / name).write_bytes((model / name).read_bytes() + b" ")
+    with pytest.raises(RecordError, match="has changed since the build"):
+        check_encoder(tmp_path, manifest)
+
+
+def test_8_bit_queries_are_close_to_the_exact_ones_and_leave_passages_alone(tmp_path: Path) -> None:
+    model = write_random_bert(tmp_path / "m", np.random.default_rng(1), layers=2, hidden=64, heads=4)
+    full, eight = tmp_path / "full", tmp_path / "eight"
+    prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, full)
+    prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, eight, Precision.INT8)
+    expected, found = open_encoder(full), open_encoder(eight)
+    assert (found.passages(TEXTS) == expected.passages(TEXTS)).all()
+    assert (found.exact_queries(TEXTS) == expected.queries(TEXTS)).all()
+    cosines = (found.queries(TEXTS) * expected.queries(TEXTS)).sum(axis=1)
+    assert 0.99 < cosines.min() < 0.9999999
+    alone = np.concatenate([found.queries([text]) for text in TEXTS])
+    assert found.queries(TEXTS) == pytest.approx(alone, abs=1e-5)
+    assert encoder_hash(full) != encoder_hash(eight)
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [(Backend.ONNX, "multiple of 64"), (Backend.SENTENCE_TRANSFORMERS, "onnx backend")],
+)
+def test_8_bit_queries_that_cannot_be_made_are_refused(
+    tmp_path: Path, model: Path, backend: Backend, message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        prepare_encoder(str(model), FAMILIES["e5"], backend, tmp_path, Precision.INT8)
 
 
 @given(st.lists(st.integers(1, 512), max_size=64))

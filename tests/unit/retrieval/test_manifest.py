@@ -5,7 +5,7 @@ import pytest
 
 from retrieval.build import build_bm25
 from retrieval.indexes import open_index
-from retrieval.manifest import MANIFEST, Manifest, Verify, read_manifest
+from retrieval.manifest import MANIFEST, Manifest, Verify, index_hash, read_manifest
 from retrieval.passages import PASSAGES
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Document
@@ -82,6 +82,17 @@ def test_a_manifest_that_cannot_be_true_is_refused(
 ) -> None:
     (tmp_path / MANIFEST).write_text(built.model_copy(update=change).model_dump_json())
     with pytest.raises(RecordError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"nprobe": 7}, {"refine": 8.0}, {"encoder_hash": "e" * 64}])
+def test_the_identity_covers_how_the_index_looks_and_with_which_encoder(
+    tmp_path: Path, built: Manifest, change: dict[str, object]
+) -> None:
+    changed = built.model_copy(update=change)
+    assert index_hash(changed) != built.index_hash
+    (tmp_path / MANIFEST).write_text(changed.model_dump_json())
+    with pytest.raises(RecordError, match="does not follow"):
         read_manifest(tmp_path)
 
 

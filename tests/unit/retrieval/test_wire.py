@@ -25,12 +25,13 @@ def row(name: str, score: float = 1.0) -> Row:
         ("slime", {"queries": ["a"], "topk": 3, "return_scores": True}),
         ("null topk", {"queries": ["a"], "topk": None, "return_scores": False}),
         ("bare", {"queries": ["a"]}),
+        ("both, one of them null", {"queries": None, "query": "a"}),
         ("extra fields", {"queries": ["a"], "user": "x"}),
     ],
 )
 def test_the_fields_clients_are_understood(client: str, body: dict[str, Any]) -> None:
     request = parse_request(json.dumps(body).encode(), LIMITS)
-    assert request.queries == body.get("queries", [body.get("query")])
+    assert request.queries == (body.get("queries") or [body.get("query")])
     assert request.topk == 3
 
 

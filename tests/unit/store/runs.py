@@ -19,6 +19,8 @@ from scope_selfplay.schemas import (
     Role,
     Rollout,
     Rubric,
+    Score,
+    Selection,
     Task,
     Turn,
     Verdict,
@@ -156,6 +158,32 @@ def write_comparison(folder: RunFolder, iteration: int, tasks: int) -> None:
         for row, each in enumerate(ids)
     ]
     write_records(stage.comparisons, matches if iteration else [])
+
+
+def write_judgements(folder: RunFolder, iteration: int, task_id: str, said: str = "It says most.") -> None:
+    """A Solver training with four answers to a task, of which a judge picked one and scored two."""
+    stage = folder.stage(iteration, Stage.SOLVER)
+    stage.path.mkdir(parents=True, exist_ok=True)
+    ids = [f"trained-{iteration}-{row}" for row in range(4)]
+    write_records(stage.rollouts, [solver_rollout(each, "S_1-dd", task_id, "so") for each in ids])
+    verdict = Verdict(value=True, reasoning=said, tokens_in=700, tokens_out=30)
+    failed = Verdict(value=None, fault=Fault.UNREADABLE, attempts=3)
+    write_records(
+        stage.selections,
+        [
+            Selection(candidate_ids=tuple(ids), winner_ids=(ids[2],), verdict=verdict),
+            Selection(candidate_ids=tuple(ids[:2]), winner_ids=None, verdict=failed),
+            Selection(candidate_ids=("another task's", "second"), winner_ids=("second",)),
+        ],
+    )
+    write_records(
+        stage.scores,
+        [
+            Score(rollout_id=ids[0], scale="explicit", value=7.5, criterion=1, verdict=verdict),
+            Score(rollout_id=ids[1], scale="implicit", value=None, verdict=failed),
+            Score(rollout_id="another task's", scale="implicit", value=1.0),
+        ],
+    )
 
 
 def write_run(path: Path) -> RunFolder:

@@ -38,11 +38,15 @@ RECORDS: dict[RecordKind, list[Value]] = {
         Comparison(first_id="b", second_id="a", outcome=None, verdict=Verdict(value=None)),
     ],
     RecordKind.SELECTIONS: [
-        Selection(candidate_ids=("a", "b", "c"), winner_ids=("b",)),
+        Selection(
+            candidate_ids=("a", "b", "c"), winner_ids=("b",), verdict=Verdict(value=True, reasoning="b.")
+        ),
         Selection(candidate_ids=("a", "b"), winner_ids=None),
     ],
     RecordKind.SCORES: [
-        Score(rollout_id="a", scale="explicit", value=7.5, criterion=2),
+        Score(
+            rollout_id="a", scale="explicit", value=7.5, criterion=2, verdict=Verdict(value=True, tokens_in=9)
+        ),
         Score(rollout_id="a", scale="implicit", value=None),
     ],
 }

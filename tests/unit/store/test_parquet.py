@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -18,6 +18,7 @@ from scope_selfplay.schemas import (
     CandidateStatus,
     Comparison,
     Criterion,
+    Document,
     Fault,
     Gate,
     Grade,
@@ -36,7 +37,15 @@ from scope_selfplay.schemas import (
     Turn,
     Verdict,
 )
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, read_records, write_atomic
+from scope_selfplay.store import (
+    Manifest,
+    RunFolder,
+    Stage,
+    publish_manifest,
+    read_records,
+    write_atomic,
+    write_records,
+)
 from scope_selfplay.store.card import CARD, run_card, stage_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
 from scope_selfplay.store.jsonl import find_record, find_records
@@ -119,8 +128,11 @@ records: dict[RecordKind, st.SearchStrategy[Any]] = {
         Selection,
         candidate_ids=st.lists(texts, max_size=3).map(tuple),
         winner_ids=st.none() | st.lists(texts, max_size=2).map(tuple),
+        verdict=st.none() | verdicts,
     ),
-    RecordKind.SCORES: st.builds(Score, value=st.none() | numbers, criterion=st.none() | counts),
+    RecordKind.SCORES: st.builds(
+        Score, value=st.none() | numbers, criterion=st.none() | counts, verdict=st.none() | verdicts
+    ),
 }
 
 
@@ -243,6 +255,16 @@ def test_a_document_is_found_in_the_corpus_without_reading_it_all(folder: RunFol
     assert find_record(folder.corpus, "doc-00", type(document(0))) is None
     many = find_records(folder.corpus, ["doc-039", "doc-000", "absent"], type(document(0)))
     assert many == {"doc-000": document(0), "doc-039": document(39)}
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")), unique=True, max_size=6))
+@example(["guide, part 2.md", 'say "so", he said.md', "back\\", 'a\\",', "guide"])
+def test_a_document_is_found_by_any_id_that_it_may_have(tmp_path_factory: Any, ids: list[str]) -> None:
+    corpus = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    made = {each: Document(id=each, title="t", text="x, y") for each in ids}
+    write_records(corpus, made.values())
+    assert find_records(corpus, ids, Document) == made
+    assert all(find_record(corpus, each, Document) == document for each, document in made.items())
 
 
 def test_the_card_names_the_files_and_says_what_became_of_the_candidates(folder: RunFolder) -> None:

@@ -1,16 +1,24 @@
 """The reader over lines and parquet: filters, order, pages, one task, what is appended, and what is damaged."""
 
+import itertools
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store import Appender, RunFolder, Stage, write_records
+from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
+from scope_selfplay.store import Appender, RunFolder, Stage, live, write_records
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.parquet import table_from_lines
+from scope_selfplay.store.query import Judgements, Sort, TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, document, write_run
+from tests.unit.store.runs import candidate, document, write_judgements, write_run
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +137,36 @@ def test_held_out_answers_and_comparisons_belong_to_their_task(reader: RunReader
     assert len(scores) == 30 and {each.checkpoint for each in scores} == {"S_0-cc", "S_1-cc", "S_2-cc"}
 
 
+def test_selections_and_scores_belong_to_the_task_whose_answers_they_judge(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003")
+    with RunReader(folder.path) as reader:
+        found = reader.judgements_on("task-1-003")
+        assert [each.selection.winner_ids for each in found.selections] == [("trained-1-2",), None]
+        assert [each.score.value for each in found.scores] == [7.5, None]
+        picked, failed = (each.selection.verdict for each in found.selections)
+        assert picked is not None and (picked.reasoning, picked.tokens_out) == ("It says most.", 30)
+        assert failed is not None and failed.fault is Fault.UNREADABLE
+        assert {(each.iteration, each.stage) for each in found.scores} == {(1, Stage.SOLVER)}
+        assert reader.judgements_on("task-1-004") == reader.judgements_on("none") == Judgements()
+
+
+def test_judgements_of_versions_without_a_verdict_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003")
+    for file in (folder.stage(1, Stage.SOLVER).selections, folder.stage(1, Stage.SOLVER).scores):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        bare = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
+        write_records(file, bare)
+    with RunReader(folder.path) as reader:
+        found = reader.judgements_on("task-1-003")
+        assert [each.selection.verdict for each in found.selections] == [None, None]
+        assert [(each.score.value, each.score.verdict) for each in found.scores] == [
+            (7.5, None),
+            (None, None),
+        ]
+
+
 def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
     counts = reader.funnel()
     assert sum(each.count for each in counts) == 90
@@ -163,6 +201,52 @@ def test_what_is_appended_is_seen_after_a_refresh_and_a_torn_line_when_it_is_who
         assert reader.refresh() and reader.tasks(TaskQuery(iteration=1)).total == 1
         file.write_bytes(file.read_bytes() + bytes(4096))
         assert not reader.refresh()
+
+
+def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+
+    def counted(data: bytes, model: type[BaseModel], source: Path) -> Any:
+        parsed.append(data.count(b"\n"))
+        return table_from_lines(data, model, source)
+
+    monkeypatch.setattr(live, "table_from_lines", counted)
+    monkeypatch.setattr(live, "_BLOCK", 4096)
+    file = tmp_path / "candidates.jsonl"
+    write_records(file, [candidate(1, number) for number in range(30)])
+    names = (tmp_path / f"{number}.parquet" for number in itertools.count())
+    reading = live.LiveFile(file, Candidate, lambda: next(names))
+    assert reading.refresh() and len(parsed) > 3 and len(reading.parts) == 1
+    most = 0
+    for number in range(30, 130):
+        with Appender(file) as appender:
+            appender.append(candidate(1, number))
+        assert reading.refresh()
+        most = max(most, len(reading.parts))
+    rows = [row["id"] for part in reading.parts for row in pq.read_table(part).to_pylist()]
+    assert rows == [candidate(1, number).id for number in range(130)]
+    assert sum(parsed) == 130 and most <= 12
+    # The parts, and those that a query may still be about to open.
+    assert len(list(tmp_path.glob("*.parquet"))) <= 2 * 12 + 1
+
+
+@pytest.mark.integration
+def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None:
+    line = candidate(1, 2).model_dump_json().encode() + b"\n"
+    file = tmp_path / "candidates.jsonl"
+    file.write_bytes(line * (96_000_000 // len(line)))
+    program = (
+        "import itertools, pathlib, resource, sys\n"
+        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.live import LiveFile\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak()\n"
+        "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"
+        "assert LiveFile(file, Candidate, part).refresh(); print(peak() - before)"
+    )
+    grown = subprocess.run(
+        [sys.executable, "-c", program, str(file)], check=True, capture_output=True, text=True
+    )
+    assert int(grown.stdout) < 96_000  # kB
 
 
 @pytest.mark.integration
@@ -205,6 +289,32 @@ def test_damage_in_the_middle_is_named_with_file_and_line(tmp_path: Path, damage
         RunReader(folder.path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "said"),
+    [
+        (RecordKind.CANDIDATES, '"gate_source"', '"bogus"', r"candidate-1-tasks-001 .*reason.*found 'bogus'"),
+        (RecordKind.ROLLOUTS, '"solver"', '"cook"', r"solver-1-2-0 .*role.*found 'cook'"),
+        (RecordKind.GRADES, '"fault":null', '"fault":"tired"', r"solver-1-2-0 .*fault.*found 'tired'"),
+    ],
+)
+def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
+    tmp_path: Path, kind: RecordKind, old: str, new: str, said: str
+) -> None:
+    folder = write_run(tmp_path / "demo")
+    file = folder.stage(1, Stage.TASKS).path / f"{kind}.jsonl"
+    file.write_text(file.read_text().replace(old, new, 1))
+    with RunReader(folder.path) as reader:
+        with pytest.raises(RecordError, match=f"iteration 1, tasks: {said}"):
+            list(reader.records(kind))
+        if kind is RecordKind.CANDIDATES:
+            for ask in (reader.tasks, reader.funnel, lambda: reader.task("task-1-001")):
+                with pytest.raises(RecordError, match=r"iteration 1, tasks:.* is damaged .*found 'bogus'"):
+                    ask()
+        else:
+            with pytest.raises(RecordError, match="is damaged"):
+                reader.task("task-1-002")
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="is no run folder"):
         RunReader(tmp_path)
@@ -217,3 +327,16 @@ def test_an_empty_run_has_empty_lists(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("name: demo\n")
     with RunReader(tmp_path) as reader:
         assert (reader.tasks().total, reader.funnel(), reader.scores(), reader.stages()) == (0, [], [], [])
+
+
+@pytest.mark.integration
+def test_a_reader_of_lists_loads_no_pandas(folder: RunFolder) -> None:
+    """Pandas would be a quarter of what `scope view` holds in memory."""
+    code = (
+        "import sys; from pathlib import Path; from scope_selfplay.store.reader import RunReader\n"
+        "with RunReader(Path(sys.argv[1])) as reader: print(reader.tasks().total, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "90 False\n"

@@ -21,7 +21,7 @@ from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, w
 from scope_selfplay.viewer.app import Site, build_app
 from scope_selfplay.viewer.shown_run import ShownRun
 from tests.reference_files import reference_cases
-from tests.unit.store.runs import write_run
+from tests.unit.store.runs import write_judgements, write_run
 
 MARKUP = (
     "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J \u202e {{ 7 * 7 }} \"'>"
@@ -58,9 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         stage.comparisons,
         [each.model_copy(update={"verdict": Verdict(value=True, reasoning=HOSTILE)}) for each in matches],
     )
+    write_judgements(made, 1, "task-1-002", HOSTILE)
     for kind in (Stage.CHALLENGER, Stage.SOLVER):
         where = made.stage(1, kind).path
-        where.mkdir(parents=True)
+        where.mkdir(parents=True, exist_ok=True)
         write_atomic(where / "metrics.jsonl", '{"step": 1, "reward": 0.25}\n{"step": 2, "reward": 0.5}\n')
     return made
 

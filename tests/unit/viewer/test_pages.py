@@ -1,18 +1,26 @@
 """Every page of a run: what it shows, that it shows it as text, and what it answers to a question it cannot answer."""
 
 import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 
 from scope_selfplay.browse.text import printable
-from scope_selfplay.store import RunFolder
+from scope_selfplay.overview import overview
+from scope_selfplay.prompts.shipped import shipped_prompts
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.viewer import pages, shown_run
 from scope_selfplay.viewer.app import Site, build_app
 from scope_selfplay.viewer.protection import HEADERS
 from scope_selfplay.viewer.shown_run import ShownRun
-from tests.unit.viewer.conftest import MARK, hostile_texts
+from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
 
 pytestmark = pytest.mark.integration
 
@@ -141,6 +149,34 @@ def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str)
     assert got.status_code == 404 and Elements(got.text) and got.headers["content-security-policy"]
 
 
+def test_a_damaged_record_is_a_page_that_names_it(folder: RunFolder, tmp_path: Path) -> None:
+    copy = RunFolder(shutil.copytree(folder.path, tmp_path / "demo"))
+    file = copy.stage(1, Stage.TASKS).candidates
+    file.write_text(file.read_text().replace('"gate_source"', '"bogus"', 1))
+    with TestClient(build_app(ShownRun(copy.path), Site()), base_url="http://localhost") as opened:
+        for path in ("/tasks?iteration=1", "/rejected", "/tasks/1/tasks/candidate-1-tasks-001"):
+            got = opened.get(path)
+            assert got.status_code == 500 and "bogus" in Elements(got.text).text, path
+            assert "iteration 1, tasks" in got.text
+        assert opened.get("/tasks?iteration=2").status_code == 200
+
+
+def test_our_own_fault_is_a_plain_page_without_a_trace(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(run: ShownRun) -> pages.Page:
+        raise ZeroDivisionError("secret of the house")
+
+    monkeypatch.setattr(pages, "rejected_page", broken)
+    app = build_app(ShownRun(folder.path), Site())
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as opened:
+        got = opened.get("/rejected")
+        assert got.status_code == 500 and "could not be made" in Elements(got.text).text
+        assert "secret" not in got.text and "Traceback" not in got.text
+        assert all(got.headers[name] == value for name, value in HEADERS.items())
+        assert opened.get("/tasks").status_code == 200
+
+
 def test_filters_reach_the_list_and_its_links_keep_them(client: TestClient) -> None:
     got = client.get("/tasks?iteration=1&status=accepted&low=0.3&sort=mean&size=5")
     means = [float(each) for each in re.findall(r'<td class="number">(0\.\d{3})</td>', got.text)]
@@ -149,6 +185,68 @@ def test_filters_reach_the_list_and_its_links_keep_them(client: TestClient) -> N
     assert following and "status=accepted" in following[1] and "page=2" in following[1]
     second = client.get(following[1].replace("&amp;", "&"))
     assert second.status_code == 200 and "page 2" in second.text
+
+
+def test_a_list_needs_none_of_the_numbers_of_the_overview(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*given: object, **named: object) -> None:
+        raise AssertionError("a list was made from the overview's numbers")
+
+    monkeypatch.setattr(shown_run, "overview", counted)
+    with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://localhost") as opened:
+        got = opened.get("/tasks").text
+        assert re.findall(r'<option[^>]*value="(long_form_qa|summarisation)"', got) == [
+            "long_form_qa",
+            "summarisation",
+        ]
+
+
+def test_other_pages_do_not_wait_for_the_numbers_of_the_overview(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*given: Any, **named: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return overview(*given, **named)
+
+    monkeypatch.setattr(shown_run, "overview", slow)
+    run = ShownRun(folder.path)
+    with ThreadPoolExecutor() as pool:
+        numbers = pool.submit(run.numbers)
+        assert begun.wait(60)
+        listed = pool.submit(run.fresh)
+        try:
+            assert listed.result(timeout=60) is run.reader and not numbers.done()
+        finally:
+            go_on.set()
+        assert numbers.result() is run.numbers()
+    run.close()
+
+
+def test_a_folder_beside_the_run_that_cannot_be_read_is_passed_over(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folder.path, tmp_path / "demo")
+    no_mount = shutil.ignore_patterns("kustomization.yaml")
+    shutil.copytree(shipped_prompts() / "embedded", copy / "prompts", ignore=no_mount)
+    shutil.copytree(copy, tmp_path / "other")
+    # Whatever is looked for in it is an error of the file system, for root too.
+    (tmp_path / "broken").symlink_to("a" * 300)
+    with TestClient(build_app(ShownRun(copy), Site()), base_url="http://localhost") as opened:
+        got = opened.get("/prompts")
+        assert got.status_code == 200 and "run other" in got.text and "run broken" not in got.text
+
+
+def test_the_task_page_shows_who_was_picked_and_scored_and_why(client: TestClient) -> None:
+    page = client.get(HOSTILE_TASK).text
+    chosen = page[page.index("<section><h2>Selections") : page.index("<section><h2>Provenance")]
+    assert "<strong>trained-1-2</strong>" in chosen and "<strong>7.5</strong>" in chosen
+    assert "explicit, criterion 2" in chosen and "unreadable" in chosen and "700 tokens in" in chosen
+    assert Elements(chosen).text.count(printable(MARKUP)) == 2
+    assert "<h2>Selections" not in client.get("/tasks/1/tasks/candidate-1-tasks-003").text
 
 
 def test_a_bar_of_the_histogram_leads_to_the_tasks_that_it_counts(client: TestClient) -> None:

@@ -1,0 +1,137 @@
+"""What an iteration asked of the judge, the policies and the machines, from the files of its stages.
+
+A finished stage has an account of its verdicts (`judge.json`), and where a model judges one of its calls and tokens
+by role (`judge_usage.json`, rubric writing among them). A running stage has neither: its records are counted.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_selfplay.store.folders import Stage
+from scope_selfplay.store.reader import RunReader
+
+_VERDICTS = """
+    SELECT unnest(verdicts) AS v FROM grades WHERE iteration = $1 AND stage = $2 UNION ALL
+    SELECT unnest([gates.entity, gates.source, gates.safety]) FROM (
+        SELECT gates FROM candidates WHERE iteration = $1 AND stage = $2
+        QUALIFY row_number() OVER (PARTITION BY coalesce(task.id, id) ORDER BY ordinal DESC) = 1) UNION ALL
+    SELECT verdict FROM comparisons WHERE iteration = $1 AND stage = $2
+"""
+
+
+_HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
+    Stage.CHALLENGER: ("train_challenger", ("judge", "retriever", "solver")),
+    Stage.TASKS: ("make_tasks", ("judge", "retriever", "solver", "challenger")),
+    Stage.SOLVER: ("train_solver", ("judge", "retriever")),
+    Stage.COMPARE: ("compare", ("judge", "retriever", "solver")),
+}
+"""Settings under `cluster` of a stage's Job and of the servers that run meanwhile."""
+
+
+class Asked(NamedTuple):
+    """What was asked of the judge; `tokens` in and out, as far as they were paid for."""
+
+    calls: int = 0
+    failed: int = 0
+    tokens: int = 0
+
+
+def asked_of_judge(reader: RunReader, iteration: int, stage: Stage) -> Asked:
+    """By one stage, finished or running.
+
+    After a kill the account by role holds the last attempt only and the records hold all but rubric writing: the
+    larger count is the better one.
+    """
+    folder = reader.folder.stage(iteration, stage).path
+    recorded = _recorded(reader, iteration, stage)
+    account = _read(folder / "judge.json")
+    if account:
+        recorded = recorded._replace(calls=account.get("calls", 0), failed=account.get("failed", 0))
+    usage = _usage(_read(folder / "judge_usage.json"))
+    fuller = usage if usage.calls > recorded.calls else recorded
+    return fuller._replace(tokens=max(usage.tokens, recorded.tokens))
+
+
+def failure_share(reader: RunReader, iteration: int) -> float | None:
+    """Of everything asked of the judge in all stages of an iteration."""
+    begun = [state.stage for state in reader.stages() if state.iteration == iteration]
+    asked = [asked_of_judge(reader, iteration, stage) for stage in begun]
+    calls = sum(each.calls for each in asked)
+    return sum(each.failed for each in asked) / calls if calls else None
+
+
+def trained_tokens(reader: RunReader, iteration: int) -> float | None:
+    """Tokens that the policies in training sampled: each step's mean length times its rollouts."""
+    found = []
+    for stage in (Stage.CHALLENGER, Stage.SOLVER):
+        settings = reader.settings.get(stage.value) or {}
+        rollouts = settings.get("batch", 0) * settings.get("group_size", 0)
+        found += [
+            # A rollout of a family that forgets its thinking is several rows, each with its own length.
+            row["completion_tokens"] * rollouts * (row.get("rows") or 1.0)
+            for row in reader.metrics(iteration, stage)
+            if row.get("completion_tokens") is not None
+        ]
+    return sum(found) or None
+
+
+def gpu_hours(reader: RunReader, iteration: int) -> float | None:
+    """GPUs that the finished stages of an iteration held, servers included, times their time.
+
+    None where the config names no image with CUDA (`cluster.images.trainer`): then its pods' sizes are mere defaults.
+    """
+    cluster = reader.settings.get("cluster") or {}
+    if cluster.get("tiny") or not (cluster.get("images") or {}).get("trainer"):
+        return None
+    seconds = {
+        state.stage: state.manifest.seconds
+        for state in reader.stages()
+        if state.iteration == iteration and state.manifest is not None
+    }
+    return sum(held * _gpus(cluster, stage) for stage, held in seconds.items()) / 3600 or None
+
+
+def _gpus(cluster: Mapping[str, Any], stage: Stage) -> float:
+    job, servers = _HOLDS[stage]
+    settings = cluster.get(job) or {}
+    beside = sum(
+        (cluster.get(name) or {}).get("gpus", 0)
+        for name in servers
+        if (cluster.get(name) or {}).get("serve", True)
+    )
+    # Workers that share a stage have their seconds added up, while all of them use the same servers.
+    held: float = settings.get("gpus", 0) * settings.get("nodes", 1) + beside / settings.get("shards", 1)
+    return held
+
+
+def _recorded(reader: RunReader, iteration: int, stage: Stage) -> Asked:
+    (row,) = reader.sql(
+        "SELECT count(*) FILTER (v.attempts > 0) AS calls, "
+        "count(*) FILTER (v.attempts > 0 AND v.fault IS NOT NULL) AS failed, "
+        "sum(v.tokens_in + v.tokens_out) FILTER (NOT v.cached) AS tokens "
+        f"FROM ({_VERDICTS}) WHERE v IS NOT NULL",
+        [iteration, stage.value],
+    )
+    (other,) = reader.sql(
+        "SELECT count(*) AS calls, count(*) FILTER (missing) AS failed, "
+        "sum(v.tokens_in + v.tokens_out) FILTER (NOT v.cached) AS tokens FROM ("
+        "SELECT winner_ids IS NULL AS missing, verdict AS v FROM selections WHERE iteration = $1 AND stage = $2 "
+        "UNION ALL SELECT value IS NULL, verdict FROM scores WHERE iteration = $1 AND stage = $2)",
+        [iteration, stage.value],
+    )
+    calls, failed, tokens = (int(row[name] or 0) + int(other[name] or 0) for name in Asked._fields)
+    return Asked(calls, failed, tokens)
+
+
+def _usage(roles: Mapping[str, Any]) -> Asked:
+    return Asked(
+        sum(role["calls"] for role in roles.values()),
+        sum(sum(role["faults"].values()) for role in roles.values()),
+        sum(role["tokens_in"] + role["tokens_out"] for role in roles.values()),
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.exists() else {}

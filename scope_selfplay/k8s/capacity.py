@@ -1,0 +1,184 @@
+"""What each stage of a run takes, and whether a cluster has it: storage classes, GPUs on nodes, quotas.
+
+What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.kubectl import Cluster
+from scope_selfplay.k8s.planned import stage_objects
+from scope_selfplay.k8s.references import Problem
+from scope_selfplay.k8s.selectors import Body, name_of, pods_of
+
+_SUFFIXES = {
+    **{f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)},
+    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", start=1)},
+    "m": 1e-3,
+    "u": 1e-6,
+    "n": 1e-9,
+}
+_ENDED = ("Succeeded", "Failed")
+Amounts = dict[str, float]
+"""Resource as a ResourceQuota calls it -> amount."""
+
+
+def amount(quantity: Any) -> float:
+    """A Kubernetes quantity as a number: `500m` is 0.5, `1Gi` 1073741824."""
+    text = str(quantity)
+    for suffix, factor in _SUFFIXES.items():
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    return float(text)
+
+
+def peak_gpus(config: RunConfig) -> dict[str, int]:
+    """GPUs of each stage, its servers included."""
+    gpus = f"requests.{config.cluster.gpu_resource}"
+    return {stage: int(taken(bodies, ()).get(gpus, 0)) for stage, bodies in stage_objects(config, ()).items()}
+
+
+def taken(objects: Sequence[Body], pods: Sequence[Body]) -> Amounts:
+    """What these Jobs, Deployments and Services take of a quota while all of them run, and these pods besides."""
+    found: Amounts = {}
+    for body in objects:
+        kind = str(body["kind"]).lower()
+        _add(found, {"job": "count/jobs.batch", "deployment": "count/deployments.apps"}.get(kind), 1)
+        if kind == "service":
+            _add(found, "services", 1)
+            _add(found, "count/services", 1)
+        for each in pods_of([body]):
+            spec = body["spec"]
+            _add_pod(found, each.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+    for body in pods:
+        _add_pod(found, body["spec"], 1)
+    return found
+
+
+def storage_problems(objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
+    """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
+    classes = {each["metadata"]["name"]: each for each in cluster.objects("storageclasses")}
+    usual = "storageclass.kubernetes.io/is-default-class"
+    has_usual = any(
+        (each["metadata"].get("annotations") or {}).get(usual) == "true" for each in classes.values()
+    )
+    for claim in (body for body in objects if body.get("kind") == "PersistentVolumeClaim"):
+        bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"])
+        if bound is not None and (bound.get("status") or {}).get("phase") == "Bound":
+            continue
+        named = claim["spec"].get("storageClassName")
+        if named and named not in classes:
+            yield Problem(
+                name_of(claim), f"wants the StorageClass {named}; there are {', '.join(classes) or 'none'}"
+            )
+        elif named is None and not has_usual:
+            yield Problem(
+                name_of(claim),
+                f"names no StorageClass and the cluster has no default one; there are {', '.join(classes) or 'none'}; "
+                "name one, or make a PersistentVolume for it",
+            )
+
+
+def gpu_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
+    """Raises ConfigError where nodes may not be seen."""
+    resource = config.cluster.gpu_resource
+    wanted = max(peak_gpus(config).values())
+    if not wanted:
+        return
+    offered = [
+        amount(each["status"].get("allocatable", {}).get(resource, 0)) for each in cluster.objects("nodes")
+    ]
+    if sum(offered) < wanted:
+        yield Problem("nodes", f"offer {sum(offered):.0f} {resource}, the largest stage takes {wanted}")
+    for pods in pods_of(objects):
+        most = sum(
+            amount((each.get("resources") or {}).get("limits", {}).get(resource, 0))
+            for each in pods.containers
+        )
+        if most > max(offered, default=0):
+            yield Problem(
+                pods.owner,
+                f"takes {most:.0f} {resource} on one node, the largest offers {max(offered, default=0):.0f}",
+            )
+
+
+def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
+    """Quotas that some stage does not fit into beside what others use. Raises ConfigError where none may be seen."""
+    quotas = [each for each in cluster.objects("resourcequotas") if not _is_scoped(each)]
+    if not quotas:
+        return
+    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
+    needs = {stage: taken([*controller, *bodies], ()) for stage, bodies in stage_objects(config, ()).items()}
+    # A run that is there already must not count as somebody else.
+    ours = _taken_already(config, cluster)
+    for quota in quotas:
+        status = quota.get("status") or {}
+        for name, limit in (status.get("hard") or {}).items():
+            stage = max(needs, key=lambda each: needs[each].get(name, 0.0))
+            wanted = needs[stage].get(name, 0.0)
+            others = max(0.0, amount((status.get("used") or {}).get(name, 0)) - ours.get(name, 0.0))
+            if wanted > amount(limit) - others:
+                yield Problem(
+                    name_of(quota),
+                    f"allows {limit} {name}, others use {_shown(others)}, the stage {stage} takes {_shown(wanted)}",
+                )
+
+
+def seen(what: str, look: Callable[[], Iterator[Problem]]) -> tuple[list[Problem], list[str]]:
+    """The problems, or the note that this user may not look."""
+    try:
+        return list(look()), []
+    except ConfigError as error:
+        return [], [f"{what} not checked: {error}"]
+
+
+def _add_pod(found: Amounts, spec: Body, count: int) -> None:
+    _add(found, "pods", count)
+    _add(found, "count/pods", count)
+    for kind in ("requests", "limits"):
+        for resource, each in _of_pod(spec, kind).items():
+            _add(found, f"{kind}.{resource}", each * count)
+            if kind == "requests" and resource in ("cpu", "memory"):
+                _add(found, resource, each * count)
+
+
+def _of_pod(spec: Body, kind: str) -> Mapping[str, float]:
+    """Containers run together; of those before them the largest counts, where it is larger than all."""
+    together: Amounts = {}
+    for each in spec.get("containers") or []:
+        for resource, quantity in ((each.get("resources") or {}).get(kind) or {}).items():
+            _add(together, resource, amount(quantity))
+    for each in spec.get("initContainers") or []:
+        for resource, quantity in ((each.get("resources") or {}).get(kind) or {}).items():
+            together[resource] = max(together.get(resource, 0.0), amount(quantity))
+    return together
+
+
+def _taken_already(config: RunConfig, cluster: Cluster) -> Amounts:
+    own = f"scope/run={config.name}"
+    living = [
+        each for each in cluster.objects("pods", own) if (each.get("status") or {}).get("phase") not in _ENDED
+    ]
+    found = taken((), living)
+    for kind, name in (("jobs", "count/jobs.batch"), ("deployments", "count/deployments.apps")):
+        _add(found, name, len(cluster.objects(kind, own)))
+    services = len(cluster.objects("services", own))
+    return {**found, "services": services, "count/services": services}
+
+
+def _is_scoped(quota: Body) -> bool:
+    """One that counts only some pods, such as those of a priority: which ones is the cluster's to say."""
+    spec = quota.get("spec") or {}
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
+
+
+def _add(found: Amounts, name: str | None, more: float) -> None:
+    if name is not None:
+        found[name] = found.get(name, 0.0) + more
+
+
+def _shown(number: float) -> str:
+    gibi = 2.0**30
+    return f"{number / gibi:.0f}Gi" if number >= gibi else f"{number:g}"

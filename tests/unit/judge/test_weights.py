@@ -1,0 +1,59 @@
+"""A judge that must be certain weights: an endpoint that serves others is refused before anything is judged."""
+
+import pytest
+from aiohttp import web
+
+from scope_selfplay.config import JudgeConfig, load_config
+from scope_selfplay.errors import ConfigError, RunMismatchError
+from scope_selfplay.inference.chat_server import ServedRequest, chat_app, serving
+from scope_selfplay.judge.lines import with_models
+
+EXPECTED = "abcdef123456"
+
+
+def app_of(model: str, weights: str | None) -> web.Application:
+    async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
+        raise AssertionError("a handshake asks for no judgement")
+
+    async def info(request: web.Request) -> web.Response:
+        return web.json_response({"weights": weights})
+
+    app = chat_app(answer, model=model)
+    if weights is not None:
+        app.router.add_get("/info", info)
+    return app
+
+
+def config_of(url: str, *settings: str) -> JudgeConfig:
+    given = ["judge.kind=model", f"judge.endpoint.base_url={url}", *settings]
+    return load_config(None, given).judge
+
+
+@pytest.mark.parametrize(("model", "weights"), [("judge", EXPECTED), (f"M0-{EXPECTED}", None)])
+async def test_the_expected_weights_are_taken(model: str, weights: str | None) -> None:
+    async with serving(app_of(model, weights)) as url:
+        named = await with_models(config_of(url, f"judge.endpoint.weights={EXPECTED}"))
+    assert named.endpoints.grade is not None and named.endpoints.grade.model == model
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "found"),
+    [
+        ("judge", "000000000000", "serves weights 000000000000"),
+        (f"M0-{EXPECTED}", "000000000000", "serves weights 000000000000"),
+        ("judge", None, "serves judge and names no weights"),
+    ],
+)
+async def test_other_weights_are_refused_with_what_is_expected(
+    model: str, weights: str | None, found: str
+) -> None:
+    async with serving(app_of(model, weights)) as url:
+        with pytest.raises(RunMismatchError, match=f"{found}, judge.endpoint.weights expects {EXPECTED}"):
+            await with_models(config_of(url, f"judge.endpoint.weights={EXPECTED}"))
+        # Nothing is asked where nothing is expected.
+        await with_models(config_of(url))
+
+
+def test_what_is_no_hash_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"judge\.endpoint\.weights"):
+        config_of("http://127.0.0.1:8000/v1", "judge.endpoint.weights=M0")

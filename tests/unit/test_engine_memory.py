@@ -1,0 +1,43 @@
+"""An engine that cannot fit into memory says so before it begins, with the numbers and what would fit."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from scope_selfplay.engines import remark_on_draws
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.inference.memory import cache_size, check_room, free_bytes
+
+QWEN3_1_7B = SimpleNamespace(num_hidden_layers=28, num_key_value_heads=8, head_dim=128, hidden_size=2048)
+GIB = 2**30
+
+
+def test_the_cache_of_a_real_model_with_the_default_slots_is_counted() -> None:
+    size = cache_size(QWEN3_1_7B, 4, slots=96, max_length=16_384)
+    assert size.per_token == 229_376 and size.bytes == 229_376 * 96 * 16_385
+    check_room(size, size.bytes, "cuda:0")
+    check_room(size, None, "cpu")
+    with pytest.raises(ConfigError) as refused:
+        check_room(size, 70 * GIB, "cuda:0")
+    said = str(refused.value)
+    for part in ("336.0 GiB", "96 slots x 16,384 tokens x 229,376 bytes", "70.0 GiB are free on cuda:0"):
+        assert part in said
+    assert "lower slots to 19 (model.slots, --slots) or max_length to 3,412" in said
+
+
+@pytest.mark.parametrize(("slots", "length"), [(19, 16_384), (96, 3_412)])
+def test_what_is_advised_fits(slots: int, length: int) -> None:
+    check_room(cache_size(QWEN3_1_7B, 4, slots=slots, max_length=length), 70 * GIB, "cuda:0")
+
+
+def test_many_close_draws_are_warned_of_where_the_vocabulary_is_large() -> None:
+    assert remark_on_draws(2_000, deterministic=True) is None
+    assert remark_on_draws(151_936, deterministic=False) is None
+    assert "151,936" in (remark_on_draws(151_936, deterministic=True) or "")
+
+
+def test_this_machine_says_what_it_has() -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = free_bytes(SimpleNamespace(type="cpu"))
+    assert free is not None and 0 < free <= pages
