@@ -121,6 +121,8 @@ def test_what_the_rollouts_raise_comes_out_and_leaves_no_request_behind() -> Non
 
     async def rollouts() -> None:
         turn = asyncio.create_task(model.generate(Generate((1,), 90), ()))
+        # Its request is made first, so that the engine has it when the other one is done.
+        await asyncio.sleep(0)
         await model.generate(Generate((2,), 1), ())
         assert not turn.done()
         raise ValueError("a bug in a reward")
