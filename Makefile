@@ -74,6 +74,7 @@ bench-judge: setup ## the judge client against a loopback engine
 
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts
+	$(BIN)/python -m benchmarks.real_engine
 
 bench-viewer: setup ## the web page at the paper's size and at a million candidates, against its goals
 	$(BIN)/python -m benchmarks.viewer $(ARGS)
