@@ -1,5 +1,6 @@
 """The port of every server: taken before its address is named, or one clear line."""
 
+import asyncio
 import socket
 
 import pytest
@@ -49,3 +50,19 @@ def test_an_address_of_the_sixth_version_stands_in_brackets() -> None:
         pytest.skip("this machine has no IPv6 loopback")
     with listening:
         assert url_of(listening) == f"http://[::1]:{listening.getsockname()[1]}"
+
+
+async def test_answers_are_sent_without_waiting_for_the_clients_acknowledgement() -> None:
+    delays: list[int] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted = writer.get_extra_info("socket")
+        delays.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    with listen("127.0.0.1", 0) as listening:
+        async with await asyncio.start_server(answer, sock=listening):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            await reader.read()
+            writer.close()
+    assert delays and all(delays)
