@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from scope_selfplay.export import Format, export_tasks
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic
-from scope_selfplay.store.card import CARD, stage_card, write_run_card
-from scope_selfplay.store.manifest import FORMAT, checksums
-from scope_selfplay.store.parquet import write_parquet
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.card import write_run_card
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import write_run
+from tests.unit.store.runs import finish, write_run
 
 
 def write_finished_run(path: Path) -> RunFolder:
@@ -19,17 +17,6 @@ def write_finished_run(path: Path) -> RunFolder:
             finish(made, iteration, stage)
     write_run_card(made, "demo")
     return made
-
-
-def finish(made: RunFolder, iteration: int, stage: Stage) -> None:
-    """What the end of a stage writes beside its lines."""
-    path = made.stage(iteration, stage).path
-    write_parquet(path)
-    write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
-    manifest = Manifest(
-        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
-    )
-    publish_manifest(path, manifest)
 
 
 def write_exports(run: RunFolder, root: Path) -> dict[Format, Path]:

@@ -14,8 +14,8 @@ from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
 from scope_selfplay.store.card import write_run_card
 from scope_selfplay.store.manifest import checksums
 from scope_selfplay.training.policy import policy_path
-from tests.exported_run import finish, write_exports, write_finished_run
-from tests.unit.store.runs import write_run
+from tests.exported_run import write_exports, write_finished_run
+from tests.unit.store.runs import finish, write_run
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,10 @@ from scope_selfplay.schemas import (
     Turn,
     Verdict,
 )
-from scope_selfplay.store import RunFolder, Stage, write_atomic, write_records
+from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store.card import CARD, stage_card
+from scope_selfplay.store.manifest import FORMAT, checksums
+from scope_selfplay.store.parquet import write_parquet
 
 WORDS = "harbour treaty lantern orchard viaduct".split()
 
@@ -196,3 +199,15 @@ def write_run(path: Path) -> RunFolder:
         write_tasks(folder, iteration, 30)
         write_comparison(folder, iteration, 10)
     return folder
+
+
+def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:
+    """What the end of a stage writes beside its lines; the stage's folder."""
+    path = folder.stage(iteration, stage).path
+    write_parquet(path)
+    write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
+    manifest = Manifest(
+        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
+    )
+    publish_manifest(path, manifest)
+    return path

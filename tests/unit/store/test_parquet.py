@@ -43,17 +43,16 @@ from scope_selfplay.store import (
     Stage,
     publish_manifest,
     read_records,
-    write_atomic,
     write_records,
 )
-from scope_selfplay.store.card import CARD, run_card, stage_card
+from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
 from scope_selfplay.store.jsonl import find_record, find_records
 from scope_selfplay.store.manifest import FORMAT, checksums
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines, write_parquet
+from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.unit.store.runs import candidate, document, write_run
+from tests.unit.store.runs import candidate, document, finish, write_run
 
 # Everything that UTF-8 can hold, NUL and line ends with it.
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -147,17 +146,6 @@ def test_what_goes_through_columns_comes_back_equal(kind: RecordKind) -> None:
         assert [record_from(kind.model, row) for row in table.to_pylist()] == made
 
     check()
-
-
-def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:
-    path = folder.stage(iteration, stage).path
-    write_parquet(path)
-    write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
-    manifest = Manifest(
-        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
-    )
-    publish_manifest(path, manifest)
-    return path
 
 
 @pytest.fixture
