@@ -7,7 +7,8 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration test-vllm test-gpu check format setup warm-start clean
-.PHONY: test-browser test-consumers check-manifests test-cluster test-pods test-pods-full images
+.PHONY: test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-images
+.PHONY: images image-worker image-retriever image-trainer
 .PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-rollouts bench-rewards bench-viewer
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -117,11 +118,21 @@ test-pods-full: setup ## the whole run tiny with real pods
 
 # `worker` makes tasks and compares; EXTRAS=local,worker also trains and serves on the CPU, as `tiny` does.
 EXTRAS ?= worker
+BUILD ?= docker build
 
-images: ## BASE=python:3.11-slim@sha256:... TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:... [EXTRAS=local,worker]
-	docker build -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=$(EXTRAS) -t scope-selfplay .
-	docker build -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t scope-retriever .
-	docker build -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t scope-trainer .
+images: image-worker image-retriever image-trainer ## all three: BASE=... TRAINER_BASE=... [EXTRAS=local,worker]
+
+image-worker: ## BASE=python:3.11-slim@sha256:... [EXTRAS=local,worker] [BUILD="buildah build"]
+	$(BUILD) -f k8s/images/worker.Dockerfile --build-arg BASE=$(BASE) --build-arg EXTRAS=$(EXTRAS) -t scope-selfplay .
+
+image-retriever: ## BASE=python:3.11-slim@sha256:...
+	$(BUILD) -f retrieval/Dockerfile --build-arg BASE=$(BASE) -t scope-retriever .
+
+image-trainer: ## TRAINER_BASE=vllm/vllm-openai:v0.31.0@sha256:...
+	$(BUILD) -f k8s/images/trainer.Dockerfile --build-arg BASE=$(TRAINER_BASE) -t scope-trainer .
+
+test-images: setup ## the CPU images, built by buildah without a registry (tests/images/parts.sh first)
+	$(BIN)/pytest tests/images -m images
 
 test-vllm: setup ## a real vLLM on the CPU, in an environment of its own
 	PYTHON=$(PYTHON) tests/vllm/setup.sh

@@ -1,6 +1,7 @@
-"""An image of a few kilobytes that runs this interpreter and this checkout from where they lie on this machine.
+"""The image that pods run: one that was really built, or one of a few kilobytes that is made here in no time.
 
-An empty root: what is in it comes through `host_volumes`, read-only and at the same paths as here, so that starting a
+The small one runs this interpreter and this checkout from where they lie on this machine. Its root is empty: what is in
+it comes through `host_volumes`, read-only and at the same paths as here, so that starting a
 pod costs neither a build nor a copy. A bind mount needs no rights on the folders above its source: an interpreter
 below /root serves the pods' user 10001 all the same, as long as its own files may be read by everyone.
 """
@@ -8,15 +9,52 @@ below /root serves the pods' user 10001 all the same, as long as its own files m
 import hashlib
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NAME = "localhost/scope-selfplay:test"
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BIN = "scope-test/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64")
+
+
+class Image(NamedTuple):
+    name: str
+    volumes: list[dict[str, Any]]
+    """`cluster.volumes` that it needs."""
+
+
+def image_for_pods(folder: Path) -> Image | None:
+    """SCOPE_IMAGE, which the nodes have; SCOPE_IMAGE_ARCHIVE, imported; or the small one, imported: None where there is
+    nowhere to import it, CONTAINERD_ADDRESS not being set.
+    """
+    if given := os.environ.get("SCOPE_IMAGE"):
+        return Image(given, [])
+    address = os.environ.get("CONTAINERD_ADDRESS")
+    if address is None:
+        return None
+    if built := os.environ.get("SCOPE_IMAGE_ARCHIVE"):
+        return Image(_import(address, Path(built)), [])
+    archive = folder / "image.tar"
+    build(archive)
+    return Image(_import(address, archive), host_volumes())
+
+
+def _import(address: str, archive: Path) -> str:
+    with tarfile.open(archive) as content:
+        manifest = content.extractfile("manifest.json")
+        assert manifest is not None
+        (name,) = json.load(manifest)[0]["RepoTags"]
+    ctr = ["ctr", "--address", address, "--namespace", "k8s.io", "images"]
+    listed = subprocess.run([*ctr, "list", "--quiet"], capture_output=True, text=True, check=True).stdout
+    if name in listed.split():
+        subprocess.run([*ctr, "remove", name], check=True)
+    subprocess.run([*ctr, "import", str(archive)], check=True, timeout=300)
+    return str(name)
 
 
 def host_volumes() -> list[dict[str, Any]]:

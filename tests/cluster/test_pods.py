@@ -1,13 +1,12 @@
 """The run tiny with real pods: judge, retriever and frozen partners behind Services, pods stopped on their way.
 
-The cluster must be on this machine with one node: the volume is a folder here, and so is everything that the image of
-`tests.cluster.image` runs. It is imported through CONTAINERD_ADDRESS.
+The volume is a folder of this machine, which the cluster's nodes must see at the same path. Pods run the image that
+SCOPE_IMAGE names or SCOPE_IMAGE_ARCHIVE holds (make test-images leaves one), else this checkout: `tests.cluster.image`.
 """
 
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,8 +26,8 @@ from scope_selfplay.progress import Silent
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
-from tests.cluster import image
 from tests.cluster.conftest import kubectl
+from tests.cluster.image import Image, image_for_pods
 from tests.unit.controller.authors import PAPER, author_of, config_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
@@ -49,8 +48,6 @@ SHORT: dict[str, Any] = {
     "compare": {"tasks": 8, "resamples": 100},
 }
 SMALL = {
-    "images": {"worker": image.NAME},
-    "volumes": image.host_volumes(),
     # Two cores for everything at once: the controller, its judge and retriever, two policies and a stage.
     "judge": {"cpu": "100m", "memory": "1Gi", "gpus": 0},
     "retriever": {"cpu": "100m", "memory": "1Gi", "gpus": 0, "index": "/data/index/tiny"},
@@ -95,19 +92,13 @@ OVERLAY = {
 
 
 @pytest.fixture(scope="module")
-def image_there(tmp_path_factory: pytest.TempPathFactory) -> None:
-    address = os.environ.get("CONTAINERD_ADDRESS")
+def pods_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("no cluster: KUBECONFIG is not set")
-    if address is None:
-        pytest.skip("pods need an image: set CONTAINERD_ADDRESS, where it can be imported")
-    ctr = ["ctr", "--address", address, "--namespace", "k8s.io", "images"]
-    listed = subprocess.run([*ctr, "list", "--quiet"], capture_output=True, text=True, check=True).stdout
-    if image.NAME in listed.split():
-        subprocess.run([*ctr, "remove", image.NAME], check=True)
-    archive = tmp_path_factory.mktemp("image") / "image.tar"
-    image.build(archive)
-    subprocess.run([*ctr, "import", str(archive)], check=True, timeout=60)
+    image = image_for_pods(tmp_path_factory.mktemp("image"))
+    if image is None:
+        pytest.skip("pods need an image: set SCOPE_IMAGE, or CONTAINERD_ADDRESS, where one can be imported")
+    return image
 
 
 @pytest.fixture
@@ -132,12 +123,12 @@ def volume(namespace: str, tmp_path: Path) -> Iterator[Path]:
     kubectl("delete", "persistentvolume", namespace, "--wait=false")
 
 
-def written(top: Path, changes: dict[str, Any]) -> Path:
+def written(top: Path, image: Image, changes: dict[str, Any]) -> Path:
     """The run folder of tiny with some settings changed."""
     settings = yaml.safe_load(TINY.read_text())
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
-    settings["cluster"] |= SMALL
+    settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "volumes": image.volumes}
     text = yaml.safe_dump(settings)
     (top / "run.yaml").write_text(text)
     config = load_config(top / "run.yaml")
@@ -182,16 +173,16 @@ def has_lines(file: Path) -> bool:
     return file.exists() and b"\n" in file.read_bytes()
 
 
-def trainers_of_the_challenger(namespace: str) -> int:
-    """Pods so far. A Job replaces a deleted pod by itself before Kubernetes 1.26; later ones fail, and another
-    attempt follows.
+def pods_made(namespace: str, job: str) -> int:
+    """Pods so far of the Jobs whose names begin so. A Job replaces a deleted pod by itself before Kubernetes 1.26;
+    later ones fail, and another attempt follows.
     """
     chosen = "reason=SuccessfulCreate,involvedObject.kind=Job"
     path = "jsonpath={.items[*].involvedObject.name}"
     names = kubectl(
         "get", "events", "--namespace", namespace, "--field-selector", chosen, "--output", path
     ).stdout.split()
-    return sum(each.startswith("tiny-i01-train-challenger-a") for each in names)
+    return sum(each.startswith(job) for each in names)
 
 
 def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
@@ -219,10 +210,10 @@ def held_out(run: RunFolder, iteration: int) -> dict[str, tuple[float, float]]:
 
 
 def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
-    image_there: None, namespace: str, volume: Path, tmp_path: Path
+    pods_image: Image, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    run = play(written(tmp_path, SHORT), namespace, volume, [CHALLENGER], minutes=20)
-    assert trainers_of_the_challenger(namespace) >= 2
+    run = play(written(tmp_path, pods_image, SHORT), namespace, volume, [CHALLENGER], minutes=20)
+    assert pods_made(namespace, "tiny-i01-train-challenger-a") >= 2
     board = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(board)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
@@ -258,9 +249,12 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
 
 @pytest.mark.full
 def test_the_whole_run_with_real_pods_makes_the_corpus_of_one_process(
-    image_there: None, namespace: str, volume: Path, tmp_path: Path
+    pods_image: Image, namespace: str, volume: Path, tmp_path: Path
 ) -> None:
-    run = play(written(tmp_path, {}), namespace, volume, [CHALLENGER, CONTROLLER, SOLVER], minutes=55)
-    assert trainers_of_the_challenger(namespace) >= 2
+    run = play(
+        written(tmp_path, pods_image, {}), namespace, volume, [CHALLENGER, CONTROLLER, SOLVER], minutes=55
+    )
+    for killed in ("tiny-i01-train-challenger-a", "tiny-controller", "tiny-i01-train-solver-a"):
+        assert pods_made(namespace, killed) >= 2, f"{killed}: nothing was replaced"
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
     shutil.rmtree(tmp_path / "home")

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dataclasses import replace
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.ranks import Ranks
 from tests.integration.loop.seam import by_member, furthest, job_of, train
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -30,12 +30,6 @@ def work_along(policy: Path, folder: Path, ranks: Ranks, port: int) -> None:
     job = replace(job_of(policy, folder, steps=2, kl_beta=0.1, micro_batch=1), ranks=ranks)
     asked = train(job, by_member)
     (folder / f"asked-{ranks.number}.json").write_text(json.dumps([records for records, _ in asked]))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from retrieval.profiles import ProfileName
 pytestmark = pytest.mark.integration
 
 
-def test_every_profile_has_a_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_profile_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare_profiles(tmp_path, 3000, 32)
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[2:]}
     assert set(rows) == set(ProfileName)

@@ -1,0 +1,72 @@
+"""Builds the shipped Dockerfiles without a registry, and runs commands in what came out.
+
+`parts.sh` has made the base and the wheels. Root and chroot isolation are enough: no daemon, no user namespaces.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PARTS = REPOSITORY / "build" / "images"
+BASE = "localhost/base:parts"
+PIP = "[global]\nno-index = true\nfind-links = /wheels\n"
+
+
+class Buildah:
+    """An image store of its own below `folder`: nothing that buildah has elsewhere is seen or changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = ["--root", str(folder / "store"), "--runroot", str(folder / "run")]
+        self._environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
+        self._pip = folder / "pip.conf"
+        self._pip.write_text(PIP)
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run(["buildah", *self._store, *arguments])
+
+    def make_base(self) -> None:
+        container = self.call("from", "scratch").stdout.strip()
+        self.call("add", "--quiet", container, str(PARTS / "base.tar"), "/")
+        self.call("commit", "--quiet", "--rm", container, BASE)
+
+    def make(self, target: str, *variables: str) -> None:
+        """`make image-...`, as a user calls it, with pip going by the wheels that are there."""
+        volumes = {self._pip: "/etc/pip.conf", PARTS / "wheels": "/wheels"}
+        mounts = " ".join(f"--volume {source}:{place}:ro" for source, place in volumes.items())
+        build = f"buildah {' '.join(self._store)} build --quiet --format docker --layers {mounts}"
+        self._run(["make", target, f"BUILD={build}", f"BASE={BASE}", *variables])
+
+    def container(self, image: str) -> str:
+        return self.call("from", image).stdout.strip()
+
+    def run(self, container: str, *command: str, mounts: dict[Path, str]) -> str:
+        """The output of a command, run as the image's user; `mounts` are TARGET[:ro] by their sources."""
+        volumes = [f"--volume={source}:{place}" for source, place in mounts.items()]
+        return self.call("run", *volumes, container, "--", *command).stdout
+
+    def config(self, image: str) -> dict[str, Any]:
+        """What the image says about itself: User, Cmd, Entrypoint, Env, ExposedPorts."""
+        told = yaml.safe_load(self.call("inspect", "--type", "image", image).stdout)
+        return dict(told["Docker"]["config"])
+
+    def save(self, image: str, name: str, archive: Path) -> None:
+        """As `docker save` writes it, for `ctr images import`."""
+        archive.unlink(missing_ok=True)
+        self.call("push", "--quiet", image, f"docker-archive:{archive}:{name}")
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=540,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done
