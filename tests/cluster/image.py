@@ -48,7 +48,8 @@ def _import(address: str, archive: Path) -> str:
     with tarfile.open(archive) as content:
         manifest = content.extractfile("manifest.json")
         assert manifest is not None
-        (name,) = json.load(manifest)[0]["RepoTags"]
+        # An archive may hold its image under several names.
+        name = json.load(manifest)[0]["RepoTags"][0]
     ctr = ["ctr", "--address", address, "--namespace", "k8s.io", "images"]
     listed = subprocess.run([*ctr, "list", "--quiet"], capture_output=True, text=True, check=True).stdout
     if name in listed.split():
