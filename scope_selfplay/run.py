@@ -17,7 +17,15 @@ import yaml
 from scope_selfplay import __version__
 from scope_selfplay.config import JudgeConfig, RunConfig, load_config
 from scope_selfplay.config.differences import changed_settings
-from scope_selfplay.corpus import SourcePrompt, chunk, draw, prompts_for, read_documents, shuffled
+from scope_selfplay.corpus import (
+    SourcePrompt,
+    chunk,
+    draw,
+    prompts_for,
+    read_documents,
+    read_sample,
+    shuffled,
+)
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.engines import Checkpoint, in_process_engine, make_voice, partner_of, served_engine
@@ -236,6 +244,8 @@ def open_run(
     else:
         _check_empty(folder)
         check_policy(base, config)
+        if config.corpus.sample is not None:
+            progress.say(f"drawing {config.corpus.sample} documents out of {config.corpus.path}")
         _begin(folder, config, pack, read_corpus(config, pack))
     return Run(config, folder, pack, progress, attempt)
 
@@ -361,7 +371,12 @@ def read_corpus(config: RunConfig, pack: Pack) -> list[Document]:
     if settings.path == "embedded":
         return embedded_documents(config.seed, settings)
     reader = settings.reader or pack.domain.corpus_reader
-    documents = _chunked(read_documents(Path(settings.path), reader), config, base)
+    path = Path(settings.path)
+    if settings.sample is None:
+        read = read_documents(path, reader)
+    else:
+        read = read_sample(path, reader, settings.sample, seed=config.seed)
+    documents = _chunked(read, config, base)
     if settings.held_out_path is None:
         return documents
     held_out = _chunked(read_documents(Path(settings.held_out_path), reader), config, base)

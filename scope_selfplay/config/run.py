@@ -71,6 +71,9 @@ class CorpusConfig(Settings):
     on given tasks without search."""
     reader: CorpusReader | None = None
     """How a folder is read: `text_files` or `markdown_sections`; the prompt pack's when left out. A file is JSONL."""
+    sample: int | None = Field(default=None, ge=1)
+    """Begin the run with so many documents of `path`, those that the seed deals first; all when left out. A run that
+    needs no more than these deals the same ones either way. With a retriever elsewhere, everything there is found."""
     held_out_path: str | None = None
     """Documents of the held-out tasks; without it they are reserved from `path` before iteration 1."""
     chunk_tokens: int = Field(default=700, ge=32)
@@ -79,6 +82,12 @@ class CorpusConfig(Settings):
     """Size of the generated world."""
     embedded_held_out: int = Field(default=400, ge=16)
     """Size of the second world that the held-out tasks are about."""
+
+    @model_validator(mode="after")
+    def _samples_what_lies_there(self) -> Self:
+        if self.sample is not None and self.path in ("embedded", "none"):
+            raise ValueError(f"sample {self.sample} needs a path to draw from, found {self.path}")
+        return self
 
 
 class SearchConfig(Settings):

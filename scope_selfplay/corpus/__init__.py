@@ -15,7 +15,7 @@ from scope_selfplay.corpus.deck import (
     search_turn_counts,
     shuffled,
 )
-from scope_selfplay.corpus.reading import READERS, read_documents
+from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
 
 __all__ = [
     "READERS",
@@ -27,6 +27,7 @@ __all__ = [
     "draw",
     "prompts_for",
     "read_documents",
+    "read_sample",
     "search_turn_counts",
     "shuffled",
 ]

@@ -6,9 +6,10 @@ That needs no layout fixed in advance (task making does not know how many docume
 can never share a document, and a resumed run that passes the same ids draws the same documents again.
 """
 
+import heapq
 import math
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
@@ -40,11 +41,22 @@ def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:
     order of the others as it was. Raises CorpusError for an id that occurs twice, as a piece `a#1` of a
     document `a` and a document `a#1` would: drawing by id could then deal one text to two stages.
     """
-    deck = sorted(documents, key=lambda document: (seed_from(seed, "corpus", document.id), document.id))
+    deck = sorted(documents, key=_place(seed))
     for first, second in pairwise(deck):
         if first.id == second.id:
             raise CorpusError(f"the id {first.id!r} occurs twice in the corpus; ids must be unique")
     return deck
+
+
+def dealt_first(documents: Iterable[Document], count: int, *, seed: int) -> list[Document]:
+    """The first `count` documents of the deck, in one pass that holds no more than these. Raises CorpusError as
+    `shuffled` does for an id that occurs twice among them.
+    """
+    return shuffled(heapq.nsmallest(count, documents, key=_place(seed)), seed=seed)
+
+
+def _place(seed: int) -> Callable[[Document], tuple[int, str]]:
+    return lambda document: (seed_from(seed, "corpus", document.id), document.id)
 
 
 def draw(deck: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str) -> list[Document]:

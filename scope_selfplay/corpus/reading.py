@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from scope_selfplay.corpus.deck import dealt_first
 from scope_selfplay.corpus.markdown import split_page
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import CorpusReader, Document
@@ -22,6 +23,10 @@ MARKDOWN_SUFFIXES = (".md", ".markdown")
 TEXT_SUFFIXES = (*MARKDOWN_SUFFIXES, ".txt")
 
 
+LARGEST_WHOLE = 1 << 30
+"""Bytes of the largest file whose documents a run holds all at once: three to four times as much in memory."""
+
+
 def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Document]:
     """The documents of a file or of a folder, in file order.
 
@@ -31,28 +36,45 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
       leading `# heading`, else its name. Hidden files are skipped.
     - `markdown_sections`: each section of each Markdown page below a folder, see `markdown.split_page`.
 
-    Raises CorpusError, with file and line, for anything that cannot be read, an id that occurs twice, or no
-    document at all.
+    Raises CorpusError, with file and line, for anything that cannot be read, an id that occurs twice, no document at
+    all, or a file too large to be held.
     """
-    chosen = _reader_for(path, reader)
+    if path.is_file() and path.stat().st_size > LARGEST_WHOLE:
+        raise CorpusError(
+            f"{path}: has {path.stat().st_size / 1e9:.1f} GB, and a run holds its documents in memory; set "
+            "corpus.sample, such as 100000, and search all of them through a retriever (search.url)"
+        )
     documents: list[Document] = []
     places: dict[str, str] = {}
+    for place, document in _located(path, reader):
+        if document.id in places:
+            raise CorpusError(
+                f"{place}: the id {document.id!r} stands already at {places[document.id]}; ids must be unique"
+            )
+        places[document.id] = place
+        documents.append(document)
+    return documents
+
+
+def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
+    """As many of them, those that a run of this seed deals first; every line is checked, only these are held."""
+    return dealt_first((document for _, document in _located(path, reader)), count, seed=seed)
+
+
+def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Document]]:
+    """Every document with the place where it stands."""
+    chosen = _reader_for(path, reader)
+    empty = True
     try:
-        for place, document in READERS[chosen](path):
-            if document.id in places:
-                raise CorpusError(
-                    f"{place}: the id {document.id!r} stands already at {places[document.id]}; "
-                    "ids must be unique"
-                )
-            places[document.id] = place
-            documents.append(document)
+        for each in READERS[chosen](path):
+            empty = False
+            yield each
     except OSError as error:
         raise CorpusError(
             f"{path}: cannot be read as a corpus: {error.strerror or error}; give {_EXPECTED[chosen]}"
         ) from error
-    if not documents:
+    if empty:
         raise CorpusError(f"{path}: holds no documents; expected {_EXPECTED[chosen]}")
-    return documents
 
 
 def _reader_for(path: Path, reader: CorpusReader | None) -> CorpusReader:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.corpus import chunk, read_documents
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.config import load_config
+from scope_selfplay.corpus import chunk, draw, read_documents, read_sample, reading, shuffled
+from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.schemas import Document
 from tests.reference_files import SHARED
 
@@ -102,6 +103,51 @@ def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path, line: bytes,
         read_documents(path)
     assert str(caught.value).startswith(f"{path}, line 2: ")
     assert "\n" not in str(caught.value)
+
+
+def lines_of(ids: Sequence[str]) -> bytes:
+    return b"".join(
+        json.dumps({"id": each, "title": each, "text": f"About {each}."}).encode() + b"\n" for each in ids
+    )
+
+
+def test_a_sample_deals_what_all_documents_would_deal(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", lines_of([f"d{number}" for number in range(500)]))
+    sample = read_sample(path, None, 40, seed=7)
+    assert len(sample) == 40
+    whole, of_sample = shuffled(read_documents(path), seed=7), shuffled(sample, seed=7)
+    taken = [each.id for each in draw(whole, count=10, taken=(), wanted_by="first")]
+    assert draw(of_sample, count=30, taken=taken, wanted_by="second") == draw(
+        whole, count=30, taken=taken, wanted_by="second"
+    )
+    assert read_sample(path, None, 40, seed=8) != sample
+    assert read_sample(path, None, 1000, seed=7) == whole
+
+
+def test_a_sample_checks_every_line_and_finds_ids_that_occur_twice(tmp_path: Path) -> None:
+    ids = [f"d{number}" for number in range(50)]
+    first = read_sample(write(tmp_path / "c.jsonl", lines_of(ids)), None, 3, seed=1)[0]
+    damaged = write(tmp_path / "damaged.jsonl", lines_of(ids) + b"{\n")
+    with pytest.raises(CorpusError, match="line 51: damaged"):
+        read_sample(damaged, None, 3, seed=1)
+    twice = write(tmp_path / "twice.jsonl", lines_of([*ids, first.id]))
+    with pytest.raises(CorpusError, match=f"the id '{first.id}' occurs twice"):
+        read_sample(twice, None, 3, seed=1)
+
+
+def test_a_file_that_memory_would_not_hold_is_refused_with_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "c.jsonl", lines_of(["a", "b"]))
+    monkeypatch.setattr(reading, "LARGEST_WHOLE", 10)
+    with pytest.raises(CorpusError, match=r"c\.jsonl: has 0\.0 GB, .* set corpus\.sample"):
+        read_documents(path)
+    assert len(read_sample(path, None, 1, seed=1)) == 1
+
+
+def test_a_sample_of_a_made_world_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sample 5 needs a path to draw from, found embedded"):
+        load_config(None, ["corpus.sample=5", "corpus.path=embedded"])
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
