@@ -1,9 +1,5 @@
-"""The controller is killed around API calls and started again: what is left at the end is what it always is.
+"""The controller is killed around every API call and started again: what is left at the end is what it always is."""
 
-`SCOPE_EVERY_KILL=1` tries every call of the run; without it every few of them.
-"""
-
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from tests.unit.controller.worlds import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(13)]
 Report = Callable[[str, object], None]
-STRIDE = 1 if os.environ.get("SCOPE_EVERY_KILL") else 11
 
 
 def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leaves(
@@ -25,9 +20,7 @@ def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leav
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     expected, calls = undisturbed.end_state(), len(undisturbed.cluster.calls)
-    kills = [
-        (fault, number) for fault in (Fault.KILLED, Fault.KILLED_AFTER) for number in range(0, calls, STRIDE)
-    ]
+    kills = [(fault, number) for fault in (Fault.KILLED, Fault.KILLED_AFTER) for number in range(calls)]
     record_property("injected", len(kills))
     for fault, number in kills:
         state, created = _with_kill(tmp_path / f"{fault}-{number}", number, fault)
