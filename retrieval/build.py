@@ -160,10 +160,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def source_bytes(source: Path) -> int:
-    """Size of a corpus: what tells an edited source from the one a build began with."""
-    if source.is_dir():
-        return sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    return source.stat().st_size if source.exists() else 0

@@ -86,8 +86,9 @@ def build(
 
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
     """
-    from retrieval.build import Recipe, build_bm25, source_bytes
+    from retrieval.build import Recipe, build_bm25
     from retrieval.readers import read_documents
+    from retrieval.sources import source_bytes
 
     dense = profile != ProfileName.BM25
     recipe = Recipe(

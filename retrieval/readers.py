@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.passages import split_contents
+from retrieval.sources import TEXT_SUFFIXES, text_files
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.strict_json import parse_object
 
 LONGEST_LINE = 1 << 24
-TEXT_SUFFIXES = frozenset({".txt", ".md", ".markdown", ".html", ".htm"})
 
 
 def read_documents(source: Path) -> Iterator[Document]:
@@ -101,9 +101,7 @@ def read_folder(folder: Path) -> Iterator[Document]:
     refused.
     """
     root = folder.resolve()
-    paths = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
-    )
+    paths = text_files(folder)
     if not paths:
         raise CorpusError(f"{folder}: no {', '.join(sorted(TEXT_SUFFIXES))} files in it")
     for path in paths:
