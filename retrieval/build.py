@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from retrieval.manifest import (
+    MANIFEST,
     Kind,
     Manifest,
     checksums,
@@ -25,6 +26,14 @@ from scope_selfplay.schemas import Document, Value
 RECIPE = "build.json"
 STORED = "stored.json"
 LIBRARIES = ("bm25s", "faiss-cpu", "onnxruntime", "sentence-transformers", "numpy")
+CONTENT = {
+    "source_bytes": "another content of the source",
+    "source_hash": "another content of the source",
+    "tokenizer_hash": "another --tokenizer, or with none where one is given now",
+    "model_hash": "other files in the encoder's folder",
+    "questions_hash": "other --questions",
+}
+"""What another value of a recipe's field means, where the value itself tells a person nothing."""
 Progress = Callable[[str, int, int], None]
 """Called with a step's name, the rows done and the rows in all (0 while unknown)."""
 
@@ -39,14 +48,22 @@ class Recipe(Value):
     profile: str
     source: str
     source_bytes: int
+    source_hash: str = ""
+    """`sources.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
     chunk_overlap: int = 0
+    tokenizer_hash: str = ""
+    """sha256 of the tokenizer that the chunks were counted with; empty for words."""
     rows: str = ""
     """FIRST:END for a shard of a larger corpus."""
     encoder: str = ""
+    model_hash: str = ""
+    """`encoder.model_hash` of the folder that `encoder` names."""
     family: str = ""
     backend: str = ""
     query_precision: str = "float32"
+    questions_hash: str = ""
+    """sha256 of the gate's questions, which decide how hard the index looks."""
     seed: int = 0
 
 
@@ -63,30 +80,43 @@ def begin(folder: Path, recipe: Recipe) -> Manifest | None:
     Raises RunMismatchError, with the field's name, when the folder belongs to another recipe.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / RECIPE
-    if not path.exists():
-        if any(folder.iterdir()):
-            raise RunMismatchError(
-                f"{folder} is not empty and not a build of an index: choose another folder"
-            )
-        write_json(path, recipe)
+    if not (folder / RECIPE).exists() and any(folder.iterdir()):
+        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
+    if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+        # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
+        write_json(folder / RECIPE, recipe)
         return None
-    try:
-        before = Recipe.model_validate_json(path.read_bytes())
-    except ValueError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from None
-    for name, value in recipe.model_dump().items():
-        if getattr(before, name) != value:
-            raise RunMismatchError(
-                f"{folder} was begun with {name} {getattr(before, name)!r}, now it is {value!r}: "
-                "use the same, or another folder"
-            )
+    if found := difference(read_recipe(folder), recipe):
+        raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
     try:
         return read_manifest(folder)
     except RecordError as error:
         if "has not finished" in str(error):
             return None
         raise
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """What was built in `folder`. Raises RecordError when it does not say."""
+    path = folder / RECIPE
+    try:
+        return Recipe.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(f"{folder}: no {RECIPE}: no index was built there") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from None
+
+
+def difference(before: Recipe, now: Recipe) -> str:
+    """How a build differs from the one that is asked for now, for a person; empty where both are the same."""
+    if now.source_hash and not before.source_hash:
+        # A finished index of such a build still opens and serves; only nobody can say that it is the same.
+        return "by an older release, which did not record what its files held"
+    for name, value in now.model_dump().items():
+        if getattr(before, name) != value:
+            plain = f"with {name} {getattr(before, name)!r}, now it is {value!r}"
+            return f"with {CONTENT[name]}" if name in CONTENT else plain
+    return ""
 
 
 def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:

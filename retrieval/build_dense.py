@@ -16,7 +16,17 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.build import RECIPE, STORED, Progress, Recipe, begin, seal, silent, store_passages
+from retrieval.build import (
+    STORED,
+    Progress,
+    Recipe,
+    begin,
+    difference,
+    read_recipe,
+    seal,
+    silent,
+    store_passages,
+)
 from retrieval.encoder import (
     ENCODER,
     FAMILIES,
@@ -106,9 +116,12 @@ def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
 
     Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
     """
-    before = Recipe.model_validate_json((encoded / RECIPE).read_bytes())
-    if before.model_copy(update={"profile": recipe.profile}) != recipe or not (encoded / SHARDS).is_dir():
-        raise RunMismatchError(f"{encoded}: not the same corpus and encoder, or built without --keep-vectors")
+    before = read_recipe(encoded)
+    indexing = {"profile": recipe.profile, "questions_hash": recipe.questions_hash}
+    if found := difference(before.model_copy(update=indexing), recipe):
+        raise RunMismatchError(f"--encoded {encoded} was begun {found}: not the same corpus and encoder")
+    if not (encoded / SHARDS).is_dir():
+        raise RunMismatchError(f"--encoded {encoded} was built without --keep-vectors")
     if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
         raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
     for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):

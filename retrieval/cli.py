@@ -107,6 +107,7 @@ def build(
     _show_estimate(recipe, source, threads)
     if estimate_only:
         return
+    recipe = recipe.model_copy(update=_hashes(source, recipe, tokenizer, questions))
     documents = _chunked(read_documents(source), recipe, tokenizer)
     progress = _progress()
     if dense:
@@ -223,6 +224,19 @@ def _family(encoder: str) -> str:
         f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before the "
         "text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
     )
+
+
+def _hashes(source: Path, recipe: "Recipe", tokenizer: Path | None, questions: Path | None) -> dict[str, str]:
+    """What the files of a build hold: the same names may hold something else when it is started again."""
+    from retrieval.encoder import model_hash
+    from retrieval.sources import source_hash
+
+    return {
+        "source_hash": source_hash(source),
+        "tokenizer_hash": source_hash(tokenizer) if tokenizer else "",
+        "questions_hash": source_hash(questions) if questions else "",
+        "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
+    }
 
 
 def _chunked(

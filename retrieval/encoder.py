@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.sources import hash_of_files
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Value
 
@@ -131,6 +132,12 @@ def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:
     return SentenceTransformersEncoder(Path(settings.model), settings.family)
 
 
+def model_hash(source: str) -> str:
+    """sha256 over the files of a model's folder that decide its vectors. Raises CheckpointError, CorpusError."""
+    folder = model_folder(source)
+    return hash_of_files(folder, _deciding_files(folder))
+
+
 def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
     """sha256 over everything that decides the vectors: weights, tokenizer, pooling, family, backend.
 
@@ -143,14 +150,17 @@ def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
         root, names = folder, [name for name in ONNX_FILES if (folder / name).exists()]
     else:
         root, known = Path(settings.model), {}
-        files = (path for path in root.rglob("*") if path.suffix in DECIDING and path.is_file())
-        names = sorted(path.relative_to(root).as_posix() for path in files)
+        names = sorted(path.relative_to(root).as_posix() for path in _deciding_files(root))
     digest = hashlib.sha256(
         f"{settings.backend}{settings.query_precision}{settings.family.model_dump_json()}".encode()
     )
     for name in names:
         digest.update(f"{name}{known.get(name) or _checksum(root / name)}".encode())
     return digest.hexdigest()
+
+
+def _deciding_files(model: Path) -> list[Path]:
+    return sorted(path for path in model.rglob("*") if path.suffix in DECIDING and path.is_file())
 
 
 def _settings(folder: Path) -> EncoderSettings:
