@@ -4,15 +4,19 @@
 with another one it is refused.
 """
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 
 from retrieval.manifest import (
     MANIFEST,
     Kind,
     Manifest,
+    SourceRows,
     checksums,
     index_hash,
     read_manifest,
@@ -20,7 +24,7 @@ from retrieval.manifest import (
     write_manifest,
 )
 from retrieval.passages import OFFSETS, PASSAGES, Passages, PassageWriter, unique
-from scope_selfplay.errors import CorpusError, RecordError, RunMismatchError
+from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.schemas import Document, Value
 
 RECIPE = "build.json"
@@ -72,6 +76,8 @@ class Stored(Value):
 
     rows: int
     corpus_hash: str
+    is_end: bool | None = None
+    """Whether the source ends with these rows; None in a folder of an older release."""
 
 
 def begin(folder: Path, recipe: Recipe) -> Manifest | None:
@@ -119,21 +125,58 @@ def difference(before: Recipe, now: Recipe) -> str:
     return ""
 
 
-def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
-    """The corpus in `folder`, written unless that is done. Raises CorpusError for an empty or invalid one."""
+def store_passages(
+    documents: Iterable[Document], folder: Path, progress: Progress, rows: str = ""
+) -> Passages:
+    """The corpus in `folder`, `rows` of the documents, written unless that is done.
+
+    Raises CorpusError for an empty or invalid one, ConfigError for rows that are no range.
+    """
     done = folder / STORED
     if not done.exists():
+        first, end = row_range(rows)
+        every = iter(documents)
         with PassageWriter(folder) as writer:
-            for document in unique(documents):
+            for document in unique(islice(every, first, end)):
                 writer.add(document)
                 if writer.size % 10_000 == 0:
                     progress("passages", writer.size, 0)
         if not writer.size:
-            raise CorpusError("the corpus holds no document")
-        write_json(done, Stored(rows=writer.size, corpus_hash=writer.corpus_hash))
-    stored = Stored.model_validate_json(done.read_bytes())
+            raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
+        is_end = next(every, None) is None
+        write_json(done, Stored(rows=writer.size, corpus_hash=writer.corpus_hash, is_end=is_end))
+    stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
+
+
+def read_stored(folder: Path) -> Stored:
+    """Raises RecordError."""
+    try:
+        return Stored.model_validate_json((folder / STORED).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{folder / STORED}: cannot be read: {error}") from None
+
+
+def row_range(text: str) -> tuple[int, int | None]:
+    """`FIRST:END` of passages, both optional. Raises ConfigError."""
+    first, colon, end = text.partition(":")
+    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
+        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
+    return int(first or 0), int(end) if end else None
+
+
+def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
+    """What the stored corpus of `folder` is of its source; None where the recipe knows no source."""
+    if not recipe.source_hash:
+        return None
+    stored = read_stored(folder)
+    first, _ = row_range(recipe.rows)
+    end = first + stored.rows
+    # The same file cut into other passages has other rows.
+    cut = [recipe.source_hash, recipe.chunk_tokens, recipe.chunk_overlap, recipe.tokenizer_hash]
+    source = hashlib.sha256(json.dumps(cut).encode()).hexdigest()
+    return SourceRows(source=source, first=first, end=end, total=end if stored.is_end else None)
 
 
 def build_bm25(
@@ -149,11 +192,17 @@ def build_bm25(
     recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
     if (finished := begin(folder, recipe)) is not None:
         return finished
-    passages = store_passages(documents, folder, progress)
+    passages = store_passages(documents, folder, progress, recipe.rows)
     progress("bm25", 0, passages.size)
     Bm25Index.build(passages).save(folder)
     progress("bm25", passages.size, passages.size)
-    manifest = Manifest(kind=Kind.BM25, profile="bm25", rows=passages.size, corpus_hash=passages.corpus_hash)
+    manifest = Manifest(
+        kind=Kind.BM25,
+        profile="bm25",
+        rows=passages.size,
+        corpus_hash=passages.corpus_hash,
+        source_rows=source_rows(folder, recipe),
+    )
     return seal(folder, manifest, time.monotonic() - start)
 
 

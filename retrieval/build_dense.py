@@ -25,6 +25,7 @@ from retrieval.build import (
     read_recipe,
     seal,
     silent,
+    source_rows,
     store_passages,
 )
 from retrieval.encoder import (
@@ -87,7 +88,7 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
     faiss.omp_set_num_threads(plan.threads)
     if plan.encoded is not None:
         take_over(plan.encoded, plan.folder, plan.recipe)
-    passages = store_passages(documents, plan.folder, progress)
+    passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
     encoder = _encoder(plan)
     shards = _encode(passages, encoder, plan, progress)
     looking, report = _index(passages, encoder, shards, plan, progress)
@@ -107,6 +108,7 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
         refine=looking.refine,
         gate=report,
         corpus_hash=passages.corpus_hash,
+        source_rows=source_rows(plan.folder, plan.recipe),
     )
     return seal(plan.folder, manifest, time.monotonic() - start)
 

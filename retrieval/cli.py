@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -86,10 +85,11 @@ def build(
 
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
     """
-    from retrieval.build import Recipe, build_bm25
+    from retrieval.build import Recipe, build_bm25, row_range
     from retrieval.readers import read_documents
     from retrieval.sources import source_bytes
 
+    row_range(rows or "")
     dense = profile != ProfileName.BM25
     recipe = Recipe(
         profile=profile,
@@ -244,26 +244,14 @@ def _chunked(
 ) -> "Iterable[Document]":
     from retrieval.chunking import chunk_documents, word_spans
 
-    first, end = row_range(recipe.rows)
     if not recipe.chunk_tokens:
-        return islice(documents, first, end)
+        return documents
     spans = word_spans
     if tokenizer is not None:
         from retrieval.token_cap import TokenCap
 
         spans = TokenCap(tokenizer).spans
-    chunks = chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
-    return islice(chunks, first, end)
-
-
-def row_range(text: str) -> tuple[int, int | None]:
-    """`FIRST:END` of passages, both optional. Raises ConfigError."""
-    from scope_selfplay.errors import ConfigError
-
-    first, colon, end = text.partition(":")
-    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
-        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
-    return int(first or 0), int(end) if end else None
+    return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
 
 
 def _questions(path: Path) -> list[str]:
