@@ -4,10 +4,12 @@
 with another one it is refused.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -24,6 +26,7 @@ from retrieval.manifest import (
     write_manifest,
 )
 from retrieval.passages import OFFSETS, PASSAGES, Passages, PassageWriter, unique
+from retrieval.sole_builder import LOCK, sole_builder
 from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.schemas import Document, Value
 
@@ -80,18 +83,33 @@ class Stored(Value):
     """Whether the source ends with these rows; None in a folder of an older release."""
 
 
+@contextlib.contextmanager
+def begun(folder: Path, recipe: Recipe) -> Iterator[Manifest | None]:
+    """`begin`, and `folder` held against other builds for as long as the block lasts.
+
+    Raises StorageError where another process is building there.
+    """
+    with contextlib.ExitStack() as stack:
+        # A finished index may lie where nothing can be written any more, and nothing has to be.
+        if not (folder / MANIFEST).exists():
+            with _usable(folder):
+                _make(folder)
+                stack.enter_context(sole_builder(folder))
+        yield begin(folder, recipe)
+
+
 def begin(folder: Path, recipe: Recipe) -> Manifest | None:
     """Open `folder` for a build; gives the manifest when an equal build has finished there.
 
-    Raises RunMismatchError, with the field's name, when the folder belongs to another recipe.
+    Raises RunMismatchError, saying what differs, when the folder belongs to another recipe, and ConfigError for one
+    that cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / RECIPE).exists() and any(folder.iterdir()):
-        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
-    if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
-        # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
-        write_json(folder / RECIPE, recipe)
-        return None
+    with _usable(folder):
+        _make(folder)
+        if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+            # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
+            write_json(folder / RECIPE, recipe)
+            return None
     if found := difference(read_recipe(folder), recipe):
         raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
     try:
@@ -100,6 +118,26 @@ def begin(folder: Path, recipe: Recipe) -> Manifest | None:
         if "has not finished" in str(error):
             return None
         raise
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = {RECIPE, RECIPE + ".part", LOCK}
+    if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
+        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """What the disk says of a folder that cannot be made or written, as the user's mistake that it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(
+            f"{folder}: no index can be built there: {error.strerror}; choose another folder"
+        ) from None
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -185,13 +223,16 @@ def build_bm25(
     recipe: Recipe | None = None,
     progress: Progress = silent,
 ) -> Manifest:
-    """A BM25 index of `documents` in `folder`. Raises CorpusError, RunMismatchError."""
+    """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `begun` does."""
+    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
+    with begun(folder, recipe) as finished:
+        return finished or _build_bm25(documents, folder, recipe, progress)
+
+
+def _build_bm25(documents: Iterable[Document], folder: Path, recipe: Recipe, progress: Progress) -> Manifest:
     from retrieval.bm25 import Bm25Index
 
     start = time.monotonic()
-    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
-    if (finished := begin(folder, recipe)) is not None:
-        return finished
     passages = store_passages(documents, folder, progress, recipe.rows)
     progress("bm25", 0, passages.size)
     Bm25Index.build(passages).save(folder)
@@ -228,7 +269,9 @@ def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
 
 def _is_sealed(name: str) -> bool:
     """Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash."""
-    return name not in (RECIPE, STORED) and not name.startswith("shards/") and not name.endswith(".part")
+    return (
+        name not in (RECIPE, STORED, LOCK) and not name.startswith("shards/") and not name.endswith(".part")
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ from retrieval.build import (
     STORED,
     Progress,
     Recipe,
-    begin,
+    begun,
     difference,
     read_recipe,
     seal,
@@ -81,10 +81,16 @@ class Plan(NamedTuple):
 
 
 def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = silent) -> Manifest:
-    """A dense index in `plan.folder`. Raises CorpusError (the recall gate too), CheckpointError."""
+    """A dense index in `plan.folder`.
+
+    Raises CorpusError (the recall gate too), CheckpointError, and as `begun` does.
+    """
+    with begun(plan.folder, plan.recipe) as finished:
+        return finished or _build(documents, plan, progress)
+
+
+def _build(documents: Iterable[Document], plan: Plan, progress: Progress) -> Manifest:
     start = time.monotonic()
-    if (finished := begin(plan.folder, plan.recipe)) is not None:
-        return finished
     faiss.omp_set_num_threads(plan.threads)
     if plan.encoded is not None:
         take_over(plan.encoded, plan.folder, plan.recipe)
@@ -128,10 +134,23 @@ def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
         raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
     for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):
         if not (folder / name).exists():
+            # Whole or not at all: a part of the encoder would be taken for the encoder.
+            part = folder / (name + ".part")
+            shutil.rmtree(part, ignore_errors=True)
             if (encoded / name).is_dir():
-                shutil.copytree(encoded / name, folder / name, copy_function=os.link)
+                shutil.copytree(encoded / name, part, copy_function=_link)
             else:
-                os.link(encoded / name, folder / name)
+                part.unlink(missing_ok=True)
+                _link(encoded / name, part)
+            part.replace(folder / name)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another volume, or one without links.
+        shutil.copyfile(source, target)
 
 
 def _encoder(plan: Plan) -> Encoder:

@@ -86,10 +86,12 @@ def build(
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
     """
     from retrieval.build import Recipe, build_bm25, row_range
-    from retrieval.readers import read_documents
+    from retrieval.readers import read_documents, read_questions
     from retrieval.sources import source_bytes
 
     row_range(rows or "")
+    _check_chunks(chunk_tokens, chunk_overlap, tokenizer)
+    asked = read_questions(questions) if questions else ()
     dense = profile != ProfileName.BM25
     recipe = Recipe(
         profile=profile,
@@ -113,7 +115,6 @@ def build(
     if dense:
         from retrieval.build_dense import Plan, build_dense
 
-        asked = _questions(questions) if questions else ()
         plan = Plan(
             folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked, encoded=encoded
         )
@@ -254,11 +255,15 @@ def _chunked(
     return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
 
 
-def _questions(path: Path) -> list[str]:
-    from retrieval.readers import read_lines
-    from scope_selfplay.wire.strict_json import parse_object
+def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
+    """Raises ConfigError for options that would do nothing, or never end a text."""
+    from scope_selfplay.errors import ConfigError
 
-    return [str(parse_object(line)["question"]) for line in read_lines(path) if line.strip()]
+    if not size and (overlap or tokenizer):
+        name = "--chunk-overlap" if overlap else "--tokenizer"
+        raise ConfigError(f"{name} says how --chunk-tokens cuts texts: give that too, or leave it out")
+    if size and overlap >= size:
+        raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
 
 
 def _show_estimate(recipe: "Recipe", source: Path, threads: int) -> None:

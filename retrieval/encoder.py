@@ -110,6 +110,10 @@ def prepare_encoder(
     if backend is Backend.ONNX:
         from retrieval.bert_onnx import write_bert
 
+        if not (model / "tokenizer.json").is_file():
+            raise CheckpointError(
+                f"encoder {source}: no tokenizer.json in {model}: save the model's fast tokenizer there"
+            )
         write_bert(model, folder)
         if precision is Precision.INT8:
             write_bert(model, folder, QUERY_GRAPH, in_bytes=True)
@@ -247,11 +251,19 @@ class SentenceTransformersEncoder:
     """The reference path; also takes architectures that the ONNX graph does not know."""
 
     def __init__(self, model: Path, family: Family, device: str | None = None) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        self._model: Any = SentenceTransformer(
-            str(model), device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
-        )
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise CheckpointError(
+                "the sentence-transformers backend needs that package: pip install 'scope-selfplay[encoders]'"
+            ) from None
+        try:
+            self._model: Any = SentenceTransformer(
+                str(model), device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+            )
+        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
+            said = " ".join(str(error).split())
+            raise CheckpointError(f"{model}: the encoder cannot be loaded: {said}") from None
         self._model.max_seq_length = family.max_tokens
         self._family = family
         self.dimensions = int(self._model.get_embedding_dimension() or 0)

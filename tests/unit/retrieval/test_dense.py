@@ -1,6 +1,9 @@
 """Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -247,3 +250,38 @@ def test_the_manifest_is_readable_json_with_all_hashes(flat: tuple[Path, Manifes
     assert {"corpus_hash", "index_hash", "encoder_hash", "gate", "files"} <= record.keys()
     assert "encoder/model.onnx.data" in record["files"]
     assert manifest.encoder_hash
+
+
+@pytest.mark.parametrize("damage", [b"garbage", b"\x93NUMPY\x01\x00v\x00" + b"(" * 40, b""])
+def test_a_damaged_range_of_the_finer_copy_is_named(
+    tmp_path: Path, model: Path, documents: list[Document], damage: bytes
+) -> None:
+    """Its size may be what it was: a server that checks sizes only has to say it too."""
+    manifest = build_dense(documents, Plan(tmp_path, recipe(model, "compact")))
+    path = tmp_path / "fine_range.npy"
+    path.write_bytes(damage + path.read_bytes()[len(damage) :] if damage else b"")
+    with pytest.raises(RecordError, match=r"fine_range\.npy"):
+        open_index(tmp_path, manifest)
+    np.save(path, np.ones((2, 7), dtype=np.float32))
+    with pytest.raises(RecordError, match=r"expected \(2, 64\)"):
+        open_index(tmp_path, manifest)
+
+
+def test_vectors_are_taken_over_whole_or_not_at_all(
+    tmp_path: Path, model: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dense(documents, Plan(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True))
+    plan = Plan(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    def stop(source: Path, target: Path) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(os, "link", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", stop)
+        with pytest.raises(Interrupted):
+            build_dense([], plan)
+    assert build_dense([], plan).rows == 300
