@@ -14,7 +14,7 @@ import pytest
 
 from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
-from retrieval.build_dense import Plan, build_dense
+from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, Plan, build_dense
 from retrieval.dense import DenseIndex, hits, open_vectors
 from retrieval.encoder import ENCODER, QUERY_GRAPH
 from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
@@ -163,6 +163,41 @@ def test_finished_shards_are_not_encoded_again(
     encoded: list[int] = []
     build_dense(documents, plan, lambda step, done, total: encoded.append(done) if step == "encode" else None)
     assert encoded[:3] == [64, 128, 192]
+
+
+@pytest.mark.parametrize("profile", DENSE)
+def test_the_index_does_not_depend_on_where_a_build_can_be_stopped(
+    tmp_path: Path, model: Path, documents: list[Document], profile: str
+) -> None:
+    made = [
+        build_dense(documents, Plan(tmp_path / str(rows), recipe(model, profile), shard_rows=rows)).identity
+        for rows in (64, 128, BLOCK_ROWS)
+    ]
+    assert len(set(made)) == 1
+    assert SHARD_ROWS % BATCH == BLOCK_ROWS % SHARD_ROWS == 0
+
+
+def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    """A kill cost up to 65,536 passages: eleven minutes, and all that a small corpus has."""
+    tiny = write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    words = ["abc", "bcd", "cde", "xyz", "uvw"]
+    small = [Document(id=str(n), title="", text=f"{words[n % 5]} {n}") for n in range(9000)]
+    plan = Plan(tmp_path / "index", recipe(tiny, "flat"))
+    with pytest.raises(Interrupted):
+        build_dense(small, plan, stop_after("encode", 8500))
+    encoded: list[int] = []
+    build_dense(small, plan, lambda step, done, total: encoded.append(done) if step == "encode" else None)
+    assert encoded[:2] == [8192, 8256]
+
+
+def test_shards_of_another_size_are_not_taken_for_these(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    plan = Plan(tmp_path, recipe(model, "flat"), shard_rows=128)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after("encode", 200))
+    with pytest.raises(RunMismatchError, match=r"000\.npy holds \(128, 64\) values, expected \(64, 64\)"):
+        build_dense(documents, plan._replace(shard_rows=64))
 
 
 def test_another_recipe_in_the_same_folder_is_refused(
