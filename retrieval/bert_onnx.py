@@ -19,6 +19,7 @@ GRAPH = "model.onnx"
 BLOCK = 64
 """Weights of one 8-bit scale. Scales for blocks, not for whole matrices, keep outliers from costing the rest."""
 MICROSOFT = "com.microsoft"
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 Weights = dict[str, NDArray[np.float32]]
 
 
@@ -32,7 +33,10 @@ def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool =
 
     config = _config(model)
     builder = _Graph(config, _weights(model), read_pooling(model), in_bytes=in_bytes)
-    graph = builder.build()
+    try:
+        graph = builder.build()
+    except (ValueError, IndexError, TypeError) as error:
+        raise CheckpointError(f"{model}: its weights are not of config.json's sizes: {error}") from None
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
     weights = name + ".data"
@@ -44,9 +48,11 @@ def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool =
 
 def _config(model: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((model / "config.json").read_text())
+        config = json.loads((model / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{model}: config.json cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{model}: config.json holds a {type(config).__name__}, expected an object")
     found = (
         config.get("model_type"),
         config.get("hidden_act", "gelu"),
@@ -57,6 +63,9 @@ def _config(model: Path) -> dict[str, Any]:
             f"{model} is {'/'.join(map(str, found))}; the ONNX path takes bert/gelu/absolute. "
             "Use the sentence-transformers backend for others"
         )
+    for name in SIZES:
+        if not isinstance(config.get(name), int) or config[name] < 1:
+            raise CheckpointError(f"{model}: config.json has {name} {config.get(name)!r}, expected a number")
     return config
 
 

@@ -13,13 +13,13 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import bm25s
 import numpy as np
 from bm25s.tokenization import Tokenized
 from numpy.typing import NDArray
 
+from retrieval.arrays import FAULTS, map_array
 from retrieval.hits import Hit, Scores, best_rows
 from retrieval.passages import Passages
 from scope_selfplay.errors import CorpusError, RecordError
@@ -77,7 +77,7 @@ class Bm25Index:
             scorer = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             size = json.loads((folder / "size.json").read_text())["rows"]
             return cls(scorer, TitleMap.open(folder), size)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (*FAULTS, KeyError) as error:
             raise RecordError(f"{folder}: not a readable BM25 index: {error}") from None
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
@@ -135,10 +135,8 @@ class TitleMap:
 
     @classmethod
     def open(cls, folder: Path) -> "TitleMap":
-        arrays: list[Any] = [
-            np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in cls._names()
-        ]
-        return cls(*arrays)
+        keys, starts, rows = (map_array(folder / name) for name in cls._names())
+        return cls(keys, starts, rows)
 
     @staticmethod
     def _names() -> tuple[str, str, str]:

@@ -4,14 +4,21 @@
 with another one it is refused.
 """
 
+import contextlib
+import errno
+import hashlib
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 
 from retrieval.manifest import (
+    MANIFEST,
     Kind,
     Manifest,
+    SourceRows,
     checksums,
     index_hash,
     read_manifest,
@@ -19,12 +26,21 @@ from retrieval.manifest import (
     write_manifest,
 )
 from retrieval.passages import OFFSETS, PASSAGES, Passages, PassageWriter, unique
-from scope_selfplay.errors import CorpusError, RecordError, RunMismatchError
+from retrieval.sole_builder import LOCK, sole_builder
+from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.schemas import Document, Value
 
 RECIPE = "build.json"
 STORED = "stored.json"
 LIBRARIES = ("bm25s", "faiss-cpu", "onnxruntime", "sentence-transformers", "numpy")
+CONTENT = {
+    "source_bytes": "another content of the source",
+    "source_hash": "another content of the source",
+    "tokenizer_hash": "another --tokenizer, or with none where one is given now",
+    "model_hash": "other files in the encoder's folder",
+    "questions_hash": "other --questions",
+}
+"""What another value of a recipe's field means, where the value itself tells a person nothing."""
 Progress = Callable[[str, int, int], None]
 """Called with a step's name, the rows done and the rows in all (0 while unknown)."""
 
@@ -39,14 +55,22 @@ class Recipe(Value):
     profile: str
     source: str
     source_bytes: int
+    source_hash: str = ""
+    """`sources.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
     chunk_overlap: int = 0
+    tokenizer_hash: str = ""
+    """sha256 of the tokenizer that the chunks were counted with; empty for words."""
     rows: str = ""
     """FIRST:END for a shard of a larger corpus."""
     encoder: str = ""
+    model_hash: str = ""
+    """`encoder.model_hash` of the folder that `encoder` names."""
     family: str = ""
     backend: str = ""
     query_precision: str = "float32"
+    questions_hash: str = ""
+    """sha256 of the gate's questions, which decide how hard the index looks."""
     seed: int = 0
 
 
@@ -55,32 +79,39 @@ class Stored(Value):
 
     rows: int
     corpus_hash: str
+    is_end: bool | None = None
+    """Whether the source ends with these rows; None in a folder of an older release."""
+
+
+@contextlib.contextmanager
+def begun(folder: Path, recipe: Recipe) -> Iterator[Manifest | None]:
+    """`begin`, and `folder` held against other builds for as long as the block lasts.
+
+    Raises StorageError where another process is building there.
+    """
+    with contextlib.ExitStack() as stack:
+        # A finished index may lie where nothing can be written any more, and nothing has to be.
+        if not (folder / MANIFEST).exists():
+            with _usable(folder):
+                _make(folder)
+                stack.enter_context(sole_builder(folder))
+        yield begin(folder, recipe)
 
 
 def begin(folder: Path, recipe: Recipe) -> Manifest | None:
     """Open `folder` for a build; gives the manifest when an equal build has finished there.
 
-    Raises RunMismatchError, with the field's name, when the folder belongs to another recipe.
+    Raises RunMismatchError, saying what differs, when the folder belongs to another recipe, and ConfigError for one
+    that cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / RECIPE
-    if not path.exists():
-        if any(folder.iterdir()):
-            raise RunMismatchError(
-                f"{folder} is not empty and not a build of an index: choose another folder"
-            )
-        write_json(path, recipe)
-        return None
-    try:
-        before = Recipe.model_validate_json(path.read_bytes())
-    except ValueError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from None
-    for name, value in recipe.model_dump().items():
-        if getattr(before, name) != value:
-            raise RunMismatchError(
-                f"{folder} was begun with {name} {getattr(before, name)!r}, now it is {value!r}: "
-                "use the same, or another folder"
-            )
+    with _usable(folder):
+        _make(folder)
+        if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+            # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
+            write_json(folder / RECIPE, recipe)
+            return None
+    if found := difference(read_recipe(folder), recipe):
+        raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
     try:
         return read_manifest(folder)
     except RecordError as error:
@@ -89,21 +120,101 @@ def begin(folder: Path, recipe: Recipe) -> Manifest | None:
         raise
 
 
-def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
-    """The corpus in `folder`, written unless that is done. Raises CorpusError for an empty or invalid one."""
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = {RECIPE, RECIPE + ".part", LOCK}
+    if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
+        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """What the disk says of a folder that cannot be made or written, as the user's mistake that it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(
+            f"{folder}: no index can be built there: {error.strerror}; choose another folder"
+        ) from None
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """What was built in `folder`. Raises RecordError when it does not say."""
+    path = folder / RECIPE
+    try:
+        return Recipe.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(f"{folder}: no {RECIPE}: no index was built there") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from None
+
+
+def difference(before: Recipe, now: Recipe) -> str:
+    """How a build differs from the one that is asked for now, for a person; empty where both are the same."""
+    if now.source_hash and not before.source_hash:
+        # A finished index of such a build still opens and serves; only nobody can say that it is the same.
+        return "by an older release, which did not record what its files held"
+    for name, value in now.model_dump().items():
+        if getattr(before, name) != value:
+            plain = f"with {name} {getattr(before, name)!r}, now it is {value!r}"
+            return f"with {CONTENT[name]}" if name in CONTENT else plain
+    return ""
+
+
+def store_passages(
+    documents: Iterable[Document], folder: Path, progress: Progress, rows: str = ""
+) -> Passages:
+    """The corpus in `folder`, `rows` of the documents, written unless that is done.
+
+    Raises CorpusError for an empty or invalid one, ConfigError for rows that are no range.
+    """
     done = folder / STORED
     if not done.exists():
+        first, end = row_range(rows)
+        every = iter(documents)
         with PassageWriter(folder) as writer:
-            for document in unique(documents):
+            for document in unique(islice(every, first, end)):
                 writer.add(document)
                 if writer.size % 10_000 == 0:
                     progress("passages", writer.size, 0)
         if not writer.size:
-            raise CorpusError("the corpus holds no document")
-        write_json(done, Stored(rows=writer.size, corpus_hash=writer.corpus_hash))
-    stored = Stored.model_validate_json(done.read_bytes())
+            raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
+        is_end = next(every, None) is None
+        write_json(done, Stored(rows=writer.size, corpus_hash=writer.corpus_hash, is_end=is_end))
+    stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
+
+
+def read_stored(folder: Path) -> Stored:
+    """Raises RecordError."""
+    try:
+        return Stored.model_validate_json((folder / STORED).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{folder / STORED}: cannot be read: {error}") from None
+
+
+def row_range(text: str) -> tuple[int, int | None]:
+    """`FIRST:END` of passages, both optional. Raises ConfigError."""
+    first, colon, end = text.partition(":")
+    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
+        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
+    return int(first or 0), int(end) if end else None
+
+
+def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
+    """What the stored corpus of `folder` is of its source; None where the recipe knows no source."""
+    if not recipe.source_hash:
+        return None
+    stored = read_stored(folder)
+    first, _ = row_range(recipe.rows)
+    end = first + stored.rows
+    # The same file cut into other passages has other rows.
+    cut = [recipe.source_hash, recipe.chunk_tokens, recipe.chunk_overlap, recipe.tokenizer_hash]
+    source = hashlib.sha256(json.dumps(cut).encode()).hexdigest()
+    return SourceRows(source=source, first=first, end=end, total=end if stored.is_end else None)
 
 
 def build_bm25(
@@ -112,18 +223,27 @@ def build_bm25(
     recipe: Recipe | None = None,
     progress: Progress = silent,
 ) -> Manifest:
-    """A BM25 index of `documents` in `folder`. Raises CorpusError, RunMismatchError."""
+    """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `begun` does."""
+    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
+    with begun(folder, recipe) as finished:
+        return finished or _build_bm25(documents, folder, recipe, progress)
+
+
+def _build_bm25(documents: Iterable[Document], folder: Path, recipe: Recipe, progress: Progress) -> Manifest:
     from retrieval.bm25 import Bm25Index
 
     start = time.monotonic()
-    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
-    if (finished := begin(folder, recipe)) is not None:
-        return finished
-    passages = store_passages(documents, folder, progress)
+    passages = store_passages(documents, folder, progress, recipe.rows)
     progress("bm25", 0, passages.size)
     Bm25Index.build(passages).save(folder)
     progress("bm25", passages.size, passages.size)
-    manifest = Manifest(kind=Kind.BM25, profile="bm25", rows=passages.size, corpus_hash=passages.corpus_hash)
+    manifest = Manifest(
+        kind=Kind.BM25,
+        profile="bm25",
+        rows=passages.size,
+        corpus_hash=passages.corpus_hash,
+        source_rows=source_rows(folder, recipe),
+    )
     return seal(folder, manifest, time.monotonic() - start)
 
 
@@ -149,7 +269,9 @@ def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
 
 def _is_sealed(name: str) -> bool:
     """Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash."""
-    return name not in (RECIPE, STORED) and not name.startswith("shards/") and not name.endswith(".part")
+    return (
+        name not in (RECIPE, STORED, LOCK) and not name.startswith("shards/") and not name.endswith(".part")
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -160,10 +282,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def source_bytes(source: Path) -> int:
-    """Size of a corpus: what tells an edited source from the one a build began with."""
-    if source.is_dir():
-        return sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    return source.stat().st_size if source.exists() else 0

@@ -1,7 +1,7 @@
 """Builds a dense index: encode in shards, train, add, pass the recall gate, seal.
 
 Encoding is nearly all of the time, so every finished shard is kept and a restart goes on with the next one.
-Only one shard of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it
+Only one block of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it
 is built, that of `compact` needs an eighth of it.
 """
 
@@ -16,7 +16,18 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.build import RECIPE, STORED, Progress, Recipe, begin, seal, silent, store_passages
+from retrieval.build import (
+    STORED,
+    Progress,
+    Recipe,
+    begun,
+    difference,
+    read_recipe,
+    seal,
+    silent,
+    source_rows,
+    store_passages,
+)
 from retrieval.encoder import (
     ENCODER,
     FAMILIES,
@@ -49,8 +60,14 @@ from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.schemas import Document, numpy_rng_from
 
 SHARDS = "shards"
-SHARD_ROWS = 65_536
 BATCH = 64
+SHARD_ROWS = 128 * BATCH
+"""Rows that are encoded between two points where a build can be stopped: about 80 s of one core on E5-base. Whole
+batches, so that vectors do not depend on it.
+"""
+BLOCK_ROWS = 65_536
+"""Rows that an index is given at once. Cells are found by blocks too: another size may change an assignment's last bit.
+"""
 GATE_QUERIES = 512
 QUERY_WORDS = 12
 
@@ -70,14 +87,20 @@ class Plan(NamedTuple):
 
 
 def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = silent) -> Manifest:
-    """A dense index in `plan.folder`. Raises CorpusError (the recall gate too), CheckpointError."""
+    """A dense index in `plan.folder`.
+
+    Raises CorpusError (the recall gate too), CheckpointError, and as `begun` does.
+    """
+    with begun(plan.folder, plan.recipe) as finished:
+        return finished or _build(documents, plan, progress)
+
+
+def _build(documents: Iterable[Document], plan: Plan, progress: Progress) -> Manifest:
     start = time.monotonic()
-    if (finished := begin(plan.folder, plan.recipe)) is not None:
-        return finished
     faiss.omp_set_num_threads(plan.threads)
     if plan.encoded is not None:
         take_over(plan.encoded, plan.folder, plan.recipe)
-    passages = store_passages(documents, plan.folder, progress)
+    passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
     encoder = _encoder(plan)
     shards = _encode(passages, encoder, plan, progress)
     looking, report = _index(passages, encoder, shards, plan, progress)
@@ -97,6 +120,7 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
         refine=looking.refine,
         gate=report,
         corpus_hash=passages.corpus_hash,
+        source_rows=source_rows(plan.folder, plan.recipe),
     )
     return seal(plan.folder, manifest, time.monotonic() - start)
 
@@ -106,17 +130,33 @@ def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
 
     Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
     """
-    before = Recipe.model_validate_json((encoded / RECIPE).read_bytes())
-    if before.model_copy(update={"profile": recipe.profile}) != recipe or not (encoded / SHARDS).is_dir():
-        raise RunMismatchError(f"{encoded}: not the same corpus and encoder, or built without --keep-vectors")
+    before = read_recipe(encoded)
+    indexing = {"profile": recipe.profile, "questions_hash": recipe.questions_hash}
+    if found := difference(before.model_copy(update=indexing), recipe):
+        raise RunMismatchError(f"--encoded {encoded} was begun {found}: not the same corpus and encoder")
+    if not (encoded / SHARDS).is_dir():
+        raise RunMismatchError(f"--encoded {encoded} was built without --keep-vectors")
     if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
         raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
     for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):
         if not (folder / name).exists():
+            # Whole or not at all: a part of the encoder would be taken for the encoder.
+            part = folder / (name + ".part")
+            shutil.rmtree(part, ignore_errors=True)
             if (encoded / name).is_dir():
-                shutil.copytree(encoded / name, folder / name, copy_function=os.link)
+                shutil.copytree(encoded / name, part, copy_function=_link)
             else:
-                os.link(encoded / name, folder / name)
+                part.unlink(missing_ok=True)
+                _link(encoded / name, part)
+            part.replace(folder / name)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another volume, or one without links.
+        shutil.copyfile(source, target)
 
 
 def _encoder(plan: Plan) -> Encoder:
@@ -144,16 +184,33 @@ class Shards:
     def end(self, start: int) -> int:
         return min(start + self._rows, self._size)
 
+    def has(self, start: int, dimensions: int) -> bool:
+        """Whether the shard is encoded. Raises RunMismatchError for one of another size."""
+        path = self.path(start)
+        if not path.exists():
+            return False
+        found, expected = open_array(path).shape, (self.end(start) - start, dimensions)
+        if found != expected:
+            raise RunMismatchError(
+                f"{path} holds {found} values, expected {expected}: encoded by another release; encode anew, in "
+                "another folder"
+            )
+        return True
+
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        return (open_array(self.path(start)) for start in self.starts)
+        """Blocks of consecutive rows, of many shards where those are small."""
+        at_once = max(1, BLOCK_ROWS // self._rows)
+        for first in range(0, len(self.starts), at_once):
+            parts = [open_array(self.path(start)) for start in self.starts[first : first + at_once]]
+            yield np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def sample(self, count: int, draw: np.random.Generator) -> Vectors:
         """`count` different rows in row order (count, d)."""
         chosen = np.sort(draw.choice(self._size, size=min(count, self._size), replace=False))
         parts = []
-        for start, shard in zip(self.starts, self, strict=True):
+        for start in self.starts:
             inside = chosen[(chosen >= start) & (chosen < self.end(start))] - start
-            parts.append(np.asarray(shard[inside], dtype=np.float32))
+            parts.append(np.asarray(open_array(self.path(start))[inside], dtype=np.float32))
         return np.concatenate(parts)
 
 
@@ -164,7 +221,7 @@ def _encode(passages: Passages, encoder: Encoder, plan: Plan, progress: Progress
     kept = np.dtype(np.float32 if vector_bytes(ProfileName(plan.recipe.profile)) == 4 else np.float16)
     for start in shards.starts:
         rows = range(start, shards.end(start))
-        if not shards.path(start).exists():
+        if not shards.has(start, encoder.dimensions):
             vectors = np.empty((len(rows), encoder.dimensions), dtype=kept)
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
@@ -219,10 +276,10 @@ def _cells(name: ProfileName, size: int, shards: Shards, plan: Plan, progress: P
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(size) * TRAINING_POINTS_PER_CELL, 1024), draw)
     index = _trained(factory(name, size), sample, plan.folder / "trained.faiss", progress)
-    for start, shard in zip(shards.starts, shards, strict=True):
+    for block in shards:
         # `add` and never `add_core`: on fast-scan indexes the latter stores garbage without a word.
-        index.add(np.ascontiguousarray(shard, dtype=np.float32))
-        progress("index", shards.end(start), size)
+        index.add(np.ascontiguousarray(block, dtype=np.float32))
+        progress("index", index.ntotal, size)
     part = plan.folder / (IVF + ".part")
     faiss.write_index(index, str(part))
     part.replace(plan.folder / IVF)
@@ -231,7 +288,7 @@ def _cells(name: ProfileName, size: int, shards: Shards, plan: Plan, progress: P
         return coarse
     span = fine_span(sample)
     save_array(plan.folder / FINE_RANGE, span)
-    codes = (fine_codes(np.asarray(shard, dtype=np.float32), span) for shard in shards)
+    codes = (fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
     write_stacked(plan.folder / FINE, (size, sample.shape[1]), np.uint8, codes)
     return Refined(coarse, open_array(plan.folder / FINE), span, 4.0)
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -86,9 +85,13 @@ def build(
 
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
     """
-    from retrieval.build import Recipe, build_bm25, source_bytes
-    from retrieval.readers import read_documents
+    from retrieval.build import Recipe, build_bm25, row_range
+    from retrieval.readers import read_documents, read_questions
+    from retrieval.sources import source_bytes
 
+    row_range(rows or "")
+    _check_chunks(chunk_tokens, chunk_overlap, tokenizer)
+    asked = read_questions(questions) if questions else ()
     dense = profile != ProfileName.BM25
     recipe = Recipe(
         profile=profile,
@@ -106,12 +109,12 @@ def build(
     _show_estimate(recipe, source, threads)
     if estimate_only:
         return
+    recipe = recipe.model_copy(update=_hashes(source, recipe, tokenizer, questions))
     documents = _chunked(read_documents(source), recipe, tokenizer)
     progress = _progress()
     if dense:
         from retrieval.build_dense import Plan, build_dense
 
-        asked = _questions(questions) if questions else ()
         plan = Plan(
             folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked, encoded=encoded
         )
@@ -224,38 +227,43 @@ def _family(encoder: str) -> str:
     )
 
 
+def _hashes(source: Path, recipe: "Recipe", tokenizer: Path | None, questions: Path | None) -> dict[str, str]:
+    """What the files of a build hold: the same names may hold something else when it is started again."""
+    from retrieval.encoder import model_hash
+    from retrieval.sources import source_hash
+
+    return {
+        "source_hash": source_hash(source),
+        "tokenizer_hash": source_hash(tokenizer) if tokenizer else "",
+        "questions_hash": source_hash(questions) if questions else "",
+        "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
+    }
+
+
 def _chunked(
     documents: "Iterable[Document]", recipe: "Recipe", tokenizer: Path | None
 ) -> "Iterable[Document]":
     from retrieval.chunking import chunk_documents, word_spans
 
-    first, end = row_range(recipe.rows)
     if not recipe.chunk_tokens:
-        return islice(documents, first, end)
+        return documents
     spans = word_spans
     if tokenizer is not None:
         from retrieval.token_cap import TokenCap
 
         spans = TokenCap(tokenizer).spans
-    chunks = chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
-    return islice(chunks, first, end)
+    return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
 
 
-def row_range(text: str) -> tuple[int, int | None]:
-    """`FIRST:END` of passages, both optional. Raises ConfigError."""
+def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
+    """Raises ConfigError for options that would do nothing, or never end a text."""
     from scope_selfplay.errors import ConfigError
 
-    first, colon, end = text.partition(":")
-    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
-        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
-    return int(first or 0), int(end) if end else None
-
-
-def _questions(path: Path) -> list[str]:
-    from retrieval.readers import read_lines
-    from scope_selfplay.wire.strict_json import parse_object
-
-    return [str(parse_object(line)["question"]) for line in read_lines(path) if line.strip()]
+    if not size and (overlap or tokenizer):
+        name = "--chunk-overlap" if overlap else "--tokenizer"
+        raise ConfigError(f"{name} says how --chunk-tokens cuts texts: give that too, or leave it out")
+    if size and overlap >= size:
+        raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
 
 
 def _show_estimate(recipe: "Recipe", source: Path, threads: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.sources import hash_of_files
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Value
 
@@ -109,6 +110,10 @@ def prepare_encoder(
     if backend is Backend.ONNX:
         from retrieval.bert_onnx import write_bert
 
+        if not (model / "tokenizer.json").is_file():
+            raise CheckpointError(
+                f"encoder {source}: no tokenizer.json in {model}: save the model's fast tokenizer there"
+            )
         write_bert(model, folder)
         if precision is Precision.INT8:
             write_bert(model, folder, QUERY_GRAPH, in_bytes=True)
@@ -131,6 +136,12 @@ def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:
     return SentenceTransformersEncoder(Path(settings.model), settings.family)
 
 
+def model_hash(source: str) -> str:
+    """sha256 over the files of a model's folder that decide its vectors. Raises CheckpointError, CorpusError."""
+    folder = model_folder(source)
+    return hash_of_files(folder, _deciding_files(folder))
+
+
 def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
     """sha256 over everything that decides the vectors: weights, tokenizer, pooling, family, backend.
 
@@ -143,14 +154,17 @@ def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
         root, names = folder, [name for name in ONNX_FILES if (folder / name).exists()]
     else:
         root, known = Path(settings.model), {}
-        files = (path for path in root.rglob("*") if path.suffix in DECIDING and path.is_file())
-        names = sorted(path.relative_to(root).as_posix() for path in files)
+        names = sorted(path.relative_to(root).as_posix() for path in _deciding_files(root))
     digest = hashlib.sha256(
         f"{settings.backend}{settings.query_precision}{settings.family.model_dump_json()}".encode()
     )
     for name in names:
         digest.update(f"{name}{known.get(name) or _checksum(root / name)}".encode())
     return digest.hexdigest()
+
+
+def _deciding_files(model: Path) -> list[Path]:
+    return sorted(path for path in model.rglob("*") if path.suffix in DECIDING and path.is_file())
 
 
 def _settings(folder: Path) -> EncoderSettings:
@@ -237,11 +251,19 @@ class SentenceTransformersEncoder:
     """The reference path; also takes architectures that the ONNX graph does not know."""
 
     def __init__(self, model: Path, family: Family, device: str | None = None) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        self._model: Any = SentenceTransformer(
-            str(model), device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
-        )
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise CheckpointError(
+                "the sentence-transformers backend needs that package: pip install 'scope-selfplay[encoders]'"
+            ) from None
+        try:
+            self._model: Any = SentenceTransformer(
+                str(model), device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+            )
+        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
+            said = " ".join(str(error).split())
+            raise CheckpointError(f"{model}: the encoder cannot be loaded: {said}") from None
         self._model.max_seq_length = family.max_tokens
         self._family = family
         self.dimensions = int(self._model.get_embedding_dimension() or 0)

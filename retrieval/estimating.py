@@ -9,6 +9,7 @@ from retrieval.build import Recipe
 from retrieval.passages import passage_line
 from retrieval.profiles import ProfileName, estimate
 from retrieval.readers import read_documents
+from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 
 LOOKED_AT = 2000
@@ -23,7 +24,9 @@ def estimate_build(recipe: Recipe, source: Path, threads: int) -> str:
     Raises CorpusError for a source that cannot be read, CheckpointError for the encoder.
     """
     first = list(islice(read_documents(source), LOOKED_AT))
-    stored = sum(len(passage_line(document)) + 1 for document in first) or 1
+    if not first:
+        raise CorpusError(f"{source}: the corpus holds no document")
+    stored = sum(len(passage_line(document)) + 1 for document in first)
     # Compressed text is about a third of its size.
     unpacked = recipe.source_bytes * (3 if source.suffix == ".gz" else 1)
     rows = len(first) if len(first) < LOOKED_AT else round(unpacked / (stored / len(first)))
@@ -35,7 +38,7 @@ def estimate_build(recipe: Recipe, source: Path, threads: int) -> str:
         name,
         rows=rows,
         dimensions=dimensions,
-        corpus_bytes=round(stored / max(len(first), 1) * rows),
+        corpus_bytes=round(stored / len(first) * rows),
         passages_per_second=speed,
     )
     minutes = (costs.encode_seconds + costs.index_seconds) / 60

@@ -51,12 +51,26 @@ class GateReport(Value):
     target: float
 
 
+class SourceRows(Value):
+    """Which rows of which source a corpus holds: what tells whether shards fit together."""
+
+    source: str
+    """sha256 of the source and of how it was cut into passages."""
+    first: int = Field(ge=0)
+    end: int
+    """The row after the last one."""
+    total: int | None = None
+    """Rows of the whole source, known only where the build met its end."""
+
+
 class Manifest(Value):
     format: int = FORMAT
     kind: Kind
     profile: str
     rows: int = Field(ge=1)
     corpus_hash: str
+    source_rows: SourceRows | None = None
+    """None for documents that Python code made, and in an index of an older release."""
     index_hash: str = ""
     """sha256 over everything that decides the answers but the corpus: `index_hash` says what."""
     files: dict[str, FileSum] = Field(default_factory=dict)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.arrays import map_array
 from scope_selfplay.errors import CorpusError, RecordError
 from scope_selfplay.schemas import Document
 
@@ -99,13 +100,13 @@ class Passages:
     def open(cls, folder: Path, corpus_hash: str) -> "Passages":
         """Map a folder that `write_passages` filled. Raises RecordError when the two files disagree."""
         path = folder / PASSAGES
+        offsets = map_array(folder / OFFSETS)
         try:
-            offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except (OSError, ValueError, EOFError) as error:
-            raise RecordError(f"{folder}: {PASSAGES} and {OFFSETS} cannot be opened: {error}") from None
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path}: cannot be opened: {error}") from None
         if offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets) or offsets[-1] != size:
             raise RecordError(f"{path}: {size:,} bytes do not match {OFFSETS}: build the index again")
         return cls(buffer, offsets, corpus_hash)

@@ -32,6 +32,8 @@ def read_pooling(model: Path) -> Pooling:
     """
     folder = "1_Pooling"
     for module in _read(model / "modules.json", []):
+        if not isinstance(module, dict):
+            raise CheckpointError(f"{model}: modules.json lists a {type(module).__name__}, expected objects")
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind not in KNOWN_MODULES:
             raise CheckpointError(

@@ -8,17 +8,18 @@ untrusted: nothing in them becomes a path, and one line may unpack to at most `L
 import csv
 import gzip
 import html.parser
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from retrieval.passages import split_contents
+from retrieval.sources import TEXT_SUFFIXES, text_files
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.strict_json import parse_object
 
 LONGEST_LINE = 1 << 24
-TEXT_SUFFIXES = frozenset({".txt", ".md", ".markdown", ".html", ".htm"})
 
 
 def read_documents(source: Path) -> Iterator[Document]:
@@ -101,9 +102,7 @@ def read_folder(folder: Path) -> Iterator[Document]:
     refused.
     """
     root = folder.resolve()
-    paths = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
-    )
+    paths = text_files(folder)
     if not paths:
         raise CorpusError(f"{folder}: no {', '.join(sorted(TEXT_SUFFIXES))} files in it")
     for path in paths:
@@ -115,23 +114,43 @@ def read_folder(folder: Path) -> Iterator[Document]:
             text = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise CorpusError(f"{path}: not UTF-8 at byte {error.start}") from None
+        except OSError as error:
+            raise CorpusError(f"{path}: cannot be read: {error.strerror}") from None
         yield _file_document(path.relative_to(folder), text)
+
+
+def read_questions(path: Path) -> list[str]:
+    """The `question` of every JSON line, for the recall gate. Raises CorpusError, naming the line."""
+    questions = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            question = parse_object(line).get("question")
+        except ValueError as error:
+            raise CorpusError(f"{path}:{number}: {error}") from None
+        if not isinstance(question, str) or not question.strip():
+            raise CorpusError(f"{path}:{number}: expected a `question` with some text")
+        questions.append(question)
+    if not questions:
+        raise CorpusError(f"{path}: no question in it")
+    return questions
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, gzip or not, newline included. Raises CorpusError with the line number."""
     number = 0
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        try:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise CorpusError(f"{path}:{number}: line of more than {LONGEST_LINE:,} bytes")
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(f"{path}:{number}: not UTF-8 at byte {error.start}") from None
-        except (OSError, EOFError) as error:
-            raise CorpusError(f"{path}:{number + 1}: cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}:{number}: not UTF-8 at byte {error.start}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}:{number + 1}: cannot be read: {error}") from None
 
 
 def _document(record: dict[str, Any], default_id: str) -> Document:

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval.cache import Counts
 from retrieval.client import HttpSearcher
+from retrieval.manifest import SourceRows
 from retrieval.metrics import Metrics
 from retrieval.token_cap import TokenCap
 from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
@@ -211,6 +213,7 @@ def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
     corpora = [info.get("corpus_hash") for info in infos]
     if len(set(corpora)) < len(corpora):
         raise RunMismatchError("two shards hold the same passages")
+    _check_rows([info.get("source_rows") for info in infos])
     names = " ".join(searcher.identity for searcher in searchers)
     identity = f"router-{hashlib.sha256(names.encode()).hexdigest()[:32]}"
     rows = sum(int(info.get("rows", 0)) for info in infos)
@@ -220,6 +223,35 @@ def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
         "shards": infos,
         **{name: infos[0].get(name) for name in SAME},
     }
+
+
+def _check_rows(records: Sequence[Any]) -> None:
+    """Whether the shards hold every row of one source, once and in order. Raises RunMismatchError."""
+    if None in records:
+        print(
+            f"retriever: warning: {records.count(None)} of {len(records)} shards were built by an older release and "
+            "do not say which rows they hold: that none is missing, there twice or out of order is not checked",
+            file=sys.stderr,
+            flush=True,
+        )
+        return
+    try:
+        shards = [SourceRows.model_validate(record) for record in records]
+    except ValueError as error:
+        raise RunMismatchError(f"a shard says of its rows what cannot be read: {error}") from None
+    if len({shard.source for shard in shards}) > 1:
+        raise RunMismatchError("the shards are not of one source, cut into passages in one way")
+    held = " ".join(f"{shard.first}:{shard.end}" for shard in shards)
+    expected = 0
+    for shard in shards:
+        if shard.first != expected:
+            raise RunMismatchError(
+                f"the shards hold rows {held}: one that begins with row {expected} was expected before or instead of "
+                f"{shard.first}:{shard.end}; give every row range once, in order"
+            )
+        expected = shard.end
+    if shards[-1].total is None:
+        raise RunMismatchError(f"the shards hold rows {held}: the source goes on after row {expected}")
 
 
 def _rows(answer: dict[str, Any], queries: int) -> list[list[Row]]:

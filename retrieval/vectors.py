@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.arrays import map_array
 from retrieval.encoder import Vectors
 from scope_selfplay.errors import RecordError
 
@@ -91,14 +92,16 @@ class Refined:
         self.coarse = coarse
         self.refine = refine
         self._fine = fine
-        self._low, self._step = span
         self.size, self.dimensions = fine.shape
+        if span.shape != (2, self.dimensions):
+            raise RecordError(f"{FINE_RANGE} is {span.shape}, expected (2, {self.dimensions}): build again")
+        self._low, self._step = span
         if coarse.size != self.size:
             raise RecordError(f"{IVF} has {coarse.size:,} rows, {FINE} has {self.size:,}: build again")
 
     @classmethod
     def open(cls, folder: Path, nprobe: int, refine: float) -> "Refined":
-        span = np.load(folder / FINE_RANGE, allow_pickle=False)
+        span = np.asarray(open_array(folder / FINE_RANGE), dtype=np.float32)
         return cls(Cells.open(folder, nprobe), open_array(folder / FINE), span, refine)
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
@@ -164,11 +167,8 @@ def fine_codes(vectors: Vectors, span: Vectors) -> NDArray[np.uint8]:
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """Map a .npy file. Raises RecordError."""
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise RecordError(f"{path}: cannot be opened: {error}") from None
+    """Map a .npy file of rows. Raises RecordError."""
+    array = map_array(path)
     if array.ndim != 2:
         raise RecordError(f"{path}: {array.ndim} axes, expected rows and dimensions")
     return array

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.cli import index, row_range, serve_retriever
+from retrieval.build import row_range
+from retrieval.cli import index, serve_retriever
 from scope_selfplay.errors import ConfigError, ExitCode, RecordError
 
 

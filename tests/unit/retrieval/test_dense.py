@@ -1,6 +1,9 @@
 """Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
-from retrieval.build_dense import Plan, build_dense
+from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, Plan, build_dense
 from retrieval.dense import DenseIndex, hits, open_vectors
 from retrieval.encoder import ENCODER, QUERY_GRAPH
 from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
@@ -162,6 +165,41 @@ def test_finished_shards_are_not_encoded_again(
     assert encoded[:3] == [64, 128, 192]
 
 
+@pytest.mark.parametrize("profile", DENSE)
+def test_the_index_does_not_depend_on_where_a_build_can_be_stopped(
+    tmp_path: Path, model: Path, documents: list[Document], profile: str
+) -> None:
+    made = [
+        build_dense(documents, Plan(tmp_path / str(rows), recipe(model, profile), shard_rows=rows)).identity
+        for rows in (64, 128, BLOCK_ROWS)
+    ]
+    assert len(set(made)) == 1
+    assert SHARD_ROWS % BATCH == BLOCK_ROWS % SHARD_ROWS == 0
+
+
+def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    """A kill cost up to 65,536 passages: eleven minutes, and all that a small corpus has."""
+    tiny = write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    words = ["abc", "bcd", "cde", "xyz", "uvw"]
+    small = [Document(id=str(n), title="", text=f"{words[n % 5]} {n}") for n in range(9000)]
+    plan = Plan(tmp_path / "index", recipe(tiny, "flat"))
+    with pytest.raises(Interrupted):
+        build_dense(small, plan, stop_after("encode", 8500))
+    encoded: list[int] = []
+    build_dense(small, plan, lambda step, done, total: encoded.append(done) if step == "encode" else None)
+    assert encoded[:2] == [8192, 8256]
+
+
+def test_shards_of_another_size_are_not_taken_for_these(
+    tmp_path: Path, model: Path, documents: list[Document]
+) -> None:
+    plan = Plan(tmp_path, recipe(model, "flat"), shard_rows=128)
+    with pytest.raises(Interrupted):
+        build_dense(documents, plan, stop_after("encode", 200))
+    with pytest.raises(RunMismatchError, match=r"000\.npy holds \(128, 64\) values, expected \(64, 64\)"):
+        build_dense(documents, plan._replace(shard_rows=64))
+
+
 def test_another_recipe_in_the_same_folder_is_refused(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
@@ -247,3 +285,38 @@ def test_the_manifest_is_readable_json_with_all_hashes(flat: tuple[Path, Manifes
     assert {"corpus_hash", "index_hash", "encoder_hash", "gate", "files"} <= record.keys()
     assert "encoder/model.onnx.data" in record["files"]
     assert manifest.encoder_hash
+
+
+@pytest.mark.parametrize("damage", [b"garbage", b"\x93NUMPY\x01\x00v\x00" + b"(" * 40, b""])
+def test_a_damaged_range_of_the_finer_copy_is_named(
+    tmp_path: Path, model: Path, documents: list[Document], damage: bytes
+) -> None:
+    """Its size may be what it was: a server that checks sizes only has to say it too."""
+    manifest = build_dense(documents, Plan(tmp_path, recipe(model, "compact")))
+    path = tmp_path / "fine_range.npy"
+    path.write_bytes(damage + path.read_bytes()[len(damage) :] if damage else b"")
+    with pytest.raises(RecordError, match=r"fine_range\.npy"):
+        open_index(tmp_path, manifest)
+    np.save(path, np.ones((2, 7), dtype=np.float32))
+    with pytest.raises(RecordError, match=r"expected \(2, 64\)"):
+        open_index(tmp_path, manifest)
+
+
+def test_vectors_are_taken_over_whole_or_not_at_all(
+    tmp_path: Path, model: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dense(documents, Plan(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True))
+    plan = Plan(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    def stop(source: Path, target: Path) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(os, "link", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", stop)
+        with pytest.raises(Interrupted):
+            build_dense([], plan)
+    assert build_dense([], plan).rows == 300

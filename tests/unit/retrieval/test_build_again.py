@@ -1,0 +1,94 @@
+"""The same command again goes on or finds what is finished; another one is refused, and says why."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from retrieval.build import RECIPE
+from retrieval.cli import index
+from retrieval.in_process import open_searcher
+from retrieval.random_bert import write_random_bert
+from scope_selfplay.errors import CorpusError, RunMismatchError
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} words " * 30} for n in range(10)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
+
+
+@pytest.fixture
+def build(tmp_path: Path, corpus: Path) -> Callable[..., Result]:
+    def run(*options: object, folder: str = "index") -> Result:
+        arguments = ["build", corpus, tmp_path / folder, *options]
+        return CliRunner().invoke(index, [str(part) for part in arguments])
+
+    return run
+
+
+def refused(result: Result, message: str) -> None:
+    assert isinstance(result.exception, RunMismatchError), result.output
+    assert message in str(result.exception)
+
+
+def test_another_tokenizer_is_another_index(build: Callable[..., Result], model: Path) -> None:
+    """Chunks of 50 words were served, with exit 0, where chunks of 50 tokens had been asked for."""
+    assert build("--chunk-tokens", 50).exit_code == 0
+    again = build("--chunk-tokens", 50, "--tokenizer", model / "tokenizer.json")
+    refused(again, "was begun with another --tokenizer")
+
+
+def test_an_edit_that_keeps_the_size_is_another_source(build: Callable[..., Result], corpus: Path) -> None:
+    assert build().exit_code == 0
+    corpus.write_text(corpus.read_text().replace("word3", "ward3"))
+    refused(build(), "was begun with another content of the source")
+
+
+def test_a_source_that_was_mended_is_built_where_it_failed(
+    build: Callable[..., Result], corpus: Path
+) -> None:
+    intact = corpus.read_text()
+    corpus.write_text(intact[:-20])
+    assert isinstance(build().exception, CorpusError)
+    corpus.write_text(intact)
+    assert "10 passages" in build().stdout
+
+
+def test_an_index_of_an_older_release_serves_and_is_not_taken_for_this_one(
+    build: Callable[..., Result], tmp_path: Path
+) -> None:
+    assert build().exit_code == 0
+    path = tmp_path / "index" / RECIPE
+    known = {name: value for name, value in json.loads(path.read_text()).items() if "_hash" not in name}
+    path.write_text(json.dumps(known))
+    refused(build(), "was begun by an older release, which did not record what its files held")
+    assert open_searcher(tmp_path / "index").identity.startswith("bm25-")
+
+
+@pytest.mark.integration
+def test_vectors_are_taken_over_from_the_same_chunks_of_the_same_model_only(
+    build: Callable[..., Result], model: Path
+) -> None:
+    dense = ("--encoder", model, "--chunk-tokens", 50)
+    assert build("--profile", "flat", *dense, "--keep-vectors", folder="kept").exit_code == 0
+    taken = ("--profile", "balanced", *dense, "--encoded", model.parent / "kept")
+    tokens = ("--tokenizer", model / "tokenizer.json")
+    refused(build(*taken, *tokens, folder="tokens"), "kept was begun with another --tokenizer")
+    questions = model.parent / "questions.jsonl"
+    questions.write_text('{"question": "word3 words"}\n')
+    assert build(*taken, "--questions", questions, folder="same").exit_code == 0
+    refused(build(*taken, folder="same"), "was begun with other --questions")
+    config = model / "config.json"
+    config.write_text(config.read_text() + "\n")
+    refused(build(*taken, folder="model"), "kept was begun with other files in the encoder's folder")
