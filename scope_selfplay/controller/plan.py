@@ -70,6 +70,8 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     elif not steps:
         why = stop.message if stop else "see `iterations` and `stop_after`"
         draft.fail(ExitCode.USER, f"the run has no such iteration; {why}")
+    elif step is None and wanted.edited:
+        _refuse_edits(draft, wanted.edited)
     elif step is None:
         draft.finish = Finish(ExitCode.DONE, stop.message if stop else "every stage is done")
     else:
@@ -91,10 +93,7 @@ def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None
     _remove_others(draft, step, servers, markers)
     active = [job for job in draft.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
     if wanted.edited and not active:
-        draft.fail(
-            ExitCode.USER,
-            f"changed since the run began: {', '.join(wanted.edited)}; put it back, or begin a run of another name",
-        )
+        _refuse_edits(draft, wanted.edited)
         return
     if wanted.edited:
         draft.tell("Edited", f"{', '.join(wanted.edited)} changed; nothing new starts", warning=True)
@@ -120,6 +119,13 @@ def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None
     _apply_servers(draft, step, servers)
     if servers_answer(draft, servers):
         _start_jobs(draft, step, lanes, servers)
+
+
+def _refuse_edits(draft: Draft, edited: Sequence[str]) -> None:
+    draft.fail(
+        ExitCode.USER,
+        f"changed since the run began: {', '.join(edited)}; put it back, or begin a run of another name",
+    )
 
 
 def _remove_others(draft: Draft, step: Step, servers: Sequence[Server], markers: Markers) -> None:
