@@ -154,8 +154,9 @@ class ClusterConfig(Settings):
     """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`."""
     retries: int = Field(default=3, ge=0)
     """Failed attempts of one stage that are made good by another; outages, stops and evictions do not count."""
-    keep: int = Field(default=86_400, ge=0)
-    """Seconds that a finished Job and its logs stay."""
+    keep: int = Field(default=86_400, ge=600)
+    """Seconds that a finished Job and its logs stay, at least 600: a controller that starts again reads from the Job
+    how it ended."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """Stage A."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()

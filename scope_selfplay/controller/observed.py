@@ -12,8 +12,10 @@ from scope_selfplay.controller.names import (
     JOB_NAMES,
     SERVER,
     SHARD,
+    SHARDS,
     SPEC_HASH,
     STAGE,
+    Share,
     Step,
 )
 
@@ -74,7 +76,7 @@ class JobSeen:
     owner: str | None
     step: Step
     attempt: int
-    share: int | None
+    share: Share | None
     spec_hash: str
     state: JobState
     late: bool
@@ -165,13 +167,18 @@ def _job(body: Body, pods: Sequence[PodSeen]) -> JobSeen:
         owner=owner_of(body),
         step=step,
         attempt=int(labels[ATTEMPT]),
-        share=int(labels[SHARD]) if labels.get(SHARD, "").isdigit() else None,
+        share=_share(labels),
         spec_hash=_annotations(body).get(SPEC_HASH, ""),
         state=state,
         late=failed is not None and failed.get("reason") == "DeadlineExceeded",
         ending="deletionTimestamp" in body["metadata"],
         pods=tuple(pods),
     )
+
+
+def _share(labels: Mapping[str, str]) -> Share | None:
+    number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
+    return Share(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
 
 
 def _server(body: Body, pods: Sequence[PodSeen]) -> ServerSeen:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from scope_selfplay.controller.api import Body, Kind
 from scope_selfplay.controller.draft import Draft, Finish, Plan
 from scope_selfplay.controller.goals import Desired, Markers, stop_of
-from scope_selfplay.controller.lanes import lane_name, review_lanes, shares_of
+from scope_selfplay.controller.lanes import review_lanes, shares_in_hand
 from scope_selfplay.controller.ledger import Lane, Ledger
 from scope_selfplay.controller.manifests import (
     Attempt,
@@ -23,7 +23,7 @@ from scope_selfplay.controller.manifests import (
     spec_hash,
     stage_job,
 )
-from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step
+from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState, Observed
 from scope_selfplay.controller.outcomes import Outcome, pause_after
 from scope_selfplay.controller.servers import Server, servers_of
@@ -162,9 +162,7 @@ def _stranger(draft: Draft, step: Step, servers: Sequence[Server]) -> str | None
 
 
 def _spec_hash(draft: Draft, job: JobSeen) -> str:
-    count = len(shares_of(draft.author.config, job.step))
-    share = None if job.share is None else Share(job.share, count)
-    return spec_hash(draft.author, Attempt(job.step, job.attempt, share))
+    return spec_hash(draft.author, Attempt(job.step, job.attempt, job.share))
 
 
 def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool:
@@ -206,10 +204,10 @@ def _apply(draft: Draft, kind: Kind, body: Body, found: str | None) -> None:
 
 
 def _start_jobs(draft: Draft, step: Step, lanes: Mapping[str, Lane], servers: tuple[Server, ...]) -> None:
-    shares = shares_of(draft.author.config, step)
+    *shares, last = shares_in_hand(draft, lanes, step)
     missing = [share for share in shares if not lanes[lane_name(step, share)].done]
     # With every share made, or none to make, it is one Job's turn: the one that publishes the manifest.
-    for share in missing or (None,):
+    for share in missing or [last]:
         _start_job(draft, step, share, lanes[lane_name(step, share)], servers)
 
 
