@@ -57,7 +57,12 @@ class PodSeen:
     """What the scheduler says, while the pod has no node."""
     stuck: str | None
     """Why the container does not start."""
-    has_node: bool
+    node: str
+    """Empty until it has one."""
+
+    @property
+    def has_node(self) -> bool:
+        return bool(self.node)
 
     @property
     def holds_node(self) -> bool:
@@ -239,7 +244,7 @@ def _pod(body: Body) -> PodSeen:
             else None
         ),
         stuck=_stuck(containers),
-        has_node=bool((body.get("spec") or {}).get("nodeName")),
+        node=(body.get("spec") or {}).get("nodeName") or "",
     )
 
 

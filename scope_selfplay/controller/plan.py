@@ -34,6 +34,7 @@ from scope_selfplay.controller.waiting import (
     say_why_jobs_wait,
     say_why_servers_wait,
     servers_answer,
+    still_ending,
 )
 from scope_selfplay.errors import ExitCode
 
@@ -180,7 +181,7 @@ def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool
     names = ", ".join(sorted(pod.name for pod in left))
     draft.message = f"waiting until {names} ended: {step.name} needs the GPUs"
     if draft.waited(f"ending/{names}") >= TELL_AFTER:
-        draft.tell("StillEnding", f"{names} did not end within five minutes; {step.name} waits", warning=True)
+        draft.tell("StillEnding", f"{still_ending(left)}; {step.name} waits", warning=True)
     return True
 
 

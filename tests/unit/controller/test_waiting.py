@@ -46,6 +46,28 @@ def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path
     assert world.drive(controller).code is ExitCode.DONE
 
 
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
+def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_said_after_five_minutes(
+    tmp_path: Path, pod: str
+) -> None:
+    world, controller = _running(tmp_path)
+    name = next(name for name in world.cluster.objects(Kind.POD) if name.startswith(pod))
+    world.nodes.never_ends = lambda each: each == name
+    world.cluster.remove(Kind.POD, name)
+    world.cluster.objects(Kind.POD)[name]["status"] = {"phase": "Running"}
+    if pod != "r1-judge":
+        # Newer clusters hold `Failed` back until the Job's pods have ended.
+        target = {"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}
+        world.cluster.objects(Kind.JOB)[f"{pod}-a1"]["status"] = {"conditions": [target], "endedAt": 1e12}
+    _go(world, controller, 280)
+    assert "StillEnding" not in world.reasons
+    _go(world, controller, 60)
+    assert world.reasons.count("StillEnding") == 1
+    said = f"{name} did not end within five minutes; where the machine is gone for good, `kubectl delete node fake`"
+    assert world.status["message"] == said
+
+
 @pytest.mark.fault(16)
 def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_reason(tmp_path: Path) -> None:
     world = World(tmp_path)
