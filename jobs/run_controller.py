@@ -7,12 +7,15 @@ Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); at a desk w
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from jobs.stage_job import run_job, run_options
+from scope_selfplay.errors import RunMismatchError, UserError
+from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import quiet_libraries
 
 if TYPE_CHECKING:
@@ -42,13 +45,12 @@ def main(
     from scope_selfplay.controller.loop import control
     from scope_selfplay.terminal import shown_progress
 
-    name = read_inputs(config, root, prompts, overrides).config.name
-    own = job or (
-        f"{name}-controller" if only_iteration is None else f"{name}-i{only_iteration:02d}-controller"
-    )
+    suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
+    read = partial(read_inputs, config, root, prompts, overrides, name=job and job.removesuffix(suffix))
+    own = job or read().config.name + suffix
     with shown_progress() as progress:
         code = control(
-            lambda: read_inputs(config, root, prompts, overrides),
+            read,
             root=root,
             job=own,
             only_iteration=only_iteration,
@@ -58,15 +60,46 @@ def main(
     sys.exit(code)
 
 
-def read_inputs(config: Path, root: Path, prompts: Path, overrides: tuple[str, ...]) -> "Inputs":
-    """What is mounted now; the first time, the run folder begins with it. Raises UserError for what was edited."""
+def read_inputs(
+    config: Path, root: Path, prompts: Path, overrides: tuple[str, ...], *, name: str | None = None
+) -> "Inputs":
+    """What is mounted now; the first time, the run folder begins with it.
+
+    Once it has begun, what was edited comes as a reason beside the run's own settings and prompts, so that a
+    controller that starts after an edit can still wind the run down. `name` is what the run is called by its Job:
+    the settings may not be readable, or name another run. Raises UserError where no run has begun.
+    """
     from scope_selfplay.config import load_config
     from scope_selfplay.controller.rounds import Inputs
     from scope_selfplay.progress import Silent
     from scope_selfplay.run import open_run
 
-    run = open_run(load_config(config, overrides), root, Silent(), packs=prompts)
+    try:
+        settings = load_config(config, overrides)
+        if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
+            raise RunMismatchError(f"name: found {settings.name!r}, this controller's run is {name!r}")
+        name = settings.name
+        run = open_run(settings, root, Silent(), packs=prompts)
+    except UserError as error:
+        if name is None:
+            raise
+        return kept_inputs(RunFolder(root / name), prompts, error)
     return Inputs(run.config, run.pack.hash, mounted_packs(prompts))
+
+
+def kept_inputs(folder: RunFolder, prompts: Path, problem: UserError) -> "Inputs":
+    """What the run began with, and the problem as what was edited; raises the problem where no run has begun."""
+    from scope_selfplay.config import load_config
+    from scope_selfplay.controller.rounds import Inputs
+    from scope_selfplay.prompts import load_pack
+
+    if not folder.config.is_file():
+        raise problem
+    try:
+        config, pack = load_config(folder.config), load_pack(folder.prompts)
+    except UserError:
+        raise problem from None
+    return Inputs(config, pack.hash, mounted_packs(prompts), (str(problem),))
 
 
 def mounted_packs(prompts: Path) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scope_selfplay.config.base import Settings
 
@@ -151,11 +151,12 @@ class ClusterConfig(Settings):
     priority_class: str | None = None
     """PriorityClass of every pod."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`."""
+    """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`; none under `scope/`."""
     retries: int = Field(default=3, ge=0)
     """Failed attempts of one stage that are made good by another; outages, stops and evictions do not count."""
-    keep: int = Field(default=86_400, ge=0)
-    """Seconds that a finished Job and its logs stay."""
+    keep: int = Field(default=86_400, ge=600)
+    """Seconds that a finished Job and its logs stay, at least 600: a controller that starts again reads from the Job
+    how it ended."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """Stage A."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()
@@ -172,3 +173,13 @@ class ClusterConfig(Settings):
     """The Challenger beside stage B."""
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
+
+    @field_validator("labels")
+    @classmethod
+    def _are_not_the_controllers(cls, labels: dict[str, str]) -> dict[str, str]:
+        for key in labels:
+            if key.startswith("scope/"):
+                raise ValueError(
+                    f"found {key}; keys under scope/ are the controller's own, give yours another prefix"
+                )
+        return labels

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from scope_selfplay.controller.api import (
+    VERBS,
     Body,
     ClusterError,
     Conflict,
@@ -74,6 +75,9 @@ class Cluster:
         name = body["metadata"]["name"]
         asked = self._ask("POST", kind, None, body=body)
         if asked.reply.status == 409:
+            if not _may_get(kind):
+                # An Event's name follows from what it says: the older one says the same.
+                return body, False
             found = self.get(kind, name)
             if found is None:
                 raise Conflict(f"{kind.resource} {name} existed a moment ago and is gone")
@@ -119,7 +123,8 @@ class Cluster:
     def _own_result(self, kind: Kind, body: Body, ambiguous: bool) -> Body:
         """After a conflict: what an earlier try of the same write has left, or Conflict."""
         name = body["metadata"]["name"]
-        found = self.get(kind, name) if ambiguous else None
+        # What the Role does not let it read is seen by the lists of the next round.
+        found = self.get(kind, name) if ambiguous and _may_get(kind) else None
         parts = [part for part in ("spec", "data") if part in body]
         if found is None or any(found.get(part) != body[part] for part in parts):
             raise Conflict(f"{kind.resource} {name} was changed by somebody else")
@@ -181,6 +186,10 @@ class _Asked:
         self.reply = reply
         self.ambiguous = ambiguous
         """An earlier try may have done the write."""
+
+
+def _may_get(kind: Kind) -> bool:
+    return "get" in VERBS[kind.group, kind.resource]
 
 
 def dropped_fields(sent: Any, kept: Any, path: str = "") -> list[str]:

@@ -1,9 +1,9 @@
 """A Kubernetes API in memory, for tests of the controller and of what you build on it: `FakeCluster`.
 
 It is a `Transport` like the real one: lists, creates, applies, replaces, deletes and watches the controller's
-kinds, with resource versions, conflicts (409), expired watches (410), quotas (403), checks of names and owners
-(422), and garbage collection by owner. Nothing is random, and time passes only when `advance` is called;
-`fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults are injected per call:
+kinds, with resource versions, conflicts (409), expired watches (410), the controller's Role and quotas (403), checks
+of names and owners (422), and garbage collection by owner. Nothing is random, and time passes only when `advance` is
+called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults are injected per call:
 
     cluster = FakeCluster()
     cluster.faults = lambda call: Fault.LOST_AFTER if call.number == 7 else None
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.controller.api import Body, Kind, Reply, Unanswered
+from scope_selfplay.controller.api import VERBS, Body, Kind, Reply, Unanswered
 
 
 class Fault(StrEnum):
@@ -48,6 +48,7 @@ class Refusal(Exception):
 
 
 _KINDS = {(kind.group, kind.resource): kind for kind in Kind}
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(r"^/(?:api|apis/([a-z.0-9]+))/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 _SERVICE_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
@@ -56,7 +57,7 @@ _LABEL = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
 
 class FakeCluster:
     """One namespace. `quota` limits objects by resource, such as `{"jobs": 2}`; `drops` are dotted paths below
-    `spec` that this server does not know and silently forgets."""
+    `spec` that this server does not know and silently forgets, `verbs` what the Role grants."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class FakeCluster:
         *,
         quota: Mapping[str, int] | None = None,
         drops: tuple[str, ...] = (),
+        verbs: Mapping[tuple[str, str], frozenset[str]] = VERBS,
         tick: float = 1.0,
     ) -> None:
         self.namespace = namespace
@@ -78,6 +80,7 @@ class FakeCluster:
         """How often each object was created."""
         self.on_advance: list[Callable[[float], None]] = []
         self._drops = drops
+        self._verbs = verbs
         self._tick = tick
         self._objects: dict[tuple[Kind, str], Body] = {}
         self._history: list[tuple[int, Kind, str]] = []
@@ -133,6 +136,8 @@ class FakeCluster:
         """What has changed since the stream was opened; ends when everything was told."""
         kind, _ = self._locate(path)
         self.calls.append(Call(len(self.calls), "WATCH", kind, None))
+        if "watch" not in self._verbs[kind.group, kind.resource]:
+            raise Unanswered(f"watch {path}: 403")
         if self.watch_fault is not None:
             raise self.watch_fault
         seen = 0
@@ -197,6 +202,7 @@ class FakeCluster:
         self, method: str, kind: Kind, name: str | None, query: Mapping[str, str], body: Body | None
     ) -> Reply:
         try:
+            self._check_rights(method, kind, name)
             match method:
                 case "GET" if name is None:
                     return Reply(200, {}, self._list(kind, query.get("labelSelector", "")))
@@ -215,6 +221,13 @@ class FakeCluster:
             raise Refusal(405, f"{method} is not known")
         except Refusal as error:
             return Reply(error.status, {}, {"message": str(error)})
+
+    def _check_rights(self, method: str, kind: Kind, name: str | None) -> None:
+        verbs = {"list" if method == "GET" and name is None else _VERBS[method]}
+        if method == "PATCH" and (kind, name) not in self._objects:
+            verbs.add("create")
+        for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):
+            raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
 
     def _list(self, kind: Kind, selector: str) -> Body:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part)

@@ -1,13 +1,12 @@
 """What became of the attempts of one stage: each share's Jobs against the record. Pure but for the draft it fills."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Kind
 from scope_selfplay.controller.draft import Draft
 from scope_selfplay.controller.ledger import Lane, Ledger
-from scope_selfplay.controller.manifests import shards_of
-from scope_selfplay.controller.names import Share, Step
+from scope_selfplay.controller.manifests import shards_of, shares_of
+from scope_selfplay.controller.names import Share, Step, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState
 from scope_selfplay.controller.outcomes import Outcome, message_of, outcome_of
 
@@ -15,26 +14,33 @@ _MARKER_GRACE = 60.0
 """Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""
 
 
-def shares_of(config: RunConfig, step: Step) -> list[Share]:
-    """The shares of a stage that several Jobs make; none where one Job makes it all."""
-    count = shards_of(config, step.stage)
-    return [Share(number, count) for number in range(count)] if count > 1 else []
+def shares_in_hand(draft: Draft, lanes: Mapping[str, Lane], step: Step) -> tuple[Share | None, ...]:
+    """The shares of a stage, the Job that ends it last.
 
-
-def lane_name(step: Step, share: Share | None) -> str:
-    return step.name if share is None else f"{step.name}-s{share.number:02d}"
+    The count with which its first Job began holds until the stage is done: with two counts at once a document
+    would have two owners.
+    """
+    return shares_of(lanes[step.name].shards or shards_of(draft.author.config, step.stage))
 
 
 def review_lanes(draft: Draft, ledger: Ledger, step: Step) -> dict[str, Lane]:
     """The record of this step brought up to date; what other steps had is dropped, so that it never grows."""
-    lanes: dict[str, Lane] = {}
-    for share in (None, *shares_of(draft.author.config, step)):
-        number = share.number if share else None
-        jobs = [job for job in draft.observed.jobs if job.step == step and job.share == number]
-        jobs.sort(key=lambda job: job.attempt)
+    jobs = sorted((job for job in draft.observed.jobs if job.step == step), key=lambda job: job.attempt)
+    whole = ledger.lane(step.name)
+    if whole.shards is None:
+        whole = whole.model_copy(update={"shards": _shards_begun(draft, jobs)})
+    lanes = {step.name: whole}
+    for share in shares_in_hand(draft, lanes, step):
         name = lane_name(step, share)
-        lanes[name] = _review(draft, ledger.lane(name), jobs)
+        mine = [job for job in jobs if lane_name(step, job.share) == name]
+        lanes[name] = _review(draft, lanes.get(name) or ledger.lane(name), mine)
     return lanes
+
+
+def _shards_begun(draft: Draft, jobs: Sequence[JobSeen]) -> int | None:
+    """How many Jobs share the stage, once there is one; those of another controller's Job go with that."""
+    mine = [job for job in jobs if job.owner == draft.author.owner.uid]
+    return next((job.share.of if job.share else 1 for job in mine), None)
 
 
 def _review(draft: Draft, lane: Lane, jobs: Sequence[JobSeen]) -> Lane:
@@ -64,7 +70,7 @@ def _after_job(draft: Draft, lane: Lane, job: JobSeen) -> Lane:
     if outcome is not None:
         return lane.after(job.attempt, outcome, message_of(job))
     if job.state is JobState.SUCCEEDED:
-        if job.share is not None:
+        if job.share is not None and job.share.number is not None:
             return lane.model_copy(update={"seen": job.attempt, "counted": job.attempt, "done": True})
         if draft.waited(f"marker/{job.uid}") >= _MARKER_GRACE:
             return lane.after(job.attempt, Outcome.NO_MARKER, "")

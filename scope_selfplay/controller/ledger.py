@@ -25,6 +25,8 @@ class Lane(Value):
     """Highest attempt of which a pod was seen on a node."""
     done: bool = False
     """This share is made; the whole stage is done by its manifest alone."""
+    shards: int | None = None
+    """Of a whole stage: how many Jobs share it, from the first one on."""
     outcome: Outcome | None = None
     message: str = ""
 

@@ -19,6 +19,7 @@ from scope_selfplay.controller.names import (
     RUN,
     SERVER,
     SHARD,
+    SHARDS,
     SPEC_HASH,
     Part,
     Share,
@@ -63,7 +64,7 @@ class Author(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One try of a step; with shards, `share` is one of its workers, and None the Job that collects."""
+    """One try of a step; `share` is None where one Job does it all."""
 
     step: Step
     number: int
@@ -77,7 +78,9 @@ def stage_job(author: Author, attempt: Attempt, servers: tuple[Server, ...]) -> 
     name = job_name(config.name, step, attempt.number, attempt.share)
     labels = _labels(config, _part(step.stage)) | step.labels | {ATTEMPT: str(attempt.number)}
     if attempt.share is not None:
-        labels[SHARD] = str(attempt.share.number)
+        labels[SHARDS] = str(attempt.share.of)
+        if attempt.share.number is not None:
+            labels[SHARD] = str(attempt.share.number)
     template = pod_template(config, _stage_program(author, attempt, servers), labels, packs=author.packs)
     template["spec"] |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": settings.grace}
     spec: Body = {
@@ -200,6 +203,11 @@ def shards_of(config: RunConfig, stage: Stage) -> int:
     return config.cluster.make_tasks.shards if stage is Stage.TASKS else 1
 
 
+def shares_of(count: int) -> tuple[Share | None, ...]:
+    """The shares of a stage that `count` Jobs share, and at the end the Job that ends the stage."""
+    return (*(Share(number, count) for number in range(count)), Share(None, count)) if count > 1 else (None,)
+
+
 def ranks_name(config: RunConfig, step: Step) -> str:
     return f"{config.name}-{step.name}"
 
@@ -215,9 +223,9 @@ def _stage_program(author: Author, attempt: Attempt, servers: tuple[Server, ...]
     settings = stage_settings(config, step.stage)
     arguments = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--root", RUNS]
     arguments += ["--iteration", str(step.iteration), "--attempt", str(attempt.number)]
-    if shards_of(config, step.stage) > 1:
-        share = attempt.share
-        arguments += ["--collect"] if share is None else ["--shard", f"{share.number}/{share.of}"]
+    share = attempt.share
+    if share is not None:
+        arguments += ["--collect"] if share.number is None else ["--shard", f"{share.number}/{share.of}"]
     for each in endpoint_settings(servers, with_key=config.cluster.key_secret is not None):
         arguments += ["--set", each]
     environment = _ranks_environment(config, attempt) if step.stage in _TRAINS else {}

@@ -18,6 +18,7 @@ ITERATION = "scope/iteration"
 STAGE = "scope/stage"
 ATTEMPT = "scope/attempt"
 SHARD = "scope/shard"
+SHARDS = "scope/shards"
 SERVER = "scope/server"
 SPEC_HASH = "scope/spec-hash"
 BODY_HASH = "scope/body-hash"
@@ -53,16 +54,20 @@ class Step(NamedTuple):
 
 
 class Share(NamedTuple):
-    """One of several Jobs that share the documents of a stage; counted from 0."""
+    """One of several Jobs that share the documents of a stage; counted from 0, None for the one that collects."""
 
-    number: int
+    number: int | None
     of: int
 
 
 def job_name(run: str, step: Step, attempt: int, share: Share | None = None) -> str:
     """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
-    shard = f"-s{share.number:02d}" if share else ""
-    return f"{run}-{step.name}{shard}-a{attempt}"
+    return f"{run}-{lane_name(step, share)}-a{attempt}"
+
+
+def lane_name(step: Step, share: Share | None) -> str:
+    """One line of attempts: a share's, or the stage's own."""
+    return step.name if share is None or share.number is None else f"{step.name}-s{share.number:02d}"
 
 
 def server_name(run: str, part: Part, step: Step | None) -> str:

@@ -12,8 +12,10 @@ from scope_selfplay.controller.names import (
     JOB_NAMES,
     SERVER,
     SHARD,
+    SHARDS,
     SPEC_HASH,
     STAGE,
+    Share,
     Step,
 )
 
@@ -55,7 +57,12 @@ class PodSeen:
     """What the scheduler says, while the pod has no node."""
     stuck: str | None
     """Why the container does not start."""
-    has_node: bool
+    node: str
+    """Empty until it has one."""
+
+    @property
+    def has_node(self) -> bool:
+        return bool(self.node)
 
     @property
     def holds_node(self) -> bool:
@@ -74,7 +81,7 @@ class JobSeen:
     owner: str | None
     step: Step
     attempt: int
-    share: int | None
+    share: Share | None
     spec_hash: str
     state: JobState
     late: bool
@@ -165,13 +172,18 @@ def _job(body: Body, pods: Sequence[PodSeen]) -> JobSeen:
         owner=owner_of(body),
         step=step,
         attempt=int(labels[ATTEMPT]),
-        share=int(labels[SHARD]) if labels.get(SHARD, "").isdigit() else None,
+        share=_share(labels),
         spec_hash=_annotations(body).get(SPEC_HASH, ""),
         state=state,
         late=failed is not None and failed.get("reason") == "DeadlineExceeded",
         ending="deletionTimestamp" in body["metadata"],
         pods=tuple(pods),
     )
+
+
+def _share(labels: Mapping[str, str]) -> Share | None:
+    number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
+    return Share(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
 
 
 def _server(body: Body, pods: Sequence[PodSeen]) -> ServerSeen:
@@ -232,7 +244,7 @@ def _pod(body: Body) -> PodSeen:
             else None
         ),
         stuck=_stuck(containers),
-        has_node=bool((body.get("spec") or {}).get("nodeName")),
+        node=(body.get("spec") or {}).get("nodeName") or "",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from scope_selfplay.controller.api import Body, Kind
 from scope_selfplay.controller.draft import Draft, Finish, Plan
 from scope_selfplay.controller.goals import Desired, Markers, stop_of
-from scope_selfplay.controller.lanes import lane_name, review_lanes, shares_of
+from scope_selfplay.controller.lanes import review_lanes, shares_in_hand
 from scope_selfplay.controller.ledger import Lane, Ledger
 from scope_selfplay.controller.manifests import (
     Attempt,
@@ -23,7 +23,7 @@ from scope_selfplay.controller.manifests import (
     spec_hash,
     stage_job,
 )
-from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step
+from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState, Observed
 from scope_selfplay.controller.outcomes import Outcome, pause_after
 from scope_selfplay.controller.servers import Server, servers_of
@@ -34,6 +34,7 @@ from scope_selfplay.controller.waiting import (
     say_why_jobs_wait,
     say_why_servers_wait,
     servers_answer,
+    still_ending,
 )
 from scope_selfplay.errors import ExitCode
 
@@ -70,6 +71,8 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     elif not steps:
         why = stop.message if stop else "see `iterations` and `stop_after`"
         draft.fail(ExitCode.USER, f"the run has no such iteration; {why}")
+    elif step is None and wanted.edited:
+        _refuse_edits(draft, wanted.edited)
     elif step is None:
         draft.finish = Finish(ExitCode.DONE, stop.message if stop else "every stage is done")
     else:
@@ -91,10 +94,7 @@ def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None
     _remove_others(draft, step, servers, markers)
     active = [job for job in draft.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
     if wanted.edited and not active:
-        draft.fail(
-            ExitCode.USER,
-            f"changed since the run began: {', '.join(wanted.edited)}; put it back, or begin a run of another name",
-        )
+        _refuse_edits(draft, wanted.edited)
         return
     if wanted.edited:
         draft.tell("Edited", f"{', '.join(wanted.edited)} changed; nothing new starts", warning=True)
@@ -120,6 +120,13 @@ def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None
     _apply_servers(draft, step, servers)
     if servers_answer(draft, servers):
         _start_jobs(draft, step, lanes, servers)
+
+
+def _refuse_edits(draft: Draft, edited: Sequence[str]) -> None:
+    draft.fail(
+        ExitCode.USER,
+        f"changed since the run began: {', '.join(edited)}; put it back, or begin a run of another name",
+    )
 
 
 def _remove_others(draft: Draft, step: Step, servers: Sequence[Server], markers: Markers) -> None:
@@ -156,9 +163,7 @@ def _stranger(draft: Draft, step: Step, servers: Sequence[Server]) -> str | None
 
 
 def _spec_hash(draft: Draft, job: JobSeen) -> str:
-    count = len(shares_of(draft.author.config, job.step))
-    share = None if job.share is None else Share(job.share, count)
-    return spec_hash(draft.author, Attempt(job.step, job.attempt, share))
+    return spec_hash(draft.author, Attempt(job.step, job.attempt, job.share))
 
 
 def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool:
@@ -176,7 +181,7 @@ def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool
     names = ", ".join(sorted(pod.name for pod in left))
     draft.message = f"waiting until {names} ended: {step.name} needs the GPUs"
     if draft.waited(f"ending/{names}") >= TELL_AFTER:
-        draft.tell("StillEnding", f"{names} did not end within five minutes; {step.name} waits", warning=True)
+        draft.tell("StillEnding", f"{still_ending(left)}; {step.name} waits", warning=True)
     return True
 
 
@@ -200,10 +205,10 @@ def _apply(draft: Draft, kind: Kind, body: Body, found: str | None) -> None:
 
 
 def _start_jobs(draft: Draft, step: Step, lanes: Mapping[str, Lane], servers: tuple[Server, ...]) -> None:
-    shares = shares_of(draft.author.config, step)
+    *shares, last = shares_in_hand(draft, lanes, step)
     missing = [share for share in shares if not lanes[lane_name(step, share)].done]
     # With every share made, or none to make, it is one Job's turn: the one that publishes the manifest.
-    for share in missing or (None,):
+    for share in missing or [last]:
         _start_job(draft, step, share, lanes[lane_name(step, share)], servers)
 
 

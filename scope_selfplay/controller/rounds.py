@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Body, ClusterError, Conflict, Kind, LeaseLost, QuotaError, Transport
+from scope_selfplay.controller.api import Body, Conflict, Kind, LeaseLost, QuotaError, Transport
 from scope_selfplay.controller.calls import Cluster
 from scope_selfplay.controller.draft import Apply, Create, Delete, Finish, Plan, Say
 from scope_selfplay.controller.goals import Markers, desired, steps_of
@@ -205,8 +205,10 @@ class Controller:
             body = event(author, about, reason=reason, message=message, warning=warning, now=now)
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
-                with suppress(ClusterError, QuotaError):
+                try:
                     self.cluster.create(Kind.EVENT, body)
+                except (OutsideError, UserError, Conflict) as error:
+                    self._log(str(error))
         self._told = frozenset(told)
 
     def _forget(self) -> None:

@@ -69,6 +69,14 @@ def say_why_servers_wait(draft: Draft, servers: Sequence[ServerSeen]) -> None:
         _say_why_pods_wait(draft, server.pods)
 
 
+def still_ending(pods: Sequence[PodSeen]) -> str:
+    """What is told of pods that take more than five minutes to end."""
+    names = ", ".join(sorted(pod.name for pod in pods))
+    nodes = " ".join(sorted({pod.node for pod in pods if pod.node}))
+    advice = f"; where the machine is gone for good, `kubectl delete node {nodes}`" if nodes else ""
+    return f"{names} did not end within five minutes{advice}"
+
+
 def _judge_server(draft: Draft, server: Server, seen: ServerSeen) -> None:
     """A server without room or without a node is waited for; one that ended with 64 is not."""
     given_up = draft.ledger.given_up.get(seen.name)
@@ -103,8 +111,11 @@ def _give_up(draft: Draft, seen: ServerSeen, startup: int, times: int) -> None:
 def _say_why_pods_wait(draft: Draft, pods: Sequence[PodSeen]) -> None:
     for pod in pods:
         if pod.ending:
-            continue
-        if pod.stuck is not None:
+            # From Kubernetes 1.31 on a Job has failed only when its pods have ended, also those on a lost node.
+            if draft.waited(f"ending/{pod.name}") >= TELL_AFTER:
+                draft.message = still_ending([pod])
+                draft.tell("StillEnding", draft.message, warning=True)
+        elif pod.stuck is not None:
             draft.message = f"{pod.name}: {pod.stuck}" + (f" ({pod.message})" if pod.message else "")
             draft.tell("PodStuck", draft.message, warning=True)
         elif pod.unscheduled is not None:

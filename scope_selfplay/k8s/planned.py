@@ -12,9 +12,10 @@ from scope_selfplay.controller.manifests import (
     server_deployment,
     server_service,
     shards_of,
+    shares_of,
     stage_job,
 )
-from scope_selfplay.controller.names import JOB_NAMES, Share, Step
+from scope_selfplay.controller.names import JOB_NAMES, Step
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.store import Stage
@@ -64,7 +65,4 @@ def _author(config: RunConfig, packs: Sequence[str]) -> Author:
 
 
 def _attempts(config: RunConfig, step: Step) -> list[Attempt]:
-    workers = shards_of(config, step.stage)
-    if workers == 1:
-        return [Attempt(step, 1)]
-    return [Attempt(step, 1, Share(number, workers)) for number in range(workers)] + [Attempt(step, 1)]
+    return [Attempt(step, 1, share) for share in shares_of(shards_of(config, step.stage))]

@@ -103,6 +103,11 @@ def test_the_laptop_config_loads_and_changes_no_equation() -> None:
         ("tasks.search_turns={0: 1}", "tasks.search_turns.0: found 0"),
         ("tasks.search_turns={1: 0}", "tasks: search_turns needs a share above 0"),
         ("solver.micro_batch=7", "solver: micro_batch (7) must divide batch * group_size (2048)"),
+        ("cluster.keep=0", "cluster.keep: found 0, input should be greater than or equal to 600"),
+        (
+            "cluster.labels={scope/run: x}",
+            "cluster.labels: found scope/run; keys under scope/ are the controller's",
+        ),
         ("solver.steps", "--set solver.steps: expected key=value"),
         ("=3", "--set =3: expected key=value"),
         ("name={", "--set name={: '{' is not a YAML value"),

@@ -54,7 +54,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
         stage_job(placed, Attempt(training, 3), servers_of(placed.config, training, (True,))),
         rank_service(placed, training),
         stage_job(placed, Attempt(making, 1, Share(3, 4)), servers),
-        stage_job(placed, Attempt(making, 1), servers),
+        stage_job(placed, Attempt(making, 1, Share(None, 4)), servers),
         server_deployment(placed, servers[0]),
     ]
     about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": "ml", "name": "r1-controller", "uid": "u1"}

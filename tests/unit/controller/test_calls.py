@@ -60,7 +60,7 @@ def test_every_request_has_a_timeout() -> None:
     cluster = _cluster(Noting())
     cluster.list(Kind.JOB, "")
     cluster.create(Kind.JOB, JOB)
-    cluster.apply(Kind.JOB, JOB)
+    cluster.apply(Kind.SERVICE, JOB)
     assert timeouts == [10.0] * 3
 
 
@@ -87,6 +87,29 @@ def test_a_replace_that_meets_its_own_result_is_done(fault: Fault) -> None:
     assert cluster.replace(Kind.LEASE, body)["spec"] == body["spec"]
     with pytest.raises(Conflict):
         cluster.replace(Kind.LEASE, body | {"spec": {"holderIdentity": "she"}})
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
+def test_an_event_that_exists_was_told_and_is_not_read_again(fault: Fault) -> None:
+    fake = FakeCluster()
+    fake.faults = lambda call: fault if call.number == 0 else None
+    body = {"metadata": {"name": "r1.e1"}, "message": "m"}
+    assert _cluster(fake).create(Kind.EVENT, body) == (body, False)
+    assert [call.method for call in fake.calls] == ["POST", "POST"]
+
+
+@pytest.mark.fault(14)
+def test_an_apply_of_what_may_not_be_read_and_may_have_happened_is_looked_at_in_the_next_round() -> None:
+    class Slow(FakeCluster):
+        def send(self, *args: Any, **rest: Any) -> Reply:
+            super().send(*args, **rest)
+            return Reply(504 if len(self.calls) == 1 else 409, {}, {"message": "try again"})
+
+    fake = Slow()
+    with pytest.raises(Conflict, match="deployments x was changed by somebody else"):
+        _cluster(fake).apply(Kind.DEPLOYMENT, {"metadata": {"name": "x"}, "spec": {"replicas": 1}})
+    assert [call.method for call in fake.calls] == ["PATCH", "PATCH"]
 
 
 def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
@@ -164,6 +187,25 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
         with pytest.raises(LeaseLost):
             write()
     assert [call.method for call in fake.calls] == ["GET"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "verb"),
+    [
+        (Kind.EVENT, lambda cluster: cluster.get(Kind.EVENT, "x"), "get"),
+        (Kind.EVENT, lambda cluster: cluster.list(Kind.EVENT, ""), "list"),
+        (Kind.JOB, lambda cluster: cluster.replace(Kind.JOB, JOB), "update"),
+        (Kind.POD, lambda cluster: cluster.apply(Kind.POD, JOB), "create"),
+        (Kind.LEASE, lambda cluster: cluster.delete(Kind.LEASE, "x", "uid"), "delete"),
+    ],
+)
+def test_the_fake_grants_what_the_role_grants(
+    kind: Kind, call: Callable[[Cluster], object], verb: str
+) -> None:
+    fake = FakeCluster()
+    with pytest.raises(ForbiddenError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
+        call(_cluster(fake))
+    assert [list(fake.objects(each)) for each in Kind] == [[]] * len(Kind)
 
 
 @pytest.mark.fault(15)

@@ -1,13 +1,15 @@
 """What the controller waits for, says, and at last gives up on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import Kind
+from scope_selfplay.controller.api import VERBS, Kind
 from scope_selfplay.controller.draft import Finish
+from scope_selfplay.controller.fake_cluster import Call, Fault
 from scope_selfplay.controller.goals import Markers, desired
 from scope_selfplay.controller.observed import Observed
 from scope_selfplay.controller.plan import next_actions
@@ -42,6 +44,28 @@ def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path
     assert "StillEnding" in world.reasons
     world.nodes.never_ends = lambda name: False
     assert world.drive(controller).code is ExitCode.DONE
+
+
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
+def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_said_after_five_minutes(
+    tmp_path: Path, pod: str
+) -> None:
+    world, controller = _running(tmp_path)
+    name = next(name for name in world.cluster.objects(Kind.POD) if name.startswith(pod))
+    world.nodes.never_ends = lambda each: each == name
+    world.cluster.remove(Kind.POD, name)
+    world.cluster.objects(Kind.POD)[name]["status"] = {"phase": "Running"}
+    if pod != "r1-judge":
+        # Newer clusters hold `Failed` back until the Job's pods have ended.
+        target = {"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}
+        world.cluster.objects(Kind.JOB)[f"{pod}-a1"]["status"] = {"conditions": [target], "endedAt": 1e12}
+    _go(world, controller, 280)
+    assert "StillEnding" not in world.reasons
+    _go(world, controller, 60)
+    assert world.reasons.count("StillEnding") == 1
+    said = f"{name} did not end within five minutes; where the machine is gone for good, `kubectl delete node fake`"
+    assert world.status["message"] == said
 
 
 @pytest.mark.fault(16)
@@ -143,6 +167,60 @@ def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason:
     controller.round()
     assert "PodStuck" in world.reasons
     assert f"{reason}: see the node" in world.status["message"]
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
+def test_events_whose_first_reply_is_lost_cost_nothing(
+    tmp_path: Path, fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
+    world, lost = World(tmp_path), set[str | None]()
+    world.have_done_all_but(STAGE)
+
+    def fault_of(call: Call) -> Fault | None:
+        if call.kind is not Kind.EVENT or call.name in lost:
+            return None
+        lost.add(call.name)
+        return fault
+
+    world.cluster.faults = fault_of
+    assert world.drive().code is ExitCode.DONE
+    record_property("injected", len(lost))
+    assert len(lost) == len(world.reasons) > 0
+
+
+def test_a_controller_that_starts_again_says_what_was_said_before(tmp_path: Path) -> None:
+    world = World(tmp_path, quota={"jobs": 1})
+    world.have_done_all_but(STAGE)
+    for _ in range(3):
+        _go(world, world.controller(), 100)
+    assert world.reasons == ["NoRoom"]
+    world.cluster.quota = {}
+    assert world.drive().code is ExitCode.DONE
+
+
+def test_a_run_that_may_not_tell_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, verbs={**VERBS, ("", "events"): frozenset()})
+    world.have_done_all_but(STAGE)
+    assert world.drive().code is ExitCode.DONE
+    assert any("events is forbidden: cannot create" in line for line in world.said)
+
+
+@pytest.mark.fault(12)
+def test_who_loses_the_lease_while_telling_stops_there(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.have_done_all_but(STAGE)
+
+    def sleep(call: Call) -> Fault | None:
+        if call.kind is not Kind.EVENT:
+            return None
+        world.cluster.advance(100)
+        return Fault.LOST
+
+    world.cluster.faults = sleep
+    _go(world, world.controller(), 100)
+    assert "the Lease was not renewed in time; looking again" in world.said
+    assert world.reasons == []
 
 
 def test_a_quota_on_jobs_is_said_and_waited_for(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_an_hour_of_waiting_costs_few_calls_and_writes_nothing(tmp_path: Path) -
 @pytest.mark.integration
 def test_memory_grows_neither_with_time_nor_with_attempts(tmp_path: Path) -> None:
     down = Ending(exit_code=75, message="judge is down")
-    data = ONE | {"cluster": ONE["cluster"] | {"keep": 0}}
+    data = ONE | {"cluster": ONE["cluster"] | {"keep": 600}}
     world = World(tmp_path, data, work=lambda job, rank: down, tick=15.0)
     world.have_done_all_but("i01-train-solver")
     controller = world.controller()

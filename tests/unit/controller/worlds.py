@@ -63,10 +63,11 @@ class World:
         job: str = "",
         only: int | None = None,
         clock: Callable[[], float] | None = None,
+        read: Callable[[], Inputs] | None = None,
     ) -> Controller:
         return Controller(
             self.cluster,
-            lambda: self.inputs,
+            read or (lambda: self.inputs),
             root=self.root,
             job=job or f"{self.config.name}-controller",
             identity=identity,
