@@ -15,6 +15,7 @@ import click
 
 from jobs.stage_job import run_job, run_options
 from scope_selfplay.errors import RunMismatchError, UserError
+from scope_selfplay.progress import Progress, Silent
 from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import quiet_libraries
 
@@ -46,9 +47,10 @@ def main(
     from scope_selfplay.terminal import shown_progress
 
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
-    read = partial(read_inputs, config, root, prompts, overrides, name=job and job.removesuffix(suffix))
-    own = job or read().config.name + suffix
+    name = job and job.removesuffix(suffix)
     with shown_progress() as progress:
+        read = partial(read_inputs, config, root, prompts, overrides, name=name, progress=progress)
+        own = job or read().config.name + suffix
         code = control(
             read,
             root=root,
@@ -61,7 +63,13 @@ def main(
 
 
 def read_inputs(
-    config: Path, root: Path, prompts: Path, overrides: tuple[str, ...], *, name: str | None = None
+    config: Path,
+    root: Path,
+    prompts: Path,
+    overrides: tuple[str, ...],
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
 ) -> "Inputs":
     """What is mounted now; the first time, the run folder begins with it.
 
@@ -71,7 +79,6 @@ def read_inputs(
     """
     from scope_selfplay.config import load_config
     from scope_selfplay.controller.rounds import Inputs
-    from scope_selfplay.progress import Silent
     from scope_selfplay.run import open_run
 
     try:
@@ -79,7 +86,7 @@ def read_inputs(
         if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
             raise RunMismatchError(f"name: found {settings.name!r}, this controller's run is {name!r}")
         name = settings.name
-        run = open_run(settings, root, Silent(), packs=prompts)
+        run = open_run(settings, root, progress or Silent(), packs=prompts)
     except UserError as error:
         if name is None:
             raise
