@@ -7,6 +7,7 @@ from pydantic import Field
 from scope_selfplay.config.base import Settings
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
+REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
 
@@ -127,6 +128,20 @@ class RetrieverServerConfig(ServerConfig):
     """Folder of the index on the volume."""
 
 
+class PrepareConfig(Settings):
+    """What Jobs bring to the volume before the run starts. A model is a repository of the hub, with `@` and a commit
+    behind it, so that it stays what it is; one that is not named is yours to copy."""
+
+    model: str | None = Field(default=None, pattern=REPOSITORY)
+    """The base model, such as `Qwen/Qwen3-8B@COMMIT`; goes to `model.path`."""
+    judge: str | None = Field(default=None, pattern=REPOSITORY)
+    """The judge, where it is another model; goes to `cluster.judge.model`."""
+    encoder: str | None = Field(default="intfloat/e5-base-v2", pattern=REPOSITORY)
+    """The retriever's encoder; goes below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
+    index: tuple[str, ...] = ("--profile", "compact")
+    """Options of `scope index build` besides `--encoder`; with none of them and no encoder the index is BM25's."""
+
+
 class ClusterConfig(Settings):
     tiny: bool = False
     """No GPUs anywhere, and instead of vLLM `scope serve-model` and `scope serve-judge`."""
@@ -137,7 +152,11 @@ class ClusterConfig(Settings):
     key_secret: str | None = None
     """Secret whose key `token` every server of the run demands; a second layer behind the NetworkPolicy."""
     volume_claim: str = "scope-data"
-    """PersistentVolumeClaim, ReadWriteMany unless everything runs on one node; mounted at /data."""
+    """PersistentVolumeClaim, mounted at /data; one of another name than this must be there already."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
+    """Whether many nodes mount the claim, or one, which `node_selector` then names for every pod."""
+    prepare: PrepareConfig = PrepareConfig()
+    """What is brought to the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
     """Further volumes, read-only in every pod of the run."""
     gpu_resource: str = "nvidia.com/gpu"

@@ -16,7 +16,8 @@ from scope_selfplay.k8s.checking import Asked, check_cluster, check_folder, conf
 from scope_selfplay.k8s.doctor import examine
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kubectl import Cluster
-from scope_selfplay.k8s.render import Layout, run_folder
+from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.render import run_folder
 from scope_selfplay.k8s.selectors import pods_of
 from scope_selfplay.planning import Assumptions, make_plan
 from tests.unit.k8s.conftest import REPOSITORY, rendered
@@ -171,7 +172,7 @@ def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
     for pods in pods_of(checked.objects):
         assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
     folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "base" / "volume.yaml"
+    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
     volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
     found = check_folder(folder).problems
     assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
