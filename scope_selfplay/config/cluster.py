@@ -1,18 +1,33 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
+import posixpath
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scope_selfplay.config.base import Settings
+from scope_selfplay.config.cluster_names import (
+    Image,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    OptionalImage,
+    OptionalLabelKey,
+)
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
+OUR_MOUNTS = (
+    *("/data", "/tmp", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
+    "/var/run/secrets/kubernetes.io/serviceaccount",
+)
+"""Where pods of a run mount what is their own."""
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
 
 class TolerationConfig(Settings):
-    key: str = ""
+    key: OptionalLabelKey = ""
     """Taint that is tolerated; every taint when empty."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """How the taint's value is compared."""
@@ -32,17 +47,29 @@ class VolumeConfig(Settings):
     source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
     """What it is, as in a pod: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
 
+    @field_validator("path")
+    @classmethod
+    def _hides_nothing_of_ours(cls, path: str) -> str:
+        """A mount below one of ours, such as a cache of models, is a place like any other."""
+        place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
+        for ours in map(PurePosixPath, OUR_MOUNTS):
+            if place == ours or place in ours.parents:
+                raise ValueError(
+                    f"found {path!r}, which hides {ours}, where every pod has its own; choose another place"
+                )
+        return path
+
 
 class ImagesConfig(Settings):
     """A field left empty takes the image of `worker`. Production runs name images by digest."""
 
-    worker: str = "scope-selfplay:latest"
+    worker: Image = "scope-selfplay:latest"
     """Runs `python -m jobs....` and, in tiny mode, every server."""
-    trainer: str = ""
+    trainer: OptionalImage = ""
     """Runs the two training stages; has CUDA, TRL and vLLM."""
-    server: str = ""
+    server: OptionalImage = ""
     """Serves models with `vllm serve`."""
-    retriever: str = ""
+    retriever: OptionalImage = ""
     """Serves the index with `scope serve-retriever`."""
 
 
@@ -147,11 +174,11 @@ class ClusterConfig(Settings):
     """No GPUs anywhere, and instead of vLLM `scope serve-model` and `scope serve-judge`."""
     images: ImagesConfig = ImagesConfig()
     """Container images."""
-    pull_secret: str | None = None
+    pull_secret: ObjectName | None = None
     """Name of the Secret with which images are pulled."""
-    key_secret: str | None = None
+    key_secret: ObjectName | None = None
     """Secret whose key `token` every server of the run demands; a second layer behind the NetworkPolicy."""
-    volume_claim: str = "scope-data"
+    volume_claim: ObjectName = "scope-data"
     """PersistentVolumeClaim, mounted at /data; one of another name than this must be there already."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
     """Whether many nodes mount the claim, or one, which `node_selector` then names for every pod."""
@@ -159,17 +186,17 @@ class ClusterConfig(Settings):
     """What is brought to the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
     """Further volumes, read-only in every pod of the run."""
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: LabelKey = "nvidia.com/gpu"
     """Name under which nodes offer their GPUs."""
     user: int = Field(default=10_001, ge=1)
     """User and group id of every container; never root."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[TolerationConfig, ...] = ()
     """Taints that are tolerated."""
-    priority_class: str | None = None
+    priority_class: ObjectName | None = None
     """PriorityClass of every pod."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`."""
     retries: int = Field(default=3, ge=0)
     """Failed attempts of one stage that are made good by another; outages, stops and evictions do not count."""
@@ -191,3 +218,13 @@ class ClusterConfig(Settings):
     """The Challenger beside stage B."""
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
+
+    @field_validator("volumes")
+    @classmethod
+    def _each_once(cls, volumes: tuple[VolumeConfig, ...]) -> tuple[VolumeConfig, ...]:
+        for what in ("name", "path"):
+            values = [getattr(each, what) for each in volumes]
+            twice = sorted({each for each in values if values.count(each) > 1})
+            if twice:
+                raise ValueError(f"found the {what} {twice[0]!r} twice; give each volume its own")
+        return volumes
