@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay.k8s.checking import check_folder
+from scope_selfplay.k8s.selectors import pods_of
 from tests.unit.k8s.conftest import QWEN, Answers, asked, with_components
 
 
@@ -82,3 +83,15 @@ def test_several_nodes_share_a_run_whose_volume_they_share(answers: Answers) -> 
     assert messages(QWEN, "nodes") == []
     answers.give("nodes", node("a", 4), node("b", 1))
     assert messages(QWEN, "nodes") == ["offer 5 nvidia.com/gpu, the largest stage takes 6 at once"]
+
+
+def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path) -> None:
+    own = {"key": "team", "operator": "Equal", "value": "x", "effect": "NoSchedule"}
+    checked = check_folder(with_components(tmp_path, QWEN, "spot", text=text_with(tolerations=[own])))
+    assert checked.problems == []
+    for pods in pods_of(checked.objects):
+        keys = [each["key"] for each in pods.spec["tolerations"]]
+        spot = ["kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot"]
+        more = [] if pods.owner == "Job/qwen3-8b-controller" else [*spot, "eks.amazonaws.com/capacityType"]
+        assert keys == ["team", *more], pods.owner
+        assert pods.spec["tolerations"][0] == own
