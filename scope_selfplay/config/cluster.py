@@ -22,6 +22,7 @@ OUR_MOUNTS = (
     "/var/run/secrets/kubernetes.io/serviceaccount",
 )
 """Where pods of a run mount what is their own."""
+_WRITABLE = ("/data", "/tmp")
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
@@ -50,12 +51,13 @@ class VolumeConfig(Settings):
     @field_validator("path")
     @classmethod
     def _hides_nothing_of_ours(cls, path: str) -> str:
-        """A mount below one of ours, such as a cache of models, is a place like any other."""
+        """Below a place that pods write to there is room, such as for a cache of models; below the others is none."""
         place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
         for ours in map(PurePosixPath, OUR_MOUNTS):
-            if place == ours or place in ours.parents:
+            is_below = ours in place.parents and str(ours) not in _WRITABLE
+            if place == ours or place in ours.parents or is_below:
                 raise ValueError(
-                    f"found {path!r}, which hides {ours}, where every pod has its own; choose another place"
+                    f"found {path!r}, which meets {ours}, where pods have their own; choose another place"
                 )
         return path
 

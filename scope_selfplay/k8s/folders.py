@@ -54,7 +54,8 @@ def components_of(folder: Path) -> list[str]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
     shipped = re.compile(r"(\.\./)+k8s/components/([^/]+)/?")
-    found = [(str(each), shipped.fullmatch(str(each))) for each in setup.get("components") or []]
+    listed = setup.get("components") if isinstance(setup, dict) else None
+    found = [(str(each), shipped.fullmatch(str(each))) for each in listed or []]
     return [match[2] if match else path for path, match in found]
 
 

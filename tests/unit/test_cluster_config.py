@@ -57,10 +57,12 @@ def test_a_name_that_no_server_takes_is_refused(setting: str, value: str, expect
         load_config(None, [f"{setting}={value}"])
 
 
-@pytest.mark.parametrize("path", ["/data", "/data/", "//data", "/x/../data", "/", "/etc", "/etc/scope/run"])
+@pytest.mark.parametrize(
+    "path", ["/data", "/data/", "//data", "/x/../data", "/", "/etc", "/etc/scope/prompts/law"]
+)
 def test_a_further_volume_hides_nothing_of_ours(path: str) -> None:
     volume = {"name": "extra-a", "path": path, "source": {"emptyDir": {}}}
-    with pytest.raises(ConfigError, match=r"cluster\.volumes\.0\.path: found .* hides /"):
+    with pytest.raises(ConfigError, match=r"cluster\.volumes\.0\.path: found .* meets /"):
         parse_config({"cluster": {"volumes": [volume]}})
     below = {**volume, "path": "/data/models/shared"}
     assert parse_config({"cluster": {"volumes": [below]}}).cluster.volumes[0].path == below["path"]

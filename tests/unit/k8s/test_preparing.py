@@ -107,7 +107,9 @@ def test_deleting_a_job_that_prepares_deletes_no_data(tmp_path: Path) -> None:
         bodies = rendered(folder / "prepare" / part)
         assert {body["kind"] for body in bodies} <= {"Job", "NetworkPolicy"}
         assert {body["metadata"]["namespace"] for body in bodies} == {"scope"}
-    assert "Namespace" in {body["kind"] for body in rendered(folder / "prepare" / "volume")}
+    first = rendered(folder / "prepare" / "volume")
+    assert {(body["kind"], body["metadata"]["name"]) for body in first} >= {("Namespace", "scope")}
+    assert {body["metadata"].get("namespace", "scope") for body in first} == {"scope"}
 
 
 def test_a_run_in_tiny_mode_needs_nothing_on_the_volume(tmp_path: Path) -> None:
