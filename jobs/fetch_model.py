@@ -62,13 +62,22 @@ def _is_whole(folder: Path, model: str, revision: str) -> bool:
 def _download(model: str, revision: str, part: Path, token: str | None) -> str:
     """Raises ConfigError for what the hub does not have or does not give, OutsideError for a hub that is down."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     from scope_selfplay.errors import ConfigError, OutsideError
 
     try:
         commit = str(HfApi(token=token).model_info(model, revision=revision).sha)
         snapshot_download(model, revision=commit, local_dir=part, allow_patterns=list(_WANTED), token=token)
+    except OfflineModeIsEnabled:
+        raise ConfigError(
+            f"HF_HUB_OFFLINE is set: {model} cannot be fetched; set it to 0 for this job"
+        ) from None
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise ConfigError(
             f"{model} at {revision}: the hub does not give it ({type(error).__name__}); correct the name, or accept "

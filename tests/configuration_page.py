@@ -22,10 +22,11 @@ scope run --config my.yaml --set solver.steps=8 --set tasks.search_turns='{1: 1}
 scope config --config my.yaml           # every setting with the value that a run would use
 ```
 
-`--set` takes the dotted key and a YAML value, and comes after the file. A key that does not exist or a value that
-makes no sense ends with exit 64 and one line that names the key, before anything is written. A run directory belongs
-to its settings: under others it is refused. Only `name`, `iterations`, `stop_after`, `compare.stop`,
-`compare.patience` and where others run (`search.url`, `partners`, the judge's endpoints and patience) may change.
+`--set` takes the dotted key and a YAML value, and comes after the file; `key+=[...]` adds to a list. A key that does
+not exist or a value that makes no sense ends with exit 64 and one line that names the key, before anything is written.
+A run directory belongs to its settings: under others it is refused. Only `name`, `iterations`, `stop_after`,
+`compare.stop`, `compare.patience` and where others run (`search.url`, `partners`, the judge's endpoints and patience)
+may change.
 
 | setting | default | meaning |
 |---|---|---|

@@ -1,17 +1,34 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
+import posixpath
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from scope_selfplay.config.base import Settings
+from scope_selfplay.config.cluster_names import (
+    Image,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    OptionalImage,
+    OptionalLabelKey,
+)
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
+OUR_MOUNTS = (
+    *("/data", "/tmp", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
+    "/var/run/secrets/kubernetes.io/serviceaccount",
+)
+"""Where pods of a run mount what is their own."""
+_WRITABLE = ("/data", "/tmp")
+REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
 
 class TolerationConfig(Settings):
-    key: str = ""
+    key: OptionalLabelKey = ""
     """Taint that is tolerated; every taint when empty."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """How the taint's value is compared."""
@@ -31,17 +48,30 @@ class VolumeConfig(Settings):
     source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
     """What it is, as in a pod: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
 
+    @field_validator("path")
+    @classmethod
+    def _hides_nothing_of_ours(cls, path: str) -> str:
+        """Below a place that pods write to there is room, such as for a cache of models; below the others is none."""
+        place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
+        for ours in map(PurePosixPath, OUR_MOUNTS):
+            is_below = ours in place.parents and str(ours) not in _WRITABLE
+            if place == ours or place in ours.parents or is_below:
+                raise ValueError(
+                    f"found {path!r}, which meets {ours}, where pods have their own; choose another place"
+                )
+        return path
+
 
 class ImagesConfig(Settings):
     """A field left empty takes the image of `worker`. Production runs name images by digest."""
 
-    worker: str = "scope-selfplay:latest"
+    worker: Image = "scope-selfplay:latest"
     """Runs `python -m jobs....` and, in tiny mode, every server."""
-    trainer: str = ""
+    trainer: OptionalImage = ""
     """Runs the two training stages; has CUDA, TRL and vLLM."""
-    server: str = ""
+    server: OptionalImage = ""
     """Serves models with `vllm serve`."""
-    retriever: str = ""
+    retriever: OptionalImage = ""
     """Serves the index with `scope serve-retriever`."""
 
 
@@ -127,30 +157,48 @@ class RetrieverServerConfig(ServerConfig):
     """Folder of the index on the volume."""
 
 
+class PrepareConfig(Settings):
+    """What Jobs bring to the volume before the run starts. A model is a repository of the hub, with `@` and a commit
+    behind it, so that it stays what it is; one that is not named is yours to copy."""
+
+    model: str | None = Field(default=None, pattern=REPOSITORY)
+    """The base model, such as `Qwen/Qwen3-8B@COMMIT`; goes to `model.path`."""
+    judge: str | None = Field(default=None, pattern=REPOSITORY)
+    """The judge, where it is another model; goes to `cluster.judge.model`."""
+    encoder: str | None = Field(default="intfloat/e5-base-v2", pattern=REPOSITORY)
+    """The retriever's encoder; goes below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
+    index: tuple[str, ...] = ("--profile", "compact")
+    """Options of `scope index build` besides `--encoder`; with none of them and no encoder the index is BM25's."""
+
+
 class ClusterConfig(Settings):
     tiny: bool = False
     """No GPUs anywhere, and instead of vLLM `scope serve-model` and `scope serve-judge`."""
     images: ImagesConfig = ImagesConfig()
     """Container images."""
-    pull_secret: str | None = None
+    pull_secret: ObjectName | None = None
     """Name of the Secret with which images are pulled."""
-    key_secret: str | None = None
+    key_secret: ObjectName | None = None
     """Secret whose key `token` every server of the run demands; a second layer behind the NetworkPolicy."""
-    volume_claim: str = "scope-data"
-    """PersistentVolumeClaim, ReadWriteMany unless everything runs on one node; mounted at /data."""
+    volume_claim: ObjectName = "scope-data"
+    """PersistentVolumeClaim, mounted at /data; one of another name than this must be there already."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
+    """Whether many nodes mount the claim, or one, which `node_selector` then names for every pod."""
+    prepare: PrepareConfig = PrepareConfig()
+    """What is brought to the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
     """Further volumes, read-only in every pod of the run."""
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: LabelKey = "nvidia.com/gpu"
     """Name under which nodes offer their GPUs."""
     user: int = Field(default=10_001, ge=1)
     """User and group id of every container; never root."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[TolerationConfig, ...] = ()
     """Taints that are tolerated."""
-    priority_class: str | None = None
+    priority_class: ObjectName | None = None
     """PriorityClass of every pod."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`; none under `scope/`."""
     retries: int = Field(default=3, ge=0)
     """Failed attempts of one stage that are made good by another; outages, stops and evictions do not count."""
@@ -183,3 +231,13 @@ class ClusterConfig(Settings):
                     f"found {key}; keys under scope/ are the controller's own, give yours another prefix"
                 )
         return labels
+
+    @field_validator("volumes")
+    @classmethod
+    def _each_once(cls, volumes: tuple[VolumeConfig, ...]) -> tuple[VolumeConfig, ...]:
+        for what in ("name", "path"):
+            values = [getattr(each, what) for each in volumes]
+            twice = sorted({each for each in values if values.count(each) > 1})
+            if twice:
+                raise ValueError(f"found the {what} {twice[0]!r} twice; give each volume its own")
+        return volumes

@@ -20,6 +20,8 @@ class _Change(NamedTuple):
     said: str
     key: tuple[str, ...]
     value: Any
+    adds: bool = False
+    """Whether `value` comes behind the list that is there."""
 
 
 def load_config(
@@ -30,6 +32,7 @@ def load_config(
     options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Read a run config: defaults, then `base`, then the file at `path`, then `dotted.key=value` overrides.
+    `dotted.key+=[...]` adds to a list.
 
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
     which says where the fault stands (the file, or the option that was given), the key, what was found, and
@@ -41,17 +44,13 @@ def load_config(
             data = _merged(data, _read_yaml(file))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
-    for change in changes:
-        data = _merged(data, _nested(change))
-    return _validated(data, where=str(path) if path else "config", changes=changes)
+    return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
 
 
 def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:
     """As `load_config`, for settings that were read elsewhere."""
     changes = [_parse_override(override) for override in overrides]
-    for change in changes:
-        data = _merged(data, _nested(change))
-    return _validated(data, where=where, changes=changes)
+    return _validated(_changed(data, changes), where=where, changes=changes)
 
 
 def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) -> RunConfig:
@@ -127,6 +126,10 @@ def _parse_override(text: str) -> _Change:
         parsed: Any = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(f"--set {text}: {value!r} is not a YAML value; quote it if it is text") from None
+    if key.endswith("+"):
+        if not isinstance(parsed, list):
+            raise ConfigError(f"--set {text}: found {value!r}, expected a list to add, such as [a, b]")
+        return _Change(f"--set {text}", tuple(key[:-1].split(".")), parsed, adds=True)
     # YAML 1.1 reads 1e-3 as text because it has no dot; what stands in quotes is meant as text.
     if parsed == value.strip():
         with suppress(ValueError):
@@ -134,9 +137,26 @@ def _parse_override(text: str) -> _Change:
     return _Change(f"--set {text}", tuple(key.split(".")), parsed)
 
 
-def _nested(change: _Change) -> dict[str, Any]:
-    value = change.value
-    for part in reversed(change.key):
+def _changed(data: dict[str, Any], changes: Sequence[_Change]) -> dict[str, Any]:
+    for change in changes:
+        value = [*_list_at(data, change), *change.value] if change.adds else change.value
+        data = _merged(data, _nested(change.key, value))
+    return data
+
+
+def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
+    """What the setting holds so far, its default included."""
+    for settings in (data, RunConfig().model_dump(mode="json")):
+        found: Any = settings
+        for part in change.key:
+            found = found.get(part) if isinstance(found, dict) else None
+        if isinstance(found, list):
+            return found
+    raise ConfigError(f"{change.said}: {'.'.join(change.key)} is no list of settings; write = for +=")
+
+
+def _nested(key: Sequence[str], value: Any) -> dict[str, Any]:
+    for part in reversed(key):
         value = {part: value}
     return dict(value)
 

@@ -1,4 +1,4 @@
-"""What each stage of a run takes, and whether a cluster has it: storage classes, GPUs on nodes, quotas.
+"""What each stage of a run takes, and whether quotas allow it.
 
 What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
 """
@@ -57,73 +57,46 @@ def taken(objects: Sequence[Body], pods: Sequence[Body]) -> Amounts:
     return found
 
 
-def storage_problems(objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
-    """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
-    classes = {each["metadata"]["name"]: each for each in cluster.objects("storageclasses")}
-    usual = "storageclass.kubernetes.io/is-default-class"
-    has_usual = any(
-        (each["metadata"].get("annotations") or {}).get(usual) == "true" for each in classes.values()
-    )
-    for claim in (body for body in objects if body.get("kind") == "PersistentVolumeClaim"):
-        bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"])
-        if bound is not None and (bound.get("status") or {}).get("phase") == "Bound":
-            continue
-        named = claim["spec"].get("storageClassName")
-        if named and named not in classes:
-            yield Problem(
-                name_of(claim), f"wants the StorageClass {named}; there are {', '.join(classes) or 'none'}"
-            )
-        elif named is None and not has_usual:
-            yield Problem(
-                name_of(claim),
-                f"names no StorageClass and the cluster has no default one; there are {', '.join(classes) or 'none'}; "
-                "name one, or make a PersistentVolume for it",
-            )
-
-
-def gpu_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
-    """Raises ConfigError where nodes may not be seen."""
-    resource = config.cluster.gpu_resource
-    wanted = max(peak_gpus(config).values())
-    if not wanted:
-        return
-    offered = [
-        amount(each["status"].get("allocatable", {}).get(resource, 0)) for each in cluster.objects("nodes")
-    ]
-    if sum(offered) < wanted:
-        yield Problem("nodes", f"offer {sum(offered):.0f} {resource}, the largest stage takes {wanted}")
-    for pods in pods_of(objects):
-        most = sum(
-            amount((each.get("resources") or {}).get("limits", {}).get(resource, 0))
-            for each in pods.containers
-        )
-        if most > max(offered, default=0):
-            yield Problem(
-                pods.owner,
-                f"takes {most:.0f} {resource} on one node, the largest offers {max(offered, default=0):.0f}",
-            )
-
-
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
     """Quotas that some stage does not fit into beside what others use. Raises ConfigError where none may be seen."""
     quotas = [each for each in cluster.objects("resourcequotas") if not _is_scoped(each)]
     if not quotas:
         return
-    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
-    needs = {stage: taken([*controller, *bodies], ()) for stage, bodies in stage_objects(config, ()).items()}
+    needs = _needs(config, objects)
     # A run that is there already must not count as somebody else.
     ours = _taken_already(config, cluster)
     for quota in quotas:
         status = quota.get("status") or {}
         for name, limit in (status.get("hard") or {}).items():
-            stage = max(needs, key=lambda each: needs[each].get(name, 0.0))
-            wanted = needs[stage].get(name, 0.0)
             others = max(0.0, amount((status.get("used") or {}).get(name, 0)) - ours.get(name, 0.0))
-            if wanted > amount(limit) - others:
-                yield Problem(
-                    name_of(quota),
-                    f"allows {limit} {name}, others use {_shown(others)}, the stage {stage} takes {_shown(wanted)}",
-                )
+            yield from _too_much(quota, name, limit, needs, others)
+
+
+def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
+    """Quotas that the run brings itself, with nobody else in the namespace. Pure."""
+    quotas = [each for each in objects if each.get("kind") == "ResourceQuota" and not _is_scoped(each)]
+    needs = _needs(config, objects) if quotas else {}
+    for quota in quotas:
+        for name, limit in (quota["spec"].get("hard") or {}).items():
+            yield from _too_much(quota, name, limit, needs, 0.0)
+
+
+def _needs(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amounts]:
+    """By stage, what is alive at once; the controller is among `objects`."""
+    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
+    return {stage: taken([*controller, *bodies], ()) for stage, bodies in stage_objects(config, ()).items()}
+
+
+def _too_much(
+    quota: Body, name: str, limit: Any, needs: Mapping[str, Amounts], others: float
+) -> Iterator[Problem]:
+    stage = max(needs, key=lambda each: needs[each].get(name, 0.0))
+    wanted = needs[stage].get(name, 0.0)
+    if wanted > amount(limit) - others:
+        yield Problem(
+            name_of(quota),
+            f"allows {limit} {name}, others use {_shown(others)}, the stage {stage} takes {_shown(wanted)}",
+        )
 
 
 def seen(what: str, look: Callable[[], Iterator[Problem]]) -> tuple[list[Problem], list[str]]:

@@ -8,15 +8,17 @@ from typing import NamedTuple
 import yaml
 
 from scope_selfplay.config import RunConfig, parse_config
-from scope_selfplay.controller.names import Part
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.capacity import gpu_problems, peak_gpus, quota_problems, seen, storage_problems
+from scope_selfplay.k8s.capacity import own_quota_problems, peak_gpus, quota_problems, seen
 from scope_selfplay.k8s.kubectl import Cluster, kustomize
+from scope_selfplay.k8s.kustomizing import CLAIM
 from scope_selfplay.k8s.outside import outside_problems
+from scope_selfplay.k8s.placing import claim_problems, node_problems, one_node_problems, storage_problems
 from scope_selfplay.k8s.planned import planned_objects
 from scope_selfplay.k8s.references import Problem, problems
 from scope_selfplay.k8s.schema import is_installed, schema_problems
 from scope_selfplay.k8s.selectors import Body, pods_of
+from scope_selfplay.k8s.settings import setting_problems
 
 
 class Checked(NamedTuple):
@@ -37,9 +39,12 @@ def check_folder(folder: Path) -> Checked:
     config = config_of(objects, folder)
     packs = packs_of(objects)
     everything = [*objects, *planned_objects(config, packs)]
-    found = [*problems(everything), *_packs(config, packs), *_images(config, objects)]
-    found += _one_node(everything)
-    found += [*_gpu_images(config), *_ranks(config), *outside_problems(config, everything)]
+    # A claim of another name than the base's is somebody else's: only a cluster can tell whether it is there.
+    claim = config.cluster.volume_claim
+    elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
+    found = [*problems(everything, elsewhere), *_packs(config, packs), *_images(config, objects)]
+    found += [*one_node_problems(config, everything), *own_quota_problems(config, everything)]
+    found += [*setting_problems(config), *outside_problems(config, everything)]
     notes = list(_notes(config))
     if is_installed():
         found += schema_problems(everything)
@@ -60,8 +65,9 @@ def check_cluster(checked: Checked, folder: Path, cluster: Cluster) -> Asked:
     config, objects = checked.config, checked.objects
     asked = Asked([Problem("cluster", line) for line in cluster.refusals(folder)], [])
     for what, look in (
+        ("the volume", lambda: claim_problems(config, objects, cluster)),
         ("storage classes", lambda: storage_problems(objects, cluster)),
-        ("GPUs of the nodes", lambda: gpu_problems(config, objects, cluster)),
+        ("nodes and their GPUs", lambda: node_problems(config, objects, cluster)),
         ("quotas", lambda: quota_problems(config, objects, cluster)),
     ):
         problems_there, notes = seen(what, look)
@@ -121,68 +127,6 @@ def _images(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
                     f"has image {container['image']}, its Jobs take cluster.images.worker "
                     f"{config.cluster.images.worker} of run.yaml; make them the same",
                 )
-
-
-def _gpu_images(config: RunConfig) -> Iterator[Problem]:
-    """What runs on a GPU has CUDA in its image, and the worker's has none."""
-    from scope_selfplay.controller.pods import gpus_of, is_vllm
-    from scope_selfplay.controller.servers import settings_of
-
-    cluster = config.cluster
-    trained = [
-        name for name in ("train_challenger", "train_solver") if gpus_of(cluster, getattr(cluster, name))
-    ]
-    served = [
-        part.value
-        for part in (Part.JUDGE, Part.SOLVER, Part.CHALLENGER)
-        if settings_of(config, part).serve and is_vllm(config, part)
-    ]
-    for name, image, users in (
-        ("trainer", cluster.images.trainer, trained),
-        ("server", cluster.images.server, served),
-    ):
-        if users and not image:
-            yield Problem(
-                f"cluster.images.{name}",
-                f"is not named, so {', '.join(users)} would get GPUs and the image of the workers, which has no CUDA; "
-                "name one built from k8s/images/trainer.Dockerfile",
-            )
-
-
-def _one_node(objects: Sequence[Body]) -> Iterator[Problem]:
-    """A volume that one node mounts keeps a pod on another node waiting for ever (Multi-Attach)."""
-    single = {
-        body["metadata"]["name"]
-        for body in objects
-        if body.get("kind") == "PersistentVolumeClaim" and body["spec"]["accessModes"] == ["ReadWriteOnce"]
-    }
-    for pods in pods_of(objects):
-        claims = {
-            (volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in pods.spec["volumes"]
-        }
-        for claim in sorted(single & claims):
-            if not pods.spec.get("nodeSelector"):
-                yield Problem(
-                    pods.owner,
-                    f"mounts {claim}, which is ReadWriteOnce, and nothing keeps it on the volume's node; "
-                    "set cluster.node_selector, or add the component single-node",
-                )
-
-
-def _ranks(config: RunConfig) -> Iterator[Problem]:
-    """Each GPU has a process of its own, and each process whole groups."""
-    from scope_selfplay.controller.pods import gpus_of
-    from scope_selfplay.training.ranks import share_of
-
-    cluster = config.cluster
-    for name, settings, pod in (
-        ("train_challenger", config.challenger, cluster.train_challenger),
-        ("train_solver", config.solver, cluster.train_solver),
-    ):
-        try:
-            share_of(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
-        except ConfigError as error:
-            yield Problem(f"cluster.{name}", f"has {pod.gpus} GPUs on each of {pod.nodes} nodes: {error}")
 
 
 def _notes(config: RunConfig) -> Iterator[str]:

@@ -3,11 +3,14 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scope_selfplay.errors import ExitCode
+
+if TYPE_CHECKING:
+    from scope_selfplay.config import RunConfig
 
 _NAMESPACE = click.option("--namespace", "-n", help="Namespace; the context's own without it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -25,7 +28,10 @@ def k8s() -> None:
     "--to", "top", type=click.Path(file_okay=False, path_type=Path), default=Path(), show_default=True
 )
 @click.option(
-    "--component", "components", multiple=True, help="Folder below k8s/components; may be given again."
+    "--component",
+    "components",
+    multiple=True,
+    help="Folder below k8s/components; may be given again. The folder keeps those that it has when left out.",
 )
 @click.option("--force", is_flag=True, help="Replace files that were changed by hand.")
 def render(config: Path, top: Path, components: tuple[str, ...], force: bool) -> None:
@@ -35,8 +41,16 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     """
     from scope_selfplay.config import load_config
     from scope_selfplay.errors import ConfigError
-    from scope_selfplay.k8s.folders import lay_out, packs_needed, shipped_kustomize, write_folder
-    from scope_selfplay.k8s.render import Layout, run_folder
+    from scope_selfplay.k8s.folders import (
+        components_of,
+        lay_out,
+        link_config,
+        packs_needed,
+        shipped_kustomize,
+        write_folder,
+    )
+    from scope_selfplay.k8s.kustomizing import Layout
+    from scope_selfplay.k8s.render import run_folder
 
     run = load_config(config)
     known = sorted(each.name for each in (shipped_kustomize() / "components").iterdir())
@@ -48,10 +62,25 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     if not in_place:
         lay_out(top, packs)
     folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
-    files = run_folder(run, config.read_text(encoding="utf-8"), Layout(packs=packs, components=components))
+    layout = Layout(packs=packs, components=components or components_of(folder))
+    files = run_folder(run, config.read_text(encoding="utf-8"), layout)
     for path in write_folder(folder, files, force=force):
         click.echo(path)
+    link_config(folder)
+    if layout.components:
+        click.echo(f"components: {', '.join(layout.components)}", err=True)
+    _say_what_is_next(run, folder)
+
+
+def _say_what_is_next(run: "RunConfig", folder: Path) -> None:
+    from scope_selfplay.k8s.preparing import parts_of, yours_to_bring
+
+    for line in yours_to_bring(run):
+        click.echo(f"note: {line}", err=True)
     click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
+    if parts := parts_of(run):
+        before = ", then ".join(f"{folder}/prepare/{part}" for part in parts)
+        click.echo(f"before that, each when the one before it is done: {before}", err=True)
 
 
 @k8s.command()

@@ -24,7 +24,11 @@ def examine(cluster: Cluster) -> list[Finding]:
     try:
         version = cluster.version()
     except ScopeError as error:
-        return [Finding("cluster", False, str(error), "see `kubectl config get-contexts`")]
+        return [
+            Finding(
+                "cluster", False, str(error), "choose a context: `kubectl config use-context`, or KUBECONFIG"
+            )
+        ]
     return [
         Finding("cluster", True, f"Kubernetes {version}"),
         *_rights(cluster),

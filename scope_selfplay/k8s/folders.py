@@ -1,8 +1,11 @@
 """Run folders on disk: where the shared parts lie, and writing a folder without losing what a person changed."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+import yaml
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import ConfigError
@@ -38,6 +41,29 @@ def lay_out(top: Path, packs: list[str]) -> None:
             shutil.copytree(
                 shipped_prompts() / pack, top / "prompts" / pack, ignore=shutil.ignore_patterns("__*")
             )
+
+
+def components_of(folder: Path) -> list[str]:
+    """The components of a run's folder, as `--component` names them; none where there is no folder yet.
+
+    Raises ConfigError for a setup that is no YAML.
+    """
+    file = folder / "setup" / "kustomization.yaml"
+    try:
+        setup = yaml.safe_load(_read(file) or "") or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    shipped = re.compile(r"(\.\./)+k8s/components/([^/]+)/?")
+    listed = setup.get("components") if isinstance(setup, dict) else None
+    found = [(str(each), shipped.fullmatch(str(each))) for each in listed or []]
+    return [match[2] if match else path for path, match in found]
+
+
+def link_config(folder: Path) -> None:
+    """`run.yaml` in the run's folder is its config, where nothing else has that name."""
+    link = folder / "run.yaml"
+    if not link.exists() and not link.is_symlink():
+        link.symlink_to(Path("setup") / "run.yaml")
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:

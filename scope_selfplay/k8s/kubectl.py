@@ -1,6 +1,7 @@
 """The one place that talks to a cluster: `kubectl`, with whatever context and rights it has."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +14,12 @@ from scope_selfplay.errors import ConfigError, OutsideError
 
 Body = dict[str, Any]
 _PATIENCE = 60.0
-_DOWN = ("connection refused", "no such host", "timeout", "timed out", "unable to connect", "tls handshake")
+_DOWN = (
+    *("connection refused", "was refused", "no such host", "no route to host"),
+    *("timeout", "timed out", "unable to connect", "tls handshake"),
+)
+# What kubectl's libraries log about themselves, such as `E1122 03:49:10.399353   22825 memcache.go:265] ...`.
+_LOGGED = re.compile(r"[EWIF]\d{4} [^]]*\] ")
 
 
 class Answer(NamedTuple):
@@ -26,7 +32,7 @@ def kustomize(folder: Path) -> list[Body]:
     """The objects of a kustomization. Raises ConfigError with what kustomize says is wrong."""
     answer = run("kustomize", str(folder))
     if answer.code != 0:
-        raise ConfigError(f"{folder}: does not render: {_line(answer.err)}")
+        raise ConfigError(f"{folder}: does not render: {' '.join(_said(answer.err))[:300]}")
     return [body for body in yaml.safe_load_all(answer.out) if body]
 
 
@@ -51,9 +57,21 @@ class Cluster:
         return self._run("auth", "can-i", verb, resource).out.strip() == "yes"
 
     def refusals(self, folder: Path) -> list[str]:
-        """What the server would refuse of a kustomization; nothing is changed."""
+        """What the server would refuse of a kustomization; nothing is changed.
+
+        Raises OutsideError for a cluster that does not answer.
+        """
         answer = self._run("apply", "--dry-run=server", "--kustomize", str(folder), "--output=name")
-        return [_line(each) for each in answer.err.splitlines() if each.strip()] if answer.code else []
+        if answer.code == 0:
+            return []
+        lines = _said(answer.err)
+        # A server that tells of others who are down, such as a webhook, has answered.
+        for line in lines:
+            if _is_down(line) and not line.startswith("Error from server"):
+                # Apply gives advice of its own, to turn validation off, which helps nobody here.
+                self.version()
+                raise _down(line)
+        return [line[:300] for line in lines]
 
     def version(self) -> str:
         body = json.loads(self._asked("version", "--output=json"))
@@ -95,11 +113,23 @@ def _program() -> str:
 def _checked(answer: Answer) -> str:
     if answer.code == 0:
         return answer.out
-    line = _line(answer.err)
-    if any(sign in line.lower() for sign in _DOWN):
-        raise OutsideError(f"the cluster does not answer: {line}; see `kubectl cluster-info`")
-    raise ConfigError(f"the cluster refuses: {line}")
+    line = _said(answer.err)[-1]
+    raise _down(line) if _is_down(line) else ConfigError(f"the cluster refuses: {line[:300]}")
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def _is_down(line: str) -> bool:
+    return any(sign in line.lower() for sign in _DOWN)
+
+
+def _down(line: str) -> OutsideError:
+    said = line.removesuffix(" - did you specify the right host or port?")[:300]
+    return OutsideError(
+        f"the cluster does not answer: {said}; see `kubectl config get-contexts` and `kubectl cluster-info`"
+    )
+
+
+def _said(text: str) -> list[str]:
+    """kubectl's own lines, the last of which says why it gave up; never empty."""
+    lines = [" ".join(each.split()) for each in text.splitlines() if each.strip()]
+    own = [each for each in lines if not _LOGGED.match(each)]
+    return own or [_LOGGED.sub("", each) for each in lines[-1:]] or ["no reason given"]

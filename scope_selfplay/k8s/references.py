@@ -5,7 +5,7 @@ that no container has, a policy that forbids what a Job is told to call, or allo
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,10 +24,10 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.message}"
 
 
-def problems(objects: Sequence[Body]) -> list[Problem]:
-    """Every broken reference, in the order of the objects."""
+def problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[Problem]:
+    """Every broken reference, in the order of the objects; `elsewhere` are those that others brought, `Kind/name`."""
     found = [*_duplicates(objects), *_labels(objects)]
-    known = {name_of(body) for body in objects}
+    known = {name_of(body) for body in objects} | set(elsewhere)
     for pods in pods_of(objects):
         found += _pod_problems(pods, known)
     for body in objects:

@@ -3,51 +3,48 @@
 setup/run.yaml, setup/kustomization.yaml    config, prompt packs, images: what every Job of the run needs
 kustomization.yaml                          the whole run
 iteration-NN/kustomization.yaml             the controller for this iteration alone
+prepare/.../kustomization.yaml              what the run needs on the volume before it starts: see preparing
 """
 
-import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import yaml
+from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.pods import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.k8s.kustomizing import (
+    API,
+    CONTAINER,
+    IMAGE,
+    POD,
+    Layout,
+    add,
+    claim_patches,
+    image_parts,
+    node_patches,
+    patch,
+    pod_changes,
+    replace,
+    yaml_text,
+)
+from scope_selfplay.k8s.preparing import prepare_files
 
-API = "kustomize.config.k8s.io"
-IMAGE = "scope-selfplay"
-CLAIM = "scope-data"
-USER = 10_001
-_POD = "/spec/template/spec"
-_CONTAINER = f"{_POD}/containers/0"
 _SETUP_NOTE = (
     "# What every Job of the run needs: config, prompt packs, images. The run and its iterations share it.\n"
 )
-
-
-class Layout(NamedTuple):
-    """Where the rest lies, seen from the run's folder, and which of it the run takes."""
-
-    top: str = "../../.."
-    """The folder that holds k8s/ and prompts/."""
-    packs: Sequence[str] = ()
-    """Prompt packs below prompts/: the run's own and all that they extend."""
-    components: Sequence[str] = ()
-    """Components below k8s/components/."""
 
 
 def run_folder(config: RunConfig, run_yaml: str, layout: Layout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it."""
     files = {
         "setup/run.yaml": run_yaml,
-        "setup/kustomization.yaml": _SETUP_NOTE + _yaml(setup(config, layout)),
-        "kustomization.yaml": _yaml(whole_run(config, layout)),
+        "setup/kustomization.yaml": _SETUP_NOTE + yaml_text(setup(config, layout)),
+        "kustomization.yaml": yaml_text(whole_run(config, layout)),
     }
     for iteration in range(1, config.iterations + 1):
-        files[f"iteration-{iteration:02d}/kustomization.yaml"] = _yaml(
+        files[f"iteration-{iteration:02d}/kustomization.yaml"] = yaml_text(
             one_iteration(config, layout, iteration)
         )
-    return files
+    return files | prepare_files(config, layout)
 
 
 def setup(config: RunConfig, layout: Layout) -> dict[str, Any]:
@@ -64,85 +61,50 @@ def setup(config: RunConfig, layout: Layout) -> dict[str, Any]:
                 "options": {"labels": _labels(config), "disableNameSuffixHash": True},
             }
         ],
-        "components": [f"../{layout.top}/k8s/components/{each}" for each in layout.components],
+        "components": [layout.component(each, up=1) for each in layout.components],
         "images": [{"name": IMAGE, **image_parts(image)}],
-        "patches": [_patch("Job", "controller", _controller_patch(config, layout))],
+        "patches": [
+            patch("Job", "controller", _controller_changes(config, layout)),
+            *node_patches(config.cluster, "controller"),
+            *claim_patches(config.cluster),
+        ],
     }
-    if config.cluster.volume_claim != CLAIM:
-        # The claim is there already, and somebody else's.
-        gone = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM},
-            "$patch": "delete",
-        }
-        body["patches"].append({"patch": _yaml(gone)})
     return {name: value for name, value in body.items() if value}
 
 
 def whole_run(config: RunConfig, layout: Layout) -> dict[str, Any]:
     return _applied(
-        f"{layout.top}/k8s/base", "setup", [_replace("/metadata/name", f"{config.name}-controller")]
+        f"{layout.top}/k8s/base", "setup", [replace("/metadata/name", f"{config.name}-controller")]
     )
 
 
 def one_iteration(config: RunConfig, layout: Layout, iteration: int) -> dict[str, Any]:
     number = f"{iteration:02d}"
     change = [
-        _replace("/metadata/name", f"{config.name}-i{number}-controller"),
-        _add("/metadata/labels/scope~1iteration", number),
-        _add(f"{_POD.removesuffix('/spec')}/metadata/labels/scope~1iteration", number),
-        _add(f"{_CONTAINER}/args/-", "--only-iteration"),
-        _add(f"{_CONTAINER}/args/-", number),
+        replace("/metadata/name", f"{config.name}-i{number}-controller"),
+        add("/metadata/labels/scope~1iteration", number),
+        add(f"{POD.removesuffix('/spec')}/metadata/labels/scope~1iteration", number),
+        add(f"{CONTAINER}/args/-", "--only-iteration"),
+        add(f"{CONTAINER}/args/-", number),
     ]
     return _applied(f"../{layout.top}/k8s/base", "../setup", change)
 
 
-def image_parts(image: str) -> dict[str, str]:
-    """An image's name as kustomize takes it apart: name, tag and digest."""
-    name, _, digest = image.partition("@")
-    head, slash, last = name.rpartition("/")
-    last, _, tag = last.partition(":")
-    parts = {"newName": head + slash + last, "newTag": tag, "digest": digest}
-    return {key: value for key, value in parts.items() if value}
-
-
-def _controller_patch(config: RunConfig, layout: Layout) -> list[dict[str, Any]]:
+def _controller_changes(config: RunConfig, layout: Layout) -> list[dict[str, Any]]:
     cluster = config.cluster
     labels = [
-        _add(f"{place}/labels/scope~1run", config.name)
-        for place in ("/metadata", f"{_POD.removesuffix('/spec')}/metadata")
+        add(f"{place}/labels/scope~1run", config.name)
+        for place in ("/metadata", f"{POD.removesuffix('/spec')}/metadata")
     ]
-    changes = [*labels, _replace(f"{_POD}/volumes/2/configMap/name", f"{config.name}-config")]
+    changes = [*labels, replace(f"{POD}/volumes/2/configMap/name", f"{config.name}-config")]
     for pack in layout.packs:
         name = f"prompts-{pack}"
         mount = {"name": name, "mountPath": f"{PROMPTS_FOLDER}/{pack}", "readOnly": True}
-        changes.append(_add(f"{_POD}/volumes/-", {"name": name, "configMap": {"name": name}}))
-        changes.append(_add(f"{_CONTAINER}/volumeMounts/-", mount))
-    for each in cluster.volumes:
-        mount = {"name": each.name, "mountPath": each.path, "readOnly": True}
-        changes.append(_add(f"{_POD}/volumes/-", {"name": each.name, **each.source}))
-        changes.append(_add(f"{_CONTAINER}/volumeMounts/-", mount))
-    if cluster.volume_claim != CLAIM:
-        changes.append(_replace(f"{_POD}/volumes/0/persistentVolumeClaim/claimName", cluster.volume_claim))
-    if cluster.user != USER:
-        changes += [
-            _replace(f"{_POD}/securityContext/{name}", cluster.user)
-            for name in ("runAsUser", "runAsGroup", "fsGroup")
-        ]
-    if cluster.node_selector:
-        changes.append(_add(f"{_POD}/nodeSelector", dict(cluster.node_selector)))
-    if cluster.tolerations:
-        tolerations = [
-            {key: value for key, value in each.model_dump().items() if value} for each in cluster.tolerations
-        ]
-        changes.append(_add(f"{_POD}/tolerations", tolerations))
-    if cluster.priority_class:
-        changes.append(_add(f"{_POD}/priorityClassName", cluster.priority_class))
-    if cluster.pull_secret:
-        changes.append(_add(f"{_POD}/imagePullSecrets", [{"name": cluster.pull_secret}]))
+        changes.append(add(f"{POD}/volumes/-", {"name": name, "configMap": {"name": name}}))
+        changes.append(add(f"{CONTAINER}/volumeMounts/-", mount))
+    changes += pod_changes(cluster)
     if cluster.tiny and cluster.retriever.serve:
-        changes.append(_add(f"{_POD}/initContainers", [_index_container(config)]))
+        changes.append(add(f"{POD}/initContainers", [_index_container(config)]))
     return changes
 
 
@@ -184,41 +146,9 @@ def _applied(base: str, component: str, changes: Sequence[dict[str, Any]]) -> di
         "kind": "Kustomization",
         "resources": [base],
         "components": [component],
-        "patches": [_patch("Job", "controller", changes) | {"options": {"allowNameChange": True}}],
+        "patches": [patch("Job", "controller", changes) | {"options": {"allowNameChange": True}}],
     }
-
-
-def _patch(kind: str, name: str, changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"target": {"kind": kind, "name": name}, "patch": _yaml(list(changes))}
-
-
-def _replace(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "replace", "path": path, "value": value}
-
-
-def _add(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
 
 
 def _labels(config: RunConfig) -> dict[str, str]:
     return {"app.kubernetes.io/name": IMAGE, "scope/run": config.name}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines stay readable; everything that YAML could read as no text is quoted."""
-
-
-# What some reader of YAML takes for a number or a truth value, and PyYAML does not: 1e3, 0o17, 12_000, y.
-_DOUBTFUL = re.compile(r"[-+.]?[0-9].*|y|n|Y|N|~|=|\.inf|\.nan", re.IGNORECASE)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else "'" if _DOUBTFUL.fullmatch(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _yaml(body: Any) -> str:
-    return yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=110)

@@ -20,7 +20,8 @@ from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import Attempt, stage_job
 from scope_selfplay.controller.names import Step
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
-from scope_selfplay.k8s.render import Layout, run_folder
+from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.render import run_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import open_run

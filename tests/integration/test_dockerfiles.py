@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILES = [*sorted(REPOSITORY.glob("k8s/images/*.Dockerfile")), REPOSITORY / "retrieval" / "Dockerfile"]
@@ -77,3 +78,22 @@ def test_an_image_has_a_base_by_argument_and_a_user_that_kubelet_can_tell_from_r
     recipe = makefile.partition("check-manifests:")[2].partition("\n\n")[0]
     linted = recipe.partition("hadolint ")[2].split()
     assert any(file in REPOSITORY.glob(pattern) for pattern in linted), "check-manifests does not lint it"
+
+
+def test_only_jobs_that_fetch_are_online() -> None:
+    """The images are offline, and what a manifest says of a container comes after what its image says."""
+    for file in DOCKERFILES:
+        (line,) = lines_of(file, "ENV")
+        assert "HF_HUB_OFFLINE=1" in line.split(), file
+    online = set()
+    for manifest in REPOSITORY.glob("k8s/**/*.yaml"):
+        bodies = list(yaml.safe_load_all(manifest.read_text()))
+        for job in (body for body in bodies if body.get("kind") == "Job"):
+            for container in job["spec"]["template"]["spec"].get("containers", []):
+                offline = {each["name"]: each.get("value") for each in container["env"]}
+                if offline.get("HF_HUB_OFFLINE", "1") != "1":
+                    online.add(job["metadata"]["name"])
+                    assert container["command"][-1] == "jobs.fetch_model"
+                else:
+                    assert container["command"][-1] != "jobs.fetch_model", manifest
+    assert online == {"fetch"}

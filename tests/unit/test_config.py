@@ -142,6 +142,30 @@ def test_a_wrong_value_is_blamed_on_whoever_gave_it(
     assert str(caught.value).startswith(begins.replace("FILE", str(file))), str(caught.value)
 
 
+def test_a_list_is_added_to(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("cluster: {tolerations: [{key: a}]}\n")
+    config = load_config(file, ["cluster.tolerations+=[{key: b}]", "cluster.tolerations+=[{key: c}]"])
+    assert [each.key for each in config.cluster.tolerations] == ["a", "b", "c"]
+    assert load_config(None, ["cluster.prepare.index+=[--seed, '1']"]).cluster.prepare.index == (
+        *("--profile", "compact"),
+        *("--seed", "1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("cluster.tolerations+={key: b}", "expected a list to add"),
+        ("solver.steps+=[1]", "solver.steps is no list of settings"),
+        ("cluster.tolerations+=[{kye: b}]", r"--set cluster\.tolerations\+=.*cluster.tolerations.0.kye"),
+    ],
+)
+def test_what_cannot_be_added_is_named(override: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_config(None, [override])
+
+
 def test_overrides_come_after_the_file_and_the_file_after_the_base(tmp_path: Path) -> None:
     base, file = tmp_path / "base.yaml", tmp_path / "run.yaml"
     base.write_text("seed: 1\nsolver: {steps: 3, group_size: 4}\n")

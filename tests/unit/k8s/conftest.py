@@ -1,14 +1,23 @@
-"""Run folders of the repository, each rendered once."""
+"""Run folders of the repository, each rendered once, and a `kubectl` that answers from files."""
 
+import json
+import os
 import shutil
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scope_selfplay.k8s.kubectl import Body, kustomize
+from scope_selfplay.config import load_config
+from scope_selfplay.k8s.checking import Asked, check_cluster, check_folder
+from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
+from scope_selfplay.k8s.kubectl import Body, Cluster, kustomize
+from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.render import run_folder
 
 REPOSITORY = Path(__file__).parents[3]
+QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
 RUNS = sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml"))
 
 
@@ -17,3 +26,65 @@ def rendered(folder: Path) -> list[Body]:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed: manifests cannot be rendered")
     return kustomize(folder)
+
+
+_KUBECTL = """#!/bin/sh
+case "$*" in
+kustomize*) exec {kubectl} "$@" ;;
+*apply*) exit 0 ;;
+*version*) echo '{{"serverVersion": {{"gitVersion": "v1.30.0"}}}}' ;;
+*can-i*) echo yes ;;
+*ignore-not-found*)
+    name=$(echo "$*" | sed 's/.*get \\([a-z]*\\) \\([a-z0-9-]*\\).*/\\1.\\2/')
+    cat {folder}/$name.json 2>/dev/null
+    exit 0 ;;
+*get*)
+    kind=$(echo "$*" | sed 's/.*get \\([a-z]*\\).*/\\1/')
+    cat {folder}/$kind.json 2>/dev/null && exit 0
+    echo "Error from server (Forbidden): $kind is forbidden: User \\"me\\" cannot list resource" >&2
+    exit 1 ;;
+esac
+"""
+
+
+class Answers:
+    """What the cluster has; a kind that was never given is one that this user may not list."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def give(self, kind: str, *items: dict[str, Any]) -> None:
+        (self._folder / f"{kind}.json").write_text(json.dumps({"items": items}))
+
+    def give_one(self, kind: str, name: str, item: dict[str, Any]) -> None:
+        (self._folder / f"{kind}.{name}.json").write_text(json.dumps(item))
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed: manifests cannot be rendered")
+    program = tmp_path / "bin" / "kubectl"
+    program.parent.mkdir()
+    program.write_text(_KUBECTL.format(kubectl=kubectl, folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return Answers(tmp_path)
+
+
+def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:
+    """A run's folder, rendered anew with these components."""
+    top.mkdir(exist_ok=True)
+    text = text or (source / "setup" / "run.yaml").read_text()
+    (top / "given.yaml").write_text(text)
+    config = load_config(top / "given.yaml")
+    packs = packs_needed(config)
+    lay_out(top, packs)
+    folder = top / "k8s" / "runs" / config.name
+    write_folder(folder, run_folder(config, text, Layout(packs=packs, components=components)), force=False)
+    return folder
+
+
+def asked(folder: Path) -> Asked:
+    return check_cluster(check_folder(folder), folder, Cluster())

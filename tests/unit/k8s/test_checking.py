@@ -1,81 +1,19 @@
 """`scope k8s check` and `doctor` before a `kubectl` that answers from files, and refuses what is not there."""
 
-import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import peak_gpus
-from scope_selfplay.k8s.checking import Asked, check_cluster, check_folder, config_of
+from scope_selfplay.k8s.checking import check_folder, config_of
 from scope_selfplay.k8s.doctor import examine
-from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kubectl import Cluster
-from scope_selfplay.k8s.render import Layout, run_folder
 from scope_selfplay.k8s.selectors import pods_of
 from scope_selfplay.planning import Assumptions, make_plan
-from tests.unit.k8s.conftest import REPOSITORY, rendered
-
-QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
-_KUBECTL = """#!/bin/sh
-case "$*" in
-kustomize*) exec {kubectl} "$@" ;;
-*apply*) exit 0 ;;
-*version*) echo '{{"serverVersion": {{"gitVersion": "v1.30.0"}}}}' ;;
-*can-i*) echo yes ;;
-*ignore-not-found*) exit 0 ;;
-*get*)
-    kind=$(echo "$*" | sed 's/.*get \\([a-z]*\\).*/\\1/')
-    cat {folder}/$kind.json 2>/dev/null && exit 0
-    echo "Error from server (Forbidden): $kind is forbidden: User \\"me\\" cannot list resource" >&2
-    exit 1 ;;
-esac
-"""
-
-
-class Answers:
-    """What the cluster has; a kind that was never given is one that this user may not list."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def give(self, kind: str, *items: dict[str, Any]) -> None:
-        (self._folder / f"{kind}.json").write_text(json.dumps({"items": items}))
-
-
-@pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed: manifests cannot be rendered")
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(_KUBECTL.format(kubectl=kubectl, folder=tmp_path))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return Answers(tmp_path)
-
-
-def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:
-    """A run's folder, rendered anew with these components."""
-    top.mkdir(exist_ok=True)
-    text = text or (source / "setup" / "run.yaml").read_text()
-    (top / "given.yaml").write_text(text)
-    config = load_config(top / "given.yaml")
-    packs = packs_needed(config)
-    lay_out(top, packs)
-    folder = top / "k8s" / "runs" / config.name
-    write_folder(folder, run_folder(config, text, Layout(packs=packs, components=components)), force=False)
-    return folder
-
-
-def asked(folder: Path) -> Asked:
-    return check_cluster(check_folder(folder), folder, Cluster())
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, asked, rendered, with_components
 
 
 def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> None:
@@ -84,7 +22,7 @@ def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> Non
     assert found.problems == []
     assert [each.partition(" not checked: ")[0] for each in found.notes] == [
         "storage classes",
-        "GPUs of the nodes",
+        "nodes and their GPUs",
     ]
     assert all("Forbidden" in each for each in found.notes)
     assert all(each.ok for each in examine(Cluster()))
@@ -171,7 +109,7 @@ def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
     for pods in pods_of(checked.objects):
         assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
     folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "base" / "volume.yaml"
+    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
     volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
     found = check_folder(folder).problems
     assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}

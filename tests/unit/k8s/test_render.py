@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import amount, peak_gpus
-from scope_selfplay.k8s.folders import lay_out, write_folder
+from scope_selfplay.k8s.folders import components_of, lay_out, write_folder
+from scope_selfplay.k8s.kustomizing import Layout, image_parts
 from scope_selfplay.k8s.references import problems
-from scope_selfplay.k8s.render import Layout, image_parts, run_folder
+from scope_selfplay.k8s.render import run_folder
 from tests.unit.k8s.conftest import rendered
 
 
@@ -105,3 +108,24 @@ def test_quantities_are_numbers() -> None:
 
 def test_every_stage_of_the_paper_peaks_at_six_gpus() -> None:
     assert set(peak_gpus(load_config(None)).values()) == {4, 6}
+
+
+def render(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["k8s", "render", *map(str, words)], catch_exceptions=False)
+
+
+def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("name: r1\ndomain: embedded\niterations: 1\n")
+    folder = tmp_path / "k8s/runs/r1"
+    setup = folder / "setup" / "kustomization.yaml"
+    render(tmp_path / "run.yaml", "--to", tmp_path, "--component", "kueue", "--component", "spot")
+    # One of a person's own, which render knows nothing of.
+    setup.write_text(setup.read_text().replace("components:\n", "components:\n- ../own\n"))
+    run = folder / "setup" / "run.yaml"
+    run.write_text(run.read_text() + "seed: 7\n")
+    done = render(run, "--force")
+    assert done.exit_code == 0 and "components: ../own, kueue, spot" in done.stderr
+    shipped = [f"../../../../k8s/components/{each}" for each in ("kueue", "spot")]
+    assert yaml.safe_load(setup.read_text())["components"] == ["../own", *shipped]
+    render(run, "--force", "--component", "quota")
+    assert components_of(folder) == ["quota"]

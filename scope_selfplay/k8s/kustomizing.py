@@ -1,0 +1,122 @@
+"""What a run's folder is written with: patches, images, and YAML that every reader takes alike. Pure."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from scope_selfplay.config import ClusterConfig
+
+API = "kustomize.config.k8s.io"
+IMAGE = "scope-selfplay"
+CLAIM = "scope-data"
+USER = 10_001
+POD = "/spec/template/spec"
+CONTAINER = f"{POD}/containers/0"
+Body = dict[str, Any]
+
+
+class Layout(NamedTuple):
+    """Where the rest lies, seen from the run's folder, and which of it the run takes."""
+
+    top: str = "../../.."
+    """The folder that holds k8s/ and prompts/."""
+    packs: Sequence[str] = ()
+    """Prompt packs below prompts/: the run's own and all that they extend."""
+    components: Sequence[str] = ()
+    """Components below k8s/components/; one with a slash in it is a path from setup/ and stays as it is."""
+
+    def component(self, name: str, *, up: int) -> str:
+        """Its path, from a folder that lies so many levels below the run's."""
+        return name if "/" in name else f"{'../' * up}{self.top}/k8s/components/{name}"
+
+
+def image_parts(image: str) -> dict[str, str]:
+    """An image's name as kustomize takes it apart: name, tag and digest."""
+    name, _, digest = image.partition("@")
+    head, slash, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    parts = {"newName": head + slash + last, "newTag": tag, "digest": digest}
+    return {key: value for key, value in parts.items() if value}
+
+
+def pod_changes(cluster: ClusterConfig) -> list[Body]:
+    """Where a pod runs and what it mounts, for a Job of ours whose first volume is the run's."""
+    changes: list[Body] = []
+    for each in cluster.volumes:
+        mount = {"name": each.name, "mountPath": each.path, "readOnly": True}
+        changes.append(add(f"{POD}/volumes/-", {"name": each.name, **each.source}))
+        changes.append(add(f"{CONTAINER}/volumeMounts/-", mount))
+    if cluster.volume_claim != CLAIM:
+        changes.append(replace(f"{POD}/volumes/0/persistentVolumeClaim/claimName", cluster.volume_claim))
+    if cluster.user != USER:
+        changes += [
+            replace(f"{POD}/securityContext/{name}", cluster.user)
+            for name in ("runAsUser", "runAsGroup", "fsGroup")
+        ]
+    if cluster.tolerations:
+        tolerations = [
+            {key: value for key, value in each.model_dump().items() if value} for each in cluster.tolerations
+        ]
+        changes.append(add(f"{POD}/tolerations", tolerations))
+    if cluster.priority_class:
+        changes.append(add(f"{POD}/priorityClassName", cluster.priority_class))
+    if cluster.pull_secret:
+        changes.append(add(f"{POD}/imagePullSecrets", [{"name": cluster.pull_secret}]))
+    return changes
+
+
+def node_patches(cluster: ClusterConfig, job: str) -> list[Body]:
+    """Merged label by label: a component may have added one of its own."""
+    if not cluster.node_selector:
+        return []
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": job},
+        "spec": {"template": {"spec": {"nodeSelector": dict(cluster.node_selector)}}},
+    }
+    return [{"target": {"kind": "Job", "name": job}, "patch": yaml_text(body)}]
+
+
+def claim_patches(cluster: ClusterConfig) -> list[Body]:
+    """The base's claim as the run wants it: gone where the run has one that is there already."""
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
+    if cluster.volume_claim != CLAIM:
+        return [{"patch": yaml_text({**claim, "$patch": "delete"})}]
+    if cluster.access_mode != "ReadWriteMany":
+        return [patch("PersistentVolumeClaim", CLAIM, [replace("/spec/accessModes", [cluster.access_mode])])]
+    return []
+
+
+def patch(kind: str, name: str, changes: Sequence[Body]) -> Body:
+    return {"target": {"kind": kind, "name": name}, "patch": yaml_text(list(changes))}
+
+
+def replace(path: str, value: Any) -> Body:
+    return {"op": "replace", "path": path, "value": value}
+
+
+def add(path: str, value: Any) -> Body:
+    return {"op": "add", "path": path, "value": value}
+
+
+def yaml_text(body: Any) -> str:
+    return yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines stay readable; everything that YAML could read as no text is quoted."""
+
+
+# What some reader of YAML takes for a number or a truth value, and PyYAML does not: 1e3, 0o17, 12_000, y.
+_DOUBTFUL = re.compile(r"[-+.]?[0-9].*|y|n|Y|N|~|=|\.inf|\.nan", re.IGNORECASE)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else "'" if _DOUBTFUL.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
