@@ -9,15 +9,16 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.cache import Counts
 from retrieval.client import HttpSearcher
 from retrieval.metrics import Metrics
+from retrieval.rendering import Renderer
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
+from retrieval.wire import Limits, Retrieval, Row, WireError
 from scope_selfplay.errors import RunMismatchError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import Patience
@@ -25,6 +26,17 @@ from scope_selfplay.wire.json_client import Patience
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
 PROBE_SECONDS = 2.0
 """Between two looks at whether all shards still answer."""
+MANY = 128
+"""Rows of all shards that are merged and written within a millisecond or two."""
+MANY_CUT = 16
+"""Rows that are merged and tokenised within about ten milliseconds."""
+
+
+class Found(NamedTuple):
+    """A passage of a shard's answer."""
+
+    document: dict[str, Any]
+    score: float
 
 
 class Shards:
@@ -101,6 +113,7 @@ class Router:
         # Made once now, so that a URL that may not be called is refused before anything starts.
         self._connect()
         self._cap = TokenCap(tokenizer) if tokenizer else None
+        self._renderer = Renderer(self.limits)
         self._probe_seconds = probe_seconds
         self._shards: Shards | None = None
         self._all_answer = False
@@ -136,6 +149,7 @@ class Router:
         if self._shards is not None:
             await self._shards.close()
         await asyncio.gather(*self._closing)
+        self._renderer.close()
 
     @property
     def identity(self) -> str:
@@ -156,11 +170,17 @@ class Router:
         shards = self._current()
         body = {"queries": request.queries, "topk": request.topk, "return_scores": True}
         answers = await shards.ask(json.dumps(body).encode())
-        merged = merge([_rows(answer, len(request.queries)) for answer in answers], request.topk)
-        if self._cap is not None and request.max_tokens is not None:
+        results: Iterable[Iterable[Row]] = _merged(answers, len(request.queries), request.topk)
+        cap, max_tokens = self._cap, request.max_tokens
+        if cap is not None and max_tokens is not None:
             # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
-            merged = [self._cap.cut(rows, request.max_tokens) for rows in merged]
-        rendered = render_response(merged, return_scores=request.return_scores, limits=self.limits)
+            results = (cap.cut(rows, max_tokens) for rows in results)
+        many = MANY_CUT if max_tokens is not None else MANY
+        rendered = await self._renderer.render(
+            results,
+            return_scores=request.return_scores,
+            is_large=len(request.queries) * request.topk * len(answers) > many,
+        )
         return rendered, shards.identity
 
     def render_metrics(self) -> bytes:
@@ -179,19 +199,6 @@ class Router:
             answer = await shards.all_answer()
             if shards is self._shards:
                 self._all_answer = answer
-
-
-def merge(shards: Sequence[Sequence[Sequence[Row]]], topk: int) -> list[list[Row]]:
-    """The `topk` best rows per query over all shards.
-
-    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort gives
-    exactly the order of one index over all rows.
-    """
-    by_query = zip(*shards, strict=True)
-    return [
-        sorted((row for rows in found for row in rows), key=lambda row: -row.score)[:topk]
-        for found in by_query
-    ]
 
 
 async def _leave(searchers: Sequence[HttpSearcher]) -> None:
@@ -222,17 +229,27 @@ def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
     }
 
 
-def _rows(answer: dict[str, Any], queries: int) -> list[list[Row]]:
+def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Iterator[Iterator[Row]]:
+    """The `topk` best rows per query over all shards, each written only when it is asked for.
+
+    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort gives
+    exactly the order of one index over all rows. Raises SearchError for an answer of another shape.
+    """
+    shards = [_found(answer, queries) for answer in answers]
+    for place in range(queries):
+        found = [row for results in shards for row in results[place]]
+        yield map(_row, sorted(found, key=lambda row: -row.score)[:topk])
+
+
+def _found(answer: dict[str, Any], queries: int) -> list[list[Found]]:
     try:
         results = answer["result"]
         if len(results) != queries:
             raise ValueError(f"{len(results)} results for {queries} queries")
-        return [
-            [
-                Row(json.dumps(row["document"], ensure_ascii=False).encode(), float(row["score"]))
-                for row in rows
-            ]
-            for rows in results
-        ]
+        return [[Found(row["document"], float(row["score"])) for row in rows] for rows in results]
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"a shard's response has another shape: {error}") from None
+
+
+def _row(found: Found) -> Row:
+    return Row(json.dumps(found.document, ensure_ascii=False).encode(), found.score)

@@ -1,6 +1,7 @@
 """What a running retriever does, without HTTP: open an index, answer requests, change the index, drain."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from retrieval.manifest import Manifest, Verify, read_manifest
 from retrieval.metrics import Metrics
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
+from retrieval.rendering import Renderer, is_large
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
+from retrieval.wire import Limits, Retrieval, Row, WireError, least_size, too_large
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
@@ -76,6 +78,7 @@ class Service:
         self._closing: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
         self._cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
+        self._renderer = Renderer(settings.limits)
 
     @property
     def is_ready(self) -> bool:
@@ -114,17 +117,17 @@ class Service:
         try:
             async with asyncio.timeout(self.settings.deadline):
                 answers = await self._search(generation, request)
+                body = await self._render(generation, request, answers)
         finally:
             generation.requests -= 1
             generation.idle.set()
-        rows = [self._rows(generation, hits, request.max_tokens) for hits in answers]
-        body = render_response(rows, return_scores=request.return_scores, limits=self.settings.limits)
         return body, generation.manifest.identity
 
     async def close(self) -> None:
         if self._generation is not None:
             await self._generation.close()
         await asyncio.gather(*self._closing)
+        self._renderer.close()
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
@@ -211,6 +214,19 @@ class Service:
             for answer in answers:
                 answer.cancel()
 
-    def _rows(self, generation: Generation, hits: list[Hit], max_tokens: int | None) -> list[Row]:
-        rows = [Row(shown(generation.passages.line(hit.row)), hit.score) for hit in hits]
-        return self._cap.cut(rows, max_tokens) if self._cap and max_tokens is not None else rows
+    async def _render(self, generation: Generation, request: Retrieval, answers: list[list[Hit]]) -> bytes:
+        """The response body. Raises WireError (413), for whole passages before any of them is read."""
+        passages, cap, max_tokens = generation.passages, self._cap, request.max_tokens
+        size = passages.length([hit.row for hits in answers for hit in hits])
+        results: Iterable[Iterable[Row]] = (
+            (Row(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
+        )
+        if cap is not None and max_tokens is not None:
+            results = (cap.cut(rows, max_tokens) for rows in results)
+        elif least_size(size, return_scores=request.return_scores) > self.limits.max_response:
+            raise too_large(self.limits)
+        return await self._renderer.render(
+            results,
+            return_scores=request.return_scores,
+            is_large=is_large(size, cut=max_tokens is not None),
+        )

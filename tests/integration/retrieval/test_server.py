@@ -5,8 +5,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from retrieval.batching import Engine
 from retrieval.build import build_bm25
 from retrieval.hits import Hit
 from retrieval.metrics import Metrics
+from retrieval.passages import Passages
 from retrieval.service import Service, Settings
 from retrieval.serving import Address, serve
+from retrieval.token_cap import TokenCap
+from retrieval.wire import Limits, Row
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.listening import listen
@@ -266,6 +270,70 @@ async def test_queries_past_their_deadline_or_without_their_client_are_not_searc
         async with http.get(url + "/metrics") as response:
             assert 'scope_retriever_requests_total{status="499"} 5.0' in await response.text()
     assert engine.asked == ["0", "99"]
+
+
+class Watched:
+    """A corpus that counts the passages that are read."""
+
+    def __init__(self, passages: Passages) -> None:
+        self.length = passages.length
+        self.reads = 0
+        self._passages = passages
+
+    def line(self, row: int) -> bytes:
+        self.reads += 1
+        return self._passages.line(row)
+
+
+@pytest.mark.parametrize("return_scores", [True, False])
+async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, return_scores: bool
+) -> None:
+    """Every passage was read, copied and joined first: 64 queries took 11 GB."""
+    limits = Limits(max_response=20_000)
+    service = Service(Settings(folder=index_folder, workers=0, limits=limits), Metrics())
+    async with running(index_folder, service=service) as url:
+        assert service._generation is not None
+        watched = Watched(service._generation.passages)
+        service._generation.passages = watched  # type: ignore[assignment]
+        body = {"queries": ["harbour"] * 64, "topk": 100, "return_scores": return_scores}
+        status, answer = await post(http, url, body)
+        assert (status, watched.reads) == (413, 0)
+        assert "ask for fewer queries or a smaller topk" in answer["error"]
+        assert (await post(http, url, {"query": "town7", "return_scores": return_scores}))[0] == 200
+
+
+class Stuck(TokenCap):
+    """Cuts only when it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self.cuts = 0
+
+    def cut(self, rows: Iterable[Row], max_tokens: int) -> Iterator[Row]:
+        self.cuts += 1
+        self.began.set()
+        self.go.wait(30)
+        return iter(rows)
+
+
+async def test_while_a_large_response_is_cut_others_are_answered_and_its_deadline_holds(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    """The event loop stood still, /healthz included, for as long as the tokenizer worked."""
+    service = Service(Settings(folder=index_folder, workers=0, deadline=1.0), Metrics())
+    stuck = Stuck()
+    service._cap = stuck
+    async with running(index_folder, service=service) as url:
+        body = {"queries": [f"town{n} harbour" for n in range(60)], "topk": 100, "max_tokens": 1000}
+        asked = asyncio.create_task(post(http, url, body))
+        assert await asyncio.to_thread(stuck.began.wait, 10)
+        async with http.get(url + "/healthz") as response:
+            assert response.status == 200
+        assert (await post(http, url, {"query": "town7"}))[0] == 200
+        assert (await asked)[0] == 504
+        stuck.go.set()
+    assert stuck.cuts == 1
 
 
 async def test_a_reload_switches_the_index_while_requests_are_answered(
