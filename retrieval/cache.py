@@ -38,16 +38,16 @@ class AnswerCache:
         self._in_flight: dict[tuple[str, int], InFlight] = {}
         self.counts = Counts(0, 0, 0)
 
-    def missing(self, queries: Iterable[str], topk: int) -> int:
-        """How many searches these queries would start."""
-        keys = {(query, topk) for query in queries}
-        return sum(key not in self._answers and key not in self._in_flight for key in keys)
+    def is_missing(self, queries: Iterable[str], topk: int) -> bool:
+        """Whether one of these queries would start a search."""
+        keys = ((query, topk) for query in queries)
+        return any(key not in self._answers and key not in self._in_flight for key in keys)
 
     def ask(self, query: str, topk: int) -> Answer:
         """The answer, now or later, for this caller alone: who cancels it leaves the others waiting, and the
         last one that leaves cancels the search.
 
-        A failed search is not remembered. Raises what `search` raises on the spot (a full queue).
+        A failed search is not remembered.
         """
         key = (query, topk)
         remembered, joined, searched = self.counts

@@ -30,7 +30,7 @@ class Settings(Value):
     max_batch: int = Field(default=32, ge=1)
     linger: float = Field(default=0.005, ge=0)
     queue: int = Field(default=4096, ge=1)
-    """Queries that may wait before requests get 429."""
+    """Requests with searches get 429 while so many queries wait; one that is let in may have more."""
     cache: int = Field(default=100_000, ge=0)
     """Answers remembered, about 500 bytes each."""
     deadline: float = Field(default=60.0, gt=0)
@@ -162,7 +162,7 @@ class Service:
             engine,
             max_batch=self.settings.max_batch,
             linger=self.settings.linger,
-            capacity=max(self.settings.queue, self.settings.limits.max_queries),
+            capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
         generation = Generation(
@@ -200,7 +200,7 @@ class Service:
 
     async def _search(self, generation: Generation, request: Retrieval) -> list[list[Hit]]:
         cache, batcher = generation.cache, generation.batcher
-        if cache.missing(request.queries, request.topk) > batcher.room():
+        if batcher.is_full and cache.is_missing(request.queries, request.topk):
             raise batcher.overloaded()
         answers: list[Answer] = []
         try:

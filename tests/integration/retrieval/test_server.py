@@ -204,12 +204,17 @@ class SlowService(Service):
         self._generation.batcher._engine = self.engine
 
 
+async def waiting(service: Service, queries: int) -> None:
+    assert service._generation is not None
+    while service._generation.batcher.waiting < queries:
+        await asyncio.sleep(0.005)
+
+
 async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    limits = {"max_queries": 4}
-    settings = Settings.model_validate({"folder": index_folder, "workers": 0, "queue": 4, "limits": limits})
-    service = SlowService(settings, Metrics())
+    """A queue of less than 4,096 was one of 4,096."""
+    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -229,6 +234,32 @@ async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
         assert status in (200, 429)
         if status == 200:
             assert answer["result"][0][0]["id"] == f"t{number}"
+
+
+async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_room(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    """It needed as many free places as it has queries, which steady single queries never left."""
+    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
+    service.engine = Slow()
+    async with running(index_folder, service=service) as url:
+
+        def ask(*numbers: int) -> asyncio.Task[tuple[int, dict[str, Any]]]:
+            queries = [str(number) for number in numbers]
+            return asyncio.create_task(post(http, url, {"queries": queries, "topk": 1}))
+
+        singles = [ask(number) for number in range(4)]
+        await waiting(service, 3)
+        batch = ask(*range(100, 200))
+        await waiting(service, 103)
+        assert (await ask(300))[0] == 429
+        # What is being searched already takes no place.
+        joined = ask(0, 150)
+        service.engine.go.set()
+        status, answer = await batch
+        assert status == 200
+        assert [rows[0]["id"] for rows in answer["result"]] == [f"t{n}" for n in range(100, 200)]
+        assert [status for status, _ in await asyncio.gather(*singles, joined)] == [200] * 5
 
 
 async def test_a_search_without_end_is_answered_504(
