@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -411,9 +412,10 @@ async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
     assert capsys.readouterr().err == ""
 
 
-def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) -> None:
+@pytest.mark.parametrize("chooses", [True, False])
+def test_the_command_answers_at_the_address_that_it_names(index_folder: Path, chooses: bool) -> None:
     with listen("127.0.0.1", 0) as probe:
-        port = probe.getsockname()[1]
+        port = 0 if chooses else probe.getsockname()[1]
     command = [sys.executable, "-m", "scope_selfplay.cli", "serve-retriever", str(index_folder)]
     server = subprocess.Popen(
         [*command, "--port", str(port), "--workers", "0"], stderr=subprocess.PIPE, text=True
@@ -421,7 +423,7 @@ def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) ->
     try:
         assert server.stderr is not None
         url = server.stderr.readline().split()[-1]
-        assert url == f"http://127.0.0.1:{port}"
+        assert re.fullmatch(f"http://127.0.0.1:{port or '[1-9][0-9]+'}", url)
         with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
             assert response.status == 200
         server.send_signal(signal.SIGTERM)
