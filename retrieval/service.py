@@ -56,12 +56,14 @@ class Generation:
         self.idle = asyncio.Event()
 
     async def close(self) -> None:
-        """Wait for the requests that began here, then free the index."""
-        while self.requests:
-            self.idle.clear()
-            await self.idle.wait()
-        await self.batcher.drain()
-        await self.engine.close()
+        """Wait for the requests that began here, then free the index; only free it when cancelled."""
+        try:
+            while self.requests:
+                self.idle.clear()
+                await self.idle.wait()
+            await self.batcher.drain()
+        finally:
+            await self.engine.close()
 
 
 class Service:
