@@ -32,7 +32,7 @@ class Settings(Value):
     queue: int = Field(default=4096, ge=1)
     """Requests with searches get 429 while so many queries wait; one that is let in may have more."""
     cache: int = Field(default=100_000, ge=0)
-    """Answers remembered, about 500 bytes each."""
+    """Answers remembered, in at most 500 bytes each on average: fewer where topk is above 19."""
     deadline: float = Field(default=60.0, gt=0)
     """Seconds after which a request gets 504."""
     tokenizer: Path | None = None
