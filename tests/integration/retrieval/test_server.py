@@ -17,6 +17,7 @@ import pytest
 
 from retrieval.batching import Engine
 from retrieval.build import build_bm25
+from retrieval.client import HttpSearcher
 from retrieval.hits import Hit
 from retrieval.metrics import Metrics
 from retrieval.passages import Passages
@@ -174,6 +175,18 @@ async def test_a_token_guards_everything_but_probes_and_metrics(
         for path, status in (("/info", 401), ("/readyz", 200), ("/metrics", 200)):
             async with http.get(url + path) as response:
                 assert response.status == status
+
+
+@pytest.mark.parametrize("token", ["schlüssel", "ключ-鍵 🔑"])
+async def test_client_and_server_agree_on_a_token_beyond_ascii(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, token: str
+) -> None:
+    """It was never accepted."""
+    async with running(index_folder, token=token) as url:
+        async with HttpSearcher(url, token=token) as searcher:
+            assert (await searcher.search("town7", 1))[0].id == "t7"
+        other = {"Authorization": f"Bearer {token}x"}
+        assert (await post(http, url, {"query": "town7"}, headers=other))[0] == 401
 
 
 class Slow:

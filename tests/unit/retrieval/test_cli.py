@@ -59,6 +59,14 @@ def test_serving_without_a_clear_index_or_token_is_refused(arguments: list[str])
     assert isinstance(done.exception, ConfigError)
 
 
+@pytest.mark.parametrize("token", ["two\nlines", "a\x07b", "\udcff"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", token)
+    done = CliRunner().invoke(serve_retriever, ["folder", "--token-env", "TOKEN"])
+    assert isinstance(done.exception, ConfigError)
+    assert "TOKEN holds a line break" in str(done.exception)
+
+
 SHARD = ["--shard", "http://127.0.0.1:1"]
 
 
