@@ -36,7 +36,7 @@ def row(text: str) -> Row:
 texts = st.text(st.sampled_from(list('abc é日\n"')), max_size=30)
 
 
-@given(st.lists(texts, max_size=4), st.integers(1, 60))
+@given(st.lists(texts, max_size=4), st.integers(1, 60) | st.just(10**30))
 def test_no_response_is_over_its_cap_and_lower_ranks_are_cut_first(
     cap: TokenCap, texts: list[str], tokens: int
 ) -> None:
@@ -58,7 +58,7 @@ class Counting(TokenCap):
     """Remembers what it tokenises."""
 
     def __init__(self, cap: TokenCap) -> None:
-        self.__dict__.update(cap.__dict__, _counts=OrderedDict(), encoded=[])
+        self.__dict__.update(cap.__dict__, _numbers=OrderedDict(), encoded=[])
 
     def _encode(self, text: str) -> Any:
         self.encoded.append(text)
@@ -70,6 +70,17 @@ def test_a_passage_that_fits_is_tokenised_once_for_all_responses(cap: TokenCap) 
     for _ in range(3):
         assert list(counting.cut(rows, 1000)) == rows
     assert counting.encoded == [json.loads(each.line)["contents"] for each in rows]
+
+
+def test_a_cut_is_made_once_for_all_responses(cap: TokenCap) -> None:
+    counting, rows = Counting(cap), [row("ab"), row("cab " * 30)]
+    first = list(counting.cut(rows, 20))
+    encoded = len(counting.encoded)
+    assert len(first) == 2
+    assert first[1].line != rows[1].line
+    assert list(counting.cut(rows, 20)) == first
+    assert len(counting.encoded) == encoded
+    assert list(counting.cut(rows, 21)) != first
 
 
 def test_rows_after_the_one_that_crosses_the_limit_are_not_read(cap: TokenCap) -> None:
