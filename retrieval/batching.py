@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 class Batcher:
-    """At most `capacity` queries wait; `on_batch` hears the size of every batch."""
+    """A request is let in while fewer than `capacity` queries wait; `on_batch` hears the size of every batch."""
 
     def __init__(
         self,
@@ -64,18 +64,23 @@ class Batcher:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def room(self) -> int:
-        return self._capacity - len(self._queue)
+    @property
+    def is_full(self) -> bool:
+        """Whether a request with searches has to come back later.
+
+        One place is enough for the largest request: beside steady single queries it would never find as many
+        places as it has queries. So up to `capacity` - 1 queries of others and one request wait.
+        """
+        return len(self._queue) >= self._capacity
 
     def overloaded(self) -> Overloaded:
-        return Overloaded(max(0.1, len(self._queue) * self._seconds_per_query / self._engine.slots))
+        missing = len(self._queue) - self._capacity + 1
+        return Overloaded(max(0.1, missing * self._seconds_per_query / self._engine.slots))
 
     def submit(self, query: str, topk: int) -> "asyncio.Future[list[Hit]]":
-        """Raises Overloaded when the queue is full; the future raises SearchError. Who cancels it while the
-        query waits takes it out of the queue.
+        """The future raises SearchError. Who cancels it while the query waits takes it out of the queue; who
+        asks has looked at `is_full` for the whole request.
         """
-        if self.room() < 1:
-            raise self.overloaded()
         answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         self._queue[answer] = Waiting(query, topk, answer)
         answer.add_done_callback(self._drop)

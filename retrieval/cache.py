@@ -3,12 +3,18 @@ once.
 """
 
 import asyncio
+import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from retrieval.hits import Hit
 
+ANSWER_BYTES = 500
+"""What an answer may take on average; one of three hits takes 240 bytes, one of a hundred 1,800."""
+ENTRY_BYTES = 190
+"""What an answer without hits takes, its key and its place in the order of use included."""
 Answer = asyncio.Future[list[Hit]]
 Search = Callable[[str, int], Answer]
 
@@ -29,37 +35,41 @@ class InFlight(NamedTuple):
 
 
 class AnswerCache:
-    """The `capacity` answers used last, by query and topk. 0 remembers nothing but still joins."""
+    """The answers used last, by query and topk: `capacity` of them, in at most ANSWER_BYTES each on average, so
+    that long lists of hits leave fewer. 0 remembers nothing but still joins.
+    """
 
     def __init__(self, search: Search, capacity: int) -> None:
         self._search = search
         self._capacity = capacity
-        self._answers: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
-        self._in_flight: dict[tuple[str, int], InFlight] = {}
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
+        self._in_flight: dict[bytes, InFlight] = {}
         self.counts = Counts(0, 0, 0)
+        self.bytes = 0
+        """What the remembered answers take."""
 
-    def missing(self, queries: Iterable[str], topk: int) -> int:
-        """How many searches these queries would start."""
-        keys = {(query, topk) for query in queries}
-        return sum(key not in self._answers and key not in self._in_flight for key in keys)
+    def is_missing(self, queries: Iterable[str], topk: int) -> bool:
+        """Whether one of these queries would start a search."""
+        keys = (_key(query, topk) for query in queries)
+        return any(key not in self._answers and key not in self._in_flight for key in keys)
 
     def ask(self, query: str, topk: int) -> Answer:
         """The answer, now or later, for this caller alone: who cancels it leaves the others waiting, and the
         last one that leaves cancels the search.
 
-        A failed search is not remembered. Raises what `search` raises on the spot (a full queue).
+        A failed search is not remembered.
         """
-        key = (query, topk)
+        key = _key(query, topk)
         remembered, joined, searched = self.counts
         answer: Answer = asyncio.get_running_loop().create_future()
         if (known := self._answers.get(key)) is not None:
             self._answers.move_to_end(key)
             self.counts = Counts(remembered + 1, joined, searched)
-            answer.set_result(known)
+            answer.set_result(_unpacked(known))
             return answer
         under_way = self._in_flight.get(key)
         if under_way is None:
-            under_way = self._begin(key)
+            under_way = self._begin(key, query, topk)
             self.counts = Counts(remembered, joined, searched + 1)
         else:
             self.counts = Counts(remembered, joined + 1, searched)
@@ -67,19 +77,19 @@ class AnswerCache:
         answer.add_done_callback(lambda done: self._leave(key, under_way, done))
         return answer
 
-    def _begin(self, key: tuple[str, int]) -> InFlight:
-        under_way = InFlight(self._search(*key), set())
+    def _begin(self, key: bytes, query: str, topk: int) -> InFlight:
+        under_way = InFlight(self._search(query, topk), set())
         self._in_flight[key] = under_way
         under_way.search.add_done_callback(lambda done: self._settle(key, under_way))
         return under_way
 
-    def _leave(self, key: tuple[str, int], under_way: InFlight, answer: Answer) -> None:
+    def _leave(self, key: bytes, under_way: InFlight, answer: Answer) -> None:
         under_way.waiting.discard(answer)
         if not under_way.waiting and not under_way.search.done():
             self._forget(key, under_way)
             under_way.search.cancel()
 
-    def _settle(self, key: tuple[str, int], under_way: InFlight) -> None:
+    def _settle(self, key: bytes, under_way: InFlight) -> None:
         self._forget(key, under_way)
         if under_way.search.cancelled():
             for answer in under_way.waiting:
@@ -94,11 +104,35 @@ class AnswerCache:
             else:
                 answer.set_result(under_way.search.result())
         if error is None and self._capacity:
-            self._answers[key] = under_way.search.result()
-            if len(self._answers) > self._capacity:
-                self._answers.popitem(last=False)
+            self._remember(key, _packed(under_way.search.result()))
 
-    def _forget(self, key: tuple[str, int], under_way: InFlight) -> None:
+    def _remember(self, key: bytes, packed: bytes) -> None:
+        if (before := self._answers.pop(key, None)) is not None:
+            self.bytes -= ENTRY_BYTES + len(before)
+        self._answers[key] = packed
+        self.bytes += ENTRY_BYTES + len(packed)
+        while len(self._answers) > self._capacity or self.bytes > self._capacity * ANSWER_BYTES:
+            _, oldest = self._answers.popitem(last=False)
+            self.bytes -= ENTRY_BYTES + len(oldest)
+
+    def _forget(self, key: bytes, under_way: InFlight) -> None:
         """A later search for the same key may be under way already: that one stays."""
         if self._in_flight.get(key) is under_way:
             del self._in_flight[key]
+
+
+def _key(query: str, topk: int) -> bytes:
+    """A digest: queries may be long."""
+    return blake2b(b"%d %b" % (topk, query.encode("utf-8", "surrogatepass")), digest_size=16).digest()
+
+
+def _packed(hits: Sequence[Hit]) -> bytes:
+    """Rows, then scores, in 16 bytes a hit instead of 140."""
+    rows, scores = [hit.row for hit in hits], [hit.score for hit in hits]
+    return struct.pack(f"<{len(hits)}q{len(hits)}d", *rows, *scores)
+
+
+def _unpacked(packed: bytes) -> list[Hit]:
+    count = len(packed) // 16
+    values = struct.unpack(f"<{count}q{count}d", packed)
+    return list(map(Hit, values[:count], values[count:]))

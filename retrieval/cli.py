@@ -1,11 +1,13 @@
 """`scope index build|check|info` and `scope serve-retriever`; the heavy imports are inside the commands."""
 
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from retrieval.profiles import ProfileName
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OF_A_FOLDER = ("workers", "cache", "verify")
+"""Parameters of `serve-retriever` that mean nothing for a router."""
 
 
 @click.group()
@@ -154,7 +158,9 @@ def info(folder: Path) -> None:
 @click.option("--shard", "shards", multiple=True, help="URL of a shard, in row order, instead of FOLDER.")
 @click.option("--shard-host", "hosts", multiple=True, help="A host that --shard may name besides this one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
+)
 @click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Search processes.")
 @click.option("--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Waiting queries.")
 @click.option("--cache", type=click.IntRange(min=0), default=100_000, show_default=True, help="Kept answers.")
@@ -163,13 +169,17 @@ def info(folder: Path) -> None:
 @click.option("--token-env", help="Environment variable that holds the bearer token.")
 @click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
 @click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
+@click.pass_context
 def serve_retriever(
+    context: click.Context,
+    /,
     folder: Path | None,
     *,
     shards: tuple[str, ...],
     hosts: tuple[str, ...],
     host: str,
     port: int,
+    deadline: float,
     drain: float,
     token_env: str | None,
     **settings: object,
@@ -181,17 +191,36 @@ def serve_retriever(
     from scope_selfplay.errors import ConfigError
     from scope_selfplay.wire.guarded_http import secret
 
+    if bool(shards) == (folder is not None):
+        raise ConfigError("serve-retriever takes either the FOLDER of an index or --shard URLs")
+    if shards:
+        _refuse(context, OF_A_FOLDER, "says how a FOLDER is served, and a router of --shard URLs opens none")
+    else:
+        _refuse(context, ("hosts",), "names hosts of --shard URLs, and there are none")
+    if not 0 < deadline < math.inf:
+        raise ConfigError(f"--deadline {deadline:g}: expected seconds above 0")
+    if not 0 <= drain < math.inf:
+        raise ConfigError(f"--drain {drain:g}: expected seconds, 0 or more")
     token = secret(token_env, "--token-env")
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
         click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
     address = Address(host=host, port=port, drain_seconds=drain)
-    if bool(shards) == (folder is not None):
-        raise ConfigError("serve-retriever takes either the FOLDER of an index or --shard URLs")
+    settings["deadline"] = deadline
 
     async def run() -> None:
         await serve(_retriever(folder, shards, hosts, token, settings), address, token)
 
     asyncio.run(run())
+
+
+def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
+    """Raises ConfigError where one of these parameters was given: it would be ignored."""
+    from scope_selfplay.errors import ConfigError
+
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
+        if parameter.name in names and given:
+            raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
 
 
 def _retriever(
@@ -205,8 +234,10 @@ def _retriever(
         from retrieval.router import Router
         from scope_selfplay.wire.guarded_http import LOOPBACK
 
-        tokenizer = cast("Path | None", settings["tokenizer"])
-        return Router(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, tokenizer=tokenizer)
+        options = {name: settings[name] for name in ("tokenizer", "deadline", "queue")}
+        return Router(
+            shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, **cast("dict[str, Any]", options)
+        )
     from retrieval.metrics import Metrics
     from retrieval.service import Service, Settings
 

@@ -22,6 +22,7 @@ from scope_selfplay.errors import RunMismatchError, SearchError
 from scope_selfplay.schemas import Passage
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import JsonClient, Patience, Refused, Unanswered
+from scope_selfplay.wire.strict_json import parse_object
 
 ONCE = Patience(deadline=2.0, attempt=2.0, attempts=1)
 """How long a server may take to say whether it is ready."""
@@ -29,6 +30,15 @@ ONCE = Patience(deadline=2.0, attempt=2.0, attempts=1)
 
 class RetrieverDownError(SearchError):
     """No answer within the client's patience; every other SearchError is an answer."""
+
+
+class RefusedError(SearchError):
+    """The server will not answer this request, however often it is asked; `reason` is its own and names no URL."""
+
+    def __init__(self, message: str, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
 
 
 class HttpSearcher:
@@ -85,7 +95,7 @@ class HttpSearcher:
         return passages
 
     async def ask(self, body: bytes) -> dict[str, Any]:
-        """The response to a whole request of the wire, unread. Raises as `search`."""
+        """The response to a whole request of the wire, unread. Raises as `search`, RefusedError for a refusal."""
         return await self._ask("POST", "/retrieve", body)
 
     async def is_ready(self) -> bool:
@@ -113,7 +123,7 @@ class HttpSearcher:
         try:
             return await self._client.ask(method, path, body, check=self._check_index)
         except Refused as refused:
-            raise SearchError(str(refused)) from None
+            raise RefusedError(str(refused), refused.status, _reason(refused.body)) from None
         except Unanswered as fault:
             raise RetrieverDownError(str(fault)) from None
 
@@ -121,6 +131,14 @@ class HttpSearcher:
         served = response.headers.get("X-Scope-Index")
         if self.identity and served is not None and served != self.identity:
             raise RunMismatchError(f"{self._url} now serves {served}, the handshake was with {self.identity}")
+
+
+def _reason(body: bytes) -> str:
+    """What our servers say with an error; "" for a body of another shape."""
+    try:
+        return str(parse_object(body)["error"])
+    except (ValueError, KeyError):
+        return ""
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:

@@ -1,4 +1,4 @@
-"""One retriever out of many: every query goes to all row-range shards, the answers are merged exactly.
+"""One retriever out of many: every query goes to all row-range shards, the best answers by score are given.
 
 Stateless; run as many as needed. A shard that does not answer fails the request: a part of the corpus
 silently missing would change what a policy learns. Only dense shards of one encoder and one profile can be
@@ -9,24 +9,41 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from retrieval.batching import Overloaded
 from retrieval.cache import Counts
-from retrieval.client import HttpSearcher
+from retrieval.client import HttpSearcher, RefusedError
 from retrieval.manifest import SourceRows
 from retrieval.metrics import Metrics
+from retrieval.rendering import Renderer
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
-from scope_selfplay.errors import RunMismatchError, SearchError
+from retrieval.wire import Limits, Retrieval, Row, WireError
+from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import Patience
 
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
 PROBE_SECONDS = 2.0
 """Between two looks at whether all shards still answer."""
+FULL_SECONDS = 1.0
+"""After which a request that found the router full may come back: only the shards know how fast they are."""
+NOTE_SECONDS = 1.0
+MANY = 128
+"""Rows of all shards that are merged and written within a millisecond or two."""
+MANY_CUT = 16
+"""Rows that are merged and tokenised within about ten milliseconds."""
+
+
+class Found(NamedTuple):
+    """A passage of a shard's answer."""
+
+    document: dict[str, Any]
+    score: float
 
 
 class Shards:
@@ -64,11 +81,17 @@ class Shards:
         await _leave(self._searchers)
 
     async def ask(self, body: bytes) -> list[dict[str, Any]]:
-        """The answers of all shards to one request of the wire, in row order. Raises SearchError."""
+        """The answers of all shards to one request of the wire, in row order. Raises SearchError, and
+        RunMismatchError for a shard with another index than at the handshake.
+        """
         self._requests += 1
+        asked = [asyncio.create_task(searcher.ask(body)) for searcher in self._searchers]
         try:
-            return await asyncio.gather(*(searcher.ask(body) for searcher in self._searchers))
+            return await asyncio.gather(*asked)
         finally:
+            # After one shard's refusal nobody waits for the others.
+            for each in asked:
+                each.cancel()
             self._requests -= 1
             self._idle.set()
 
@@ -87,29 +110,37 @@ class Router:
         allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
         tokenizer: Path | None = None,
+        deadline: float = 60.0,
+        queue: int = 4096,
         patience: Patience | None = None,
         limits: Limits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
-        """`tokenizer` is the policy's tokenizer.json; without it `max_tokens` is refused. Raises ConfigError
-        for a URL that may not be called, CheckpointError for a file that is no tokenizer.
+        """`tokenizer` is the policy's tokenizer.json; without it `max_tokens` is refused. A request gets 504
+        after `deadline` seconds, and 429 while `queue` queries are with the shards. Raises ConfigError for a URL
+        that may not be called, CheckpointError for a file that is no tokenizer.
         """
         self.limits = limits or Limits()
+        self.deadline = deadline
         # Twenty thousand documents of a batch request may come back in one response.
-        patience = patience or Patience(max_response=self.limits.max_response)
+        patience = patience or Patience(max_response=self.limits.max_response, deadline=deadline)
         self._connect: Callable[[], Shards] = lambda: Shards(
             [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
         )
         # Made once now, so that a URL that may not be called is refused before anything starts.
         self._connect()
         self._cap = TokenCap(tokenizer) if tokenizer else None
+        self._renderer = Renderer(self.limits)
         self._probe_seconds = probe_seconds
         self._shards: Shards | None = None
         self._all_answer = False
         self._probe: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._loading = asyncio.Lock()
-        self.deadline = patience.deadline
+        self._queue = queue
+        self._asked = 0
+        """Queries that are with the shards."""
+        self._noted = -math.inf
         self.metrics = Metrics()
         self.draining = False
 
@@ -138,6 +169,7 @@ class Router:
         if self._shards is not None:
             await self._shards.close()
         await asyncio.gather(*self._closing)
+        self._renderer.close()
 
     @property
     def identity(self) -> str:
@@ -156,17 +188,59 @@ class Router:
         if request.max_tokens is not None and self._cap is None:
             raise WireError(400, "max_tokens needs a router that was started with --tokenizer")
         shards = self._current()
+        # As in front of an index: one free place lets any request in, else a large one would never find room.
+        if self._asked >= self._queue:
+            raise Overloaded(FULL_SECONDS)
+        self._asked += len(request.queries)
+        try:
+            async with asyncio.timeout(self.deadline):
+                answers = await self._ask(shards, request)
+                return await self._render(request, answers), shards.identity
+        finally:
+            self._asked -= len(request.queries)
+
+    async def _ask(self, shards: Shards, request: Retrieval) -> list[dict[str, Any]]:
+        """The shards' answers. Raises WireError for what one refuses for good, SearchError for what may pass;
+        neither names a shard's URL, which is nobody's business outside.
+        """
         body = {"queries": request.queries, "topk": request.topk, "return_scores": True}
-        answers = await shards.ask(json.dumps(body).encode())
-        merged = merge([_rows(answer, len(request.queries)) for answer in answers], request.topk)
-        if self._cap is not None and request.max_tokens is not None:
+        try:
+            return await shards.ask(json.dumps(body).encode())
+        except RefusedError as refused:
+            self._note(refused)
+            if refused.status in (400, 413):
+                raise WireError(refused.status, refused.reason or "a shard refuses the request") from None
+            raise SearchError("a shard refuses the router; its log says why") from None
+        except RunMismatchError as changed:
+            self._note(changed)
+            raise SearchError("a shard has changed its index: the router has to be reloaded") from None
+        except SearchError as fault:
+            self._note(fault)
+            raise SearchError("a shard does not answer") from None
+
+    def _note(self, fault: ScopeError) -> None:
+        """Into the log, at most one in NOTE_SECONDS: all requests fail while a shard is away."""
+        now = asyncio.get_running_loop().time()
+        if now - self._noted >= NOTE_SECONDS:
+            self._noted = now
+            print(f"router: {fault}", file=sys.stderr, flush=True)
+
+    async def _render(self, request: Retrieval, answers: list[dict[str, Any]]) -> bytes:
+        results: Iterable[Iterable[Row]] = _merged(answers, len(request.queries), request.topk)
+        cap, max_tokens = self._cap, request.max_tokens
+        if cap is not None and max_tokens is not None:
             # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
-            merged = [self._cap.cut(rows, request.max_tokens) for rows in merged]
-        rendered = render_response(merged, return_scores=request.return_scores, limits=self.limits)
-        return rendered, shards.identity
+            results = (cap.cut(rows, max_tokens) for rows in results)
+        many = MANY_CUT if max_tokens is not None else MANY
+        return await self._renderer.render(
+            results,
+            return_scores=request.return_scores,
+            is_large=len(request.queries) * request.topk * len(answers) > many,
+        )
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
+        self.metrics.waiting.set(self._asked)
         return self.metrics.render(Counts(0, 0, 0))
 
     def _current(self) -> Shards:
@@ -181,19 +255,6 @@ class Router:
             answer = await shards.all_answer()
             if shards is self._shards:
                 self._all_answer = answer
-
-
-def merge(shards: Sequence[Sequence[Sequence[Row]]], topk: int) -> list[list[Row]]:
-    """The `topk` best rows per query over all shards.
-
-    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort gives
-    exactly the order of one index over all rows.
-    """
-    by_query = zip(*shards, strict=True)
-    return [
-        sorted((row for rows in found for row in rows), key=lambda row: -row.score)[:topk]
-        for found in by_query
-    ]
 
 
 async def _leave(searchers: Sequence[HttpSearcher]) -> None:
@@ -254,17 +315,27 @@ def _check_rows(records: Sequence[Any]) -> None:
         raise RunMismatchError(f"the shards hold rows {held}: the source goes on after row {expected}")
 
 
-def _rows(answer: dict[str, Any], queries: int) -> list[list[Row]]:
+def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Iterator[Iterator[Row]]:
+    """The `topk` best rows per query over all shards, each written only when it is asked for.
+
+    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort leaves
+    equal scores in row order. Raises SearchError for an answer of another shape.
+    """
+    shards = [_found(answer, queries) for answer in answers]
+    for place in range(queries):
+        found = [row for results in shards for row in results[place]]
+        yield map(_row, sorted(found, key=lambda row: -row.score)[:topk])
+
+
+def _found(answer: dict[str, Any], queries: int) -> list[list[Found]]:
     try:
         results = answer["result"]
         if len(results) != queries:
             raise ValueError(f"{len(results)} results for {queries} queries")
-        return [
-            [
-                Row(json.dumps(row["document"], ensure_ascii=False).encode(), float(row["score"]))
-                for row in rows
-            ]
-            for rows in results
-        ]
+        return [[Found(row["document"], float(row["score"])) for row in rows] for rows in results]
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"a shard's response has another shape: {error}") from None
+
+
+def _row(found: Found) -> Row:
+    return Row(json.dumps(found.document, ensure_ascii=False).encode(), found.score)

@@ -83,7 +83,8 @@ def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
 
     def guard(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
-            given = request.headers.get("authorization", "").encode()
+            # Starlette shows the bytes of a header as latin-1; clients send UTF-8.
+            given = request.headers.get("authorization", "").encode("latin-1")
             if not hmac.compare_digest(given, expected):
                 return _error(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
             return await endpoint(request)

@@ -1,6 +1,7 @@
 """What a running retriever does, without HTTP: open an index, answer requests, change the index, drain."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from retrieval.manifest import Manifest, Verify, read_manifest
 from retrieval.metrics import Metrics
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
+from retrieval.rendering import Renderer, is_large
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError, render_response
+from retrieval.wire import Limits, Retrieval, Row, WireError, least_size, too_large
 from retrieval.workers import ThreadEngine, WorkerEngine
 from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
@@ -28,9 +30,9 @@ class Settings(Value):
     max_batch: int = Field(default=32, ge=1)
     linger: float = Field(default=0.005, ge=0)
     queue: int = Field(default=4096, ge=1)
-    """Queries that may wait before requests get 429."""
+    """Requests with searches get 429 while so many queries wait; one that is let in may have more."""
     cache: int = Field(default=100_000, ge=0)
-    """Answers remembered, about 500 bytes each."""
+    """Answers remembered, in at most 500 bytes each on average: fewer where topk is above 19."""
     deadline: float = Field(default=60.0, gt=0)
     """Seconds after which a request gets 504."""
     tokenizer: Path | None = None
@@ -54,12 +56,14 @@ class Generation:
         self.idle = asyncio.Event()
 
     async def close(self) -> None:
-        """Wait for the requests that began here, then free the index."""
-        while self.requests:
-            self.idle.clear()
-            await self.idle.wait()
-        await self.batcher.drain()
-        await self.engine.close()
+        """Wait for the requests that began here, then free the index; only free it when cancelled."""
+        try:
+            while self.requests:
+                self.idle.clear()
+                await self.idle.wait()
+            await self.batcher.drain()
+        finally:
+            await self.engine.close()
 
 
 class Service:
@@ -76,6 +80,7 @@ class Service:
         self._closing: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
         self._cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
+        self._renderer = Renderer(settings.limits)
 
     @property
     def is_ready(self) -> bool:
@@ -114,17 +119,17 @@ class Service:
         try:
             async with asyncio.timeout(self.settings.deadline):
                 answers = await self._search(generation, request)
+                body = await self._render(generation, request, answers)
         finally:
             generation.requests -= 1
             generation.idle.set()
-        rows = [self._rows(generation, hits, request.max_tokens) for hits in answers]
-        body = render_response(rows, return_scores=request.return_scores, limits=self.settings.limits)
         return body, generation.manifest.identity
 
     async def close(self) -> None:
         if self._generation is not None:
             await self._generation.close()
         await asyncio.gather(*self._closing)
+        self._renderer.close()
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
@@ -159,7 +164,7 @@ class Service:
             engine,
             max_batch=self.settings.max_batch,
             linger=self.settings.linger,
-            capacity=max(self.settings.queue, self.settings.limits.max_queries),
+            capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
         generation = Generation(
@@ -197,7 +202,7 @@ class Service:
 
     async def _search(self, generation: Generation, request: Retrieval) -> list[list[Hit]]:
         cache, batcher = generation.cache, generation.batcher
-        if cache.missing(request.queries, request.topk) > batcher.room():
+        if batcher.is_full and cache.is_missing(request.queries, request.topk):
             raise batcher.overloaded()
         answers: list[Answer] = []
         try:
@@ -211,6 +216,19 @@ class Service:
             for answer in answers:
                 answer.cancel()
 
-    def _rows(self, generation: Generation, hits: list[Hit], max_tokens: int | None) -> list[Row]:
-        rows = [Row(shown(generation.passages.line(hit.row)), hit.score) for hit in hits]
-        return self._cap.cut(rows, max_tokens) if self._cap and max_tokens is not None else rows
+    async def _render(self, generation: Generation, request: Retrieval, answers: list[list[Hit]]) -> bytes:
+        """The response body. Raises WireError (413), for whole passages before any of them is read."""
+        passages, cap, max_tokens = generation.passages, self._cap, request.max_tokens
+        size = passages.length([hit.row for hits in answers for hit in hits])
+        results: Iterable[Iterable[Row]] = (
+            (Row(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
+        )
+        if cap is not None and max_tokens is not None:
+            results = (cap.cut(rows, max_tokens) for rows in results)
+        elif least_size(size, return_scores=request.return_scores) > self.limits.max_response:
+            raise too_large(self.limits)
+        return await self._renderer.render(
+            results,
+            return_scores=request.return_scores,
+            is_large=is_large(size, cut=max_tokens is not None),
+        )

@@ -1,6 +1,8 @@
 """Runs the server: binds, answers until SIGTERM, drains, ends. SIGHUP opens the index folder again."""
 
 import asyncio
+import contextlib
+import math
 import signal
 import sys
 from types import FrameType
@@ -13,6 +15,11 @@ from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
 from scope_selfplay.wire.listening import listen, url_of
 
+SEND_SECONDS = 5.0
+"""From the deadline of the last request on: for clients to read their responses before they are cut off."""
+CLOSE_SECONDS = 5.0
+"""For searches that nobody waits for any more to end before their workers are killed."""
+
 
 class Address(Value):
     host: str = "127.0.0.1"
@@ -24,13 +31,14 @@ class Address(Value):
 
 
 async def serve(service: Retriever, address: Address, token: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; requests that arrived before are answered.
+    """Serve until SIGTERM or SIGINT; requests that arrived before are answered, within their deadline. A second
+    signal ends the process at once.
 
     Raises RecordError or SearchError when the index cannot be opened, and as `listen` does.
     """
     # The index opens before the port, so that its errors reach the caller instead of a log.
     await service.load()
-    server = _Server(_config(build_app(service, token)), service, address.drain_seconds)
+    server = _Server(_config(build_app(service, token), service.deadline), service, address.drain_seconds)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
@@ -39,10 +47,12 @@ async def serve(service: Retriever, address: Address, token: str | None = None) 
         await server.serve(sockets=[listening])
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
-        await service.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await service.close()
 
 
-def _config(app: Starlette) -> uvicorn.Config:
+def _config(app: Starlette, deadline: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_level="warning",
@@ -50,6 +60,8 @@ def _config(app: Starlette) -> uvicorn.Config:
         lifespan="off",
         timeout_keep_alive=75,
         backlog=4096,
+        # One client that does not read its response must not keep the process.
+        timeout_graceful_shutdown=math.ceil(deadline + SEND_SECONDS),
     )
 
 
@@ -63,8 +75,9 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining:
-            super().handle_exit(sig, frame)
-            return
+            # Whoever asks twice does not want to wait. The workers end when their stdin does.
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
         self._service.draining = True
         self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._stop)
 

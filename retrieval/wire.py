@@ -4,7 +4,7 @@ One deviation in each direction makes it safe: senseless input is refused with a
 scores carry both shapes that clients read (`row["contents"]` and `row["document"]["contents"]`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from scope_selfplay.schemas import Value
@@ -64,14 +64,35 @@ def parse_request(body: bytes, limits: Limits) -> Retrieval:
     )
 
 
-def render_response(results: Sequence[Sequence[Row]], *, return_scores: bool, limits: Limits) -> bytes:
-    """The JSON body, spliced from stored lines. Raises WireError (413) beyond the response limit."""
-    row = _scored if return_scores else _unscored
-    lists = [b"[" + b", ".join(map(row, rows)) + b"]" for rows in results]
+def render_response(results: Iterable[Iterable[Row]], *, return_scores: bool, limits: Limits) -> bytes:
+    """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
+    render = _scored if return_scores else _unscored
+    lists: list[bytes] = []
+    size = 0
+    for rows in results:
+        rendered: list[bytes] = []
+        for row in rows:
+            rendered.append(render(row))
+            size += len(rendered[-1])
+            if size > limits.max_response:
+                raise too_large(limits)
+        lists.append(b"[" + b", ".join(rendered) + b"]")
     body = b'{"result": [' + b", ".join(lists) + b"]}"
     if len(body) > limits.max_response:
-        raise WireError(413, f"the response has {len(body):,} bytes: ask for fewer queries or a smaller topk")
+        raise too_large(limits)
     return body
+
+
+def least_size(lines: int, *, return_scores: bool) -> int:
+    """Bytes of a response with `lines` bytes of stored lines, without what stands around them."""
+    return lines if return_scores else 2 * lines
+
+
+def too_large(limits: Limits) -> WireError:
+    return WireError(
+        413,
+        f"the response has more than {limits.max_response:,} bytes: ask for fewer queries or a smaller topk",
+    )
 
 
 def _scored(row: Row) -> bytes:

@@ -1,7 +1,7 @@
 """`python -m retrieval.worker FOLDER`: one process that searches one index, one batch at a time.
 
 Frames on stdin and stdout: four bytes of length, then JSON. The first frame out says `ready` after a real
-query was answered, or `error`. It ends when stdin does.
+query was answered, or `error` and its `kind`, the name of its class. It ends when stdin does.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import IO, Any
 from retrieval.hits import Index
 from retrieval.indexes import open_index
 from retrieval.manifest import Verify, read_manifest
+from scope_selfplay.errors import ScopeError
 
 LENGTH = struct.Struct(">I")
 
@@ -28,7 +29,8 @@ def main() -> None:
         index = open_index(folder, read_manifest(folder, Verify.SIZES))
         index.search(["a query to load everything that loads late"], 1)
     except Exception as error:  # noqa: BLE001 - the server reports it
-        _write(frames_out, {"error": f"{type(error).__name__}: {error}"})
+        said = str(error) if isinstance(error, ScopeError) else f"{type(error).__name__}: {error}"
+        _write(frames_out, {"error": said, "kind": type(error).__name__})
         return
     _write(frames_out, {"ready": os.getpid()})
     while message := _read(frames_in):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.hits import Hit, Index
+from scope_selfplay import errors
 from scope_selfplay.errors import ScopeError, SearchError
 
 START_SECONDS = 600.0
@@ -60,7 +61,7 @@ class WorkerEngine:
         self._closed = False
 
     async def start(self) -> None:
-        """Raises SearchError with the worker's own words when one cannot open the index."""
+        """Raises the worker's own error when one cannot open the index: RecordError for a damaged one."""
         starts = (Worker.start(self._folder) for _ in range(self.slots))
         started = await asyncio.gather(*starts, return_exceptions=True)
         for each in started:
@@ -129,7 +130,7 @@ class WorkerEngine:
             try:
                 self._add(await Worker.start(self._folder))
                 return
-            except SearchError as error:
+            except ScopeError as error:
                 print(f"retriever: a worker did not start: {error}", file=sys.stderr)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 30.0)
@@ -163,7 +164,7 @@ class Worker:
             raise SearchError(f"a search worker for {folder} stopped while it started") from None
         if "error" in hello:
             await worker.close()
-            raise SearchError(hello["error"])
+            raise _error_of(hello)
         return worker
 
     @property
@@ -197,3 +198,11 @@ class Worker:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerDied from error
         return answer
+
+
+def _error_of(hello: dict[str, Any]) -> ScopeError:
+    """What ended a worker's start, as our class of that name; SearchError for what a library raised."""
+    kind = getattr(errors, hello.get("kind", ""), None)
+    if isinstance(kind, type) and issubclass(kind, ScopeError):
+        return kind(hello["error"])
+    return SearchError(hello["error"])

@@ -41,6 +41,10 @@ from scope_selfplay.store import Stage
 
 _TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
 _RENDEZVOUS_PORT = 29500
+_GRACE = 30
+"""Seconds between SIGTERM and SIGKILL of a server."""
+_RETRIEVER_GRACE = 75
+"""It answers what has arrived within its deadline, 60 s, and needs up to ten seconds more to end."""
 _API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}
 
 
@@ -114,7 +118,8 @@ def server_deployment(author: Author, server: Server) -> Body:
     config = author.config
     labels = _server_labels(config, server)
     template = pod_template(config, server_program(config, server), labels, packs=author.packs)
-    template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
+    grace = _RETRIEVER_GRACE if server.part is Part.RETRIEVER else _GRACE
+    template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": grace}
     _mount_data_read_only(template)
     spec = {
         "replicas": 1,

@@ -103,12 +103,18 @@ def checked_url(url: str, allowed_hosts: Collection[str], *, what: str = "endpoi
 
 
 def secret(variable: str | None, setting: str) -> str | None:
-    """The value of an environment variable that a setting names. Raises ConfigError where it is not set."""
+    """The value of an environment variable that a setting names. Raises ConfigError where it is not set, or holds
+    what no header can carry.
+    """
     if variable is None:
         return None
     value = os.environ.get(variable, "").strip()
     if not value:
         raise ConfigError(f"{setting}: the environment variable {variable} is not set")
+    if not value.isprintable():
+        raise ConfigError(
+            f"{setting}: the environment variable {variable} holds a line break, a control character or no UTF-8"
+        )
     return value
 
 

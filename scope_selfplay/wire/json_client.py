@@ -42,11 +42,14 @@ class Patience(Value):
 
 
 class Refused(OutsideError):
-    """The server answered and will not do it: asking again would not help. `status` is 0 for a bad response."""
+    """The server answered and will not do it: asking again would not help. `status` is 0 for a bad response,
+    `body` what came with another one.
+    """
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, body: bytes = b"") -> None:
         super().__init__(message)
         self.status = status
+        self.body = body
 
 
 class Unanswered(OutsideError):
@@ -141,7 +144,7 @@ class JsonClient:
         said = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
         if response.status in RETRIED:
             raise _Retry(said, retry_after(response.headers.get("Retry-After")))
-        raise Refused(f"{self.url}{path}: {said}", response.status)
+        raise Refused(f"{self.url}{path}: {said}", response.status, data)
 
 
 class _Retry(Exception):

@@ -15,9 +15,10 @@ from retrieval.build import Recipe
 from retrieval.build_dense import Plan, build_dense
 from retrieval.client import HttpSearcher
 from retrieval.random_bert import write_random_bert
-from retrieval.router import Router
+from retrieval.router import Router, Shards
 from retrieval.server import build_app
 from retrieval.token_cap import TokenCap
+from retrieval.wire import Retrieval
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.json_client import Patience
@@ -106,6 +107,119 @@ async def test_a_missing_shard_fails_the_request_instead_of_thinning_the_corpus(
         await lost.aclose()
         async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
             assert response.status == 503
+
+
+async def test_a_fault_names_the_shards_url_in_the_log_alone(
+    running: Running,
+    folders: dict[str, Path],
+    http: aiohttp.ClientSession,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with AsyncExitStack() as stack:
+        lost = AsyncExitStack()
+        gone = await lost.enter_async_context(running(folders["70"]))
+        url = await stack.enter_async_context(routed([gone], patience=HASTY))
+        await lost.aclose()
+        async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
+            assert response.status == 503
+            assert await response.json() == {"error": "a shard does not answer"}
+    assert gone in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "said"),
+    [
+        ({"max_topk": 5}, 400, "topk is 7, expected a whole number from 1 to 5"),
+        ({"max_response": 200}, 413, "the response has more than 200 bytes"),
+    ],
+)
+async def test_what_a_shard_refuses_for_good_is_refused_for_good(
+    running: Running,
+    folders: dict[str, Path],
+    http: aiohttp.ClientSession,
+    limits: dict[str, int],
+    status: int,
+    said: str,
+) -> None:
+    """It was a 503, which clients try again."""
+    async with AsyncExitStack() as stack:
+        shard = await stack.enter_async_context(running(folders["0"]))
+        strict = await stack.enter_async_context(running(folders["70"], limits=limits))
+        url = await stack.enter_async_context(routed([shard, strict]))
+        async with http.post(url + "/retrieve", json={"query": "abc", "topk": 7}) as response:
+            assert response.status == status
+            error = (await response.json())["error"]
+    assert error.startswith(said)
+    assert "http://" not in error
+
+
+class Unhurried(Router):
+    """Asks its shards only when it is let go."""
+
+    go: asyncio.Event
+
+    async def _ask(self, shards: Shards, request: Retrieval) -> list[dict[str, Any]]:
+        await self.go.wait()
+        return await super()._ask(shards, request)
+
+
+@asynccontextmanager
+async def unhurried(shard: str, **options: Any) -> AsyncIterator[tuple[Unhurried, str]]:
+    router = Unhurried([shard], **options)
+    router.go = asyncio.Event()
+    await router.load()
+    try:
+        async with serve_app(build_app(router)) as url:
+            yield router, url
+    finally:
+        await router.close()
+
+
+async def test_a_router_keeps_its_deadline(
+    running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
+) -> None:
+    async with running(folders["0"]) as shard, unhurried(shard, deadline=0.05) as (router, url):
+        async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
+            assert response.status == 504
+        router.go.set()
+        async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
+            assert response.status == 200
+
+
+async def test_a_router_lets_no_request_in_while_its_shards_have_enough(
+    running: Running, folders: dict[str, Path], http: aiohttp.ClientSession
+) -> None:
+    async with running(folders["0"]) as shard, unhurried(shard, queue=2) as (router, url):
+
+        async def ask(*queries: str) -> tuple[int, str | None]:
+            async with http.post(url + "/retrieve", json={"queries": queries}) as response:
+                return response.status, response.headers.get("Retry-After")
+
+        single = asyncio.create_task(ask("abc"))
+        while router._asked < 1:
+            await asyncio.sleep(0.01)
+        large = asyncio.create_task(ask("abc", "abd", "abe"))
+        while router._asked < 4:
+            await asyncio.sleep(0.01)
+        assert await ask("one too many") == (429, "1")
+        router.go.set()
+        assert await asyncio.gather(single, large) == [(200, None)] * 2
+        assert (await ask("room again"))[0] == 200
+
+
+async def test_large_responses_are_merged_as_small_ones_are(
+    running: Running, folders: dict[str, Path], documents: list[Document], http: aiohttp.ClientSession
+) -> None:
+    async with AsyncExitStack() as stack:
+        shards = [await stack.enter_async_context(running(folders[name])) for name in ("0", "70")]
+        url = await stack.enter_async_context(routed(shards))
+
+        async def ask(queries: list[str]) -> list[Any]:
+            async with http.post(url + "/retrieve", json={"queries": queries, "topk": 10}) as response:
+                return list((await response.json())["result"])
+
+        queries = [document.text for document in documents[:30]]
+        assert await ask(queries) == [(await ask([query]))[0] for query in queries]
 
 
 async def test_after_a_reload_the_router_serves_the_shards_new_index(

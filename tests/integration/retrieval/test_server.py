@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,14 @@ import pytest
 
 from retrieval.batching import Engine
 from retrieval.build import build_bm25
+from retrieval.client import HttpSearcher
 from retrieval.hits import Hit
 from retrieval.metrics import Metrics
+from retrieval.passages import Passages
 from retrieval.service import Service, Settings
 from retrieval.serving import Address, serve
+from retrieval.token_cap import TokenCap
+from retrieval.wire import Limits, Row
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.listening import listen
@@ -171,6 +177,18 @@ async def test_a_token_guards_everything_but_probes_and_metrics(
                 assert response.status == status
 
 
+@pytest.mark.parametrize("token", ["schlüssel", "ключ-鍵 🔑"])
+async def test_client_and_server_agree_on_a_token_beyond_ascii(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, token: str
+) -> None:
+    """It was never accepted."""
+    async with running(index_folder, token=token) as url:
+        async with HttpSearcher(url, token=token) as searcher:
+            assert (await searcher.search("town7", 1))[0].id == "t7"
+        other = {"Authorization": f"Bearer {token}x"}
+        assert (await post(http, url, {"query": "town7"}, headers=other))[0] == 401
+
+
 class Slow:
     """Searches only when it is let go."""
 
@@ -200,12 +218,17 @@ class SlowService(Service):
         self._generation.batcher._engine = self.engine
 
 
+async def waiting(service: Service, queries: int) -> None:
+    assert service._generation is not None
+    while service._generation.batcher.waiting < queries:
+        await asyncio.sleep(0.005)
+
+
 async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    limits = {"max_queries": 4}
-    settings = Settings.model_validate({"folder": index_folder, "workers": 0, "queue": 4, "limits": limits})
-    service = SlowService(settings, Metrics())
+    """A queue of less than 4,096 was one of 4,096."""
+    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -225,6 +248,32 @@ async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
         assert status in (200, 429)
         if status == 200:
             assert answer["result"][0][0]["id"] == f"t{number}"
+
+
+async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_room(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    """It needed as many free places as it has queries, which steady single queries never left."""
+    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
+    service.engine = Slow()
+    async with running(index_folder, service=service) as url:
+
+        def ask(*numbers: int) -> asyncio.Task[tuple[int, dict[str, Any]]]:
+            queries = [str(number) for number in numbers]
+            return asyncio.create_task(post(http, url, {"queries": queries, "topk": 1}))
+
+        singles = [ask(number) for number in range(4)]
+        await waiting(service, 3)
+        batch = ask(*range(100, 200))
+        await waiting(service, 103)
+        assert (await ask(300))[0] == 429
+        # What is being searched already takes no place.
+        joined = ask(0, 150)
+        service.engine.go.set()
+        status, answer = await batch
+        assert status == 200
+        assert [rows[0]["id"] for rows in answer["result"]] == [f"t{n}" for n in range(100, 200)]
+        assert [status for status, _ in await asyncio.gather(*singles, joined)] == [200] * 5
 
 
 async def test_a_search_without_end_is_answered_504(
@@ -266,6 +315,70 @@ async def test_queries_past_their_deadline_or_without_their_client_are_not_searc
         async with http.get(url + "/metrics") as response:
             assert 'scope_retriever_requests_total{status="499"} 5.0' in await response.text()
     assert engine.asked == ["0", "99"]
+
+
+class Watched:
+    """A corpus that counts the passages that are read."""
+
+    def __init__(self, passages: Passages) -> None:
+        self.length = passages.length
+        self.reads = 0
+        self._passages = passages
+
+    def line(self, row: int) -> bytes:
+        self.reads += 1
+        return self._passages.line(row)
+
+
+@pytest.mark.parametrize("return_scores", [True, False])
+async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession, return_scores: bool
+) -> None:
+    """Every passage was read, copied and joined first: 64 queries took 11 GB."""
+    limits = Limits(max_response=20_000)
+    service = Service(Settings(folder=index_folder, workers=0, limits=limits), Metrics())
+    async with running(index_folder, service=service) as url:
+        assert service._generation is not None
+        watched = Watched(service._generation.passages)
+        service._generation.passages = watched  # type: ignore[assignment]
+        body = {"queries": ["harbour"] * 64, "topk": 100, "return_scores": return_scores}
+        status, answer = await post(http, url, body)
+        assert (status, watched.reads) == (413, 0)
+        assert "ask for fewer queries or a smaller topk" in answer["error"]
+        assert (await post(http, url, {"query": "town7", "return_scores": return_scores}))[0] == 200
+
+
+class Stuck(TokenCap):
+    """Cuts only when it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self.cuts = 0
+
+    def cut(self, rows: Iterable[Row], max_tokens: int) -> Iterator[Row]:
+        self.cuts += 1
+        self.began.set()
+        self.go.wait(30)
+        return iter(rows)
+
+
+async def test_while_a_large_response_is_cut_others_are_answered_and_its_deadline_holds(
+    running: Running, index_folder: Path, http: aiohttp.ClientSession
+) -> None:
+    """The event loop stood still, /healthz included, for as long as the tokenizer worked."""
+    service = Service(Settings(folder=index_folder, workers=0, deadline=1.0), Metrics())
+    stuck = Stuck()
+    service._cap = stuck
+    async with running(index_folder, service=service) as url:
+        body = {"queries": [f"town{n} harbour" for n in range(60)], "topk": 100, "max_tokens": 1000}
+        asked = asyncio.create_task(post(http, url, body))
+        assert await asyncio.to_thread(stuck.began.wait, 10)
+        async with http.get(url + "/healthz") as response:
+            assert response.status == 200
+        assert (await post(http, url, {"query": "town7"}))[0] == 200
+        assert (await asked)[0] == 504
+        stuck.go.set()
+    assert stuck.cuts == 1
 
 
 async def test_a_reload_switches_the_index_while_requests_are_answered(
@@ -312,9 +425,10 @@ async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
     assert capsys.readouterr().err == ""
 
 
-def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) -> None:
+@pytest.mark.parametrize("chooses", [True, False])
+def test_the_command_answers_at_the_address_that_it_names(index_folder: Path, chooses: bool) -> None:
     with listen("127.0.0.1", 0) as probe:
-        port = probe.getsockname()[1]
+        port = 0 if chooses else probe.getsockname()[1]
     command = [sys.executable, "-m", "scope_selfplay.cli", "serve-retriever", str(index_folder)]
     server = subprocess.Popen(
         [*command, "--port", str(port), "--workers", "0"], stderr=subprocess.PIPE, text=True
@@ -322,7 +436,7 @@ def test_the_command_answers_at_the_address_that_it_names(index_folder: Path) ->
     try:
         assert server.stderr is not None
         url = server.stderr.readline().split()[-1]
-        assert url == f"http://127.0.0.1:{port}"
+        assert re.fullmatch(f"http://127.0.0.1:{port or '[1-9][0-9]+'}", url)
         with urllib.request.urlopen(f"{url}/readyz", timeout=30) as response:
             assert response.status == 200
         server.send_signal(signal.SIGTERM)

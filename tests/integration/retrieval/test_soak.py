@@ -155,6 +155,46 @@ async def test_sighup_opens_the_folder_again(index_folder: Path) -> None:
     raise AssertionError("no reload was counted")
 
 
+@asynccontextmanager
+async def one_who_does_not_read(url: str) -> AsyncIterator[None]:
+    """A client with 60 MB of response before it of which it reads the first bytes."""
+    queries = [f"harbour town{number}" for number in range(2500)]
+    body = json.dumps({"queries": queries, "topk": 100}).encode()
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 10)
+    writer.write(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert await reader.readexactly(15) == b"HTTP/1.1 200 OK"
+    try:
+        yield
+    finally:
+        writer.transport.abort()
+
+
+async def test_after_the_deadline_a_client_that_does_not_read_does_not_keep_the_server(
+    index_folder: Path,
+) -> None:
+    """SIGTERM never ended the server."""
+    async with (
+        served(index_folder, "--deadline", "5", "--workers", "2") as server,
+        one_who_does_not_read(server.url),
+    ):
+        workers = server.workers
+        server.process.terminate()
+        assert await asyncio.wait_for(server.process.wait(), 40) == 0
+        assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+
+async def test_a_second_sigterm_ends_the_server_at_once(index_folder: Path) -> None:
+    async with served(index_folder, "--deadline", "600") as server, one_who_does_not_read(server.url):
+        workers = server.workers
+        server.process.terminate()
+        await asyncio.sleep(0.5)
+        assert server.process.returncode is None
+        server.process.terminate()
+        assert await asyncio.wait_for(server.process.wait(), 20) == -signal.SIGTERM
+        assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+
 async def test_a_folder_that_is_no_index_ends_with_a_clear_error(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND, str(tmp_path)),

@@ -1,6 +1,9 @@
 """Worker processes: what costs one, and how many there may be."""
 
+import asyncio
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from retrieval.manifest import read_manifest, write_manifest
 from retrieval.metrics import Metrics
 from retrieval.service import Service, Settings
 from retrieval.workers import WorkerEngine
-from scope_selfplay.errors import ConfigError, SearchError
+from scope_selfplay.errors import ConfigError, RecordError, SearchError
 
 pytestmark = pytest.mark.integration
 
@@ -24,6 +27,38 @@ async def test_a_worker_that_refuses_a_batch_stays_and_answers_the_next(index_fo
             await engine.search(["town1"], -1)
         ((hit,),) = await engine.search(["town1"], 1)
         assert (engine.pids(), engine.restarts) == (before, 0)
+        assert hit.row == 1
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+async def test_a_damaged_index_is_the_users_error_with_workers_and_without(
+    index_folder: Path, tmp_path: Path, workers: int
+) -> None:
+    """A worker's RecordError (exit 64) became a SearchError (75), which asks for another try."""
+    folder = tmp_path / "index"
+    shutil.copytree(index_folder, folder)
+    # The manifest fits its files, so that only who opens the index can tell.
+    write_manifest(folder, read_manifest(folder).model_copy(update={"rows": 499}))
+    service = Service(Settings(folder=folder, workers=workers), Metrics())
+    with pytest.raises(RecordError, match="500 rows, the manifest says 499") as raised:
+        await service.load()
+    assert not str(raised.value).startswith("RecordError")
+
+
+async def test_a_worker_is_started_again_until_the_index_is_whole(index_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(index_folder, folder)
+    engine = WorkerEngine(folder, 1)
+    await engine.start()
+    try:
+        (folder / "manifest.json").rename(tmp_path / "manifest.json")
+        os.kill(engine.pids()[0], signal.SIGKILL)
+        asked = asyncio.create_task(engine.search(["town1"], 1))
+        await asyncio.sleep(1.5)
+        (tmp_path / "manifest.json").rename(folder / "manifest.json")
+        ((hit,),) = await asyncio.wait_for(asked, 30)
         assert hit.row == 1
     finally:
         await engine.close()

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from retrieval.cli import serve_retriever
+from retrieval.serving import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import Attempt, event, server_deployment, stage_job
 from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Part, Share, Step, job_name
@@ -68,6 +69,14 @@ def test_tiny_mode_asks_for_no_gpu_and_no_vllm() -> None:
         if name.startswith("tiny."):
             assert sum(_gpus(body) for body in bodies) == 0
             assert "vllm" not in {_command(body)[0] for body in bodies if _has_pod(body)}
+
+
+def test_a_retriever_has_the_time_to_answer_what_has_arrived() -> None:
+    bodies = [body for body in BODIES["tiny.make-tasks"] if _has_pod(body)]
+    (retriever,) = [body for body in bodies if _command(body)[:2] == ["scope", "serve-retriever"]]
+    defaults = {each.name: each.default for each in serve_retriever.params}
+    needed = defaults["drain"] + defaults["deadline"] + SEND_SECONDS + CLOSE_SECONDS
+    assert retriever["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > needed
 
 
 def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_asks_for() -> None:

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from retrieval.batching import Batcher, Overloaded
+from retrieval.batching import Batcher
 from retrieval.hits import Hit
 from scope_selfplay.errors import SearchError
 
@@ -70,18 +70,33 @@ async def test_queries_of_different_topk_are_never_searched_together() -> None:
     assert engine.topks == [1, 2, 1]
 
 
-async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+async def test_the_queue_is_full_at_its_capacity_and_says_when_it_has_room() -> None:
     engine = Engine(seconds=None)
     batcher = Batcher(engine, capacity=3)
-    answers = [batcher.submit(str(place), 1) for place in range(3)]
+    answers = [batcher.submit("runs", 1)]
     await asyncio.sleep(0)
-    answers.append(batcher.submit("fills the place of the one that runs", 1))
-    with pytest.raises(Overloaded) as refused:
-        batcher.submit("one too many", 1)
-    assert refused.value.retry_after >= 0.1
+    for place in range(3):
+        assert not batcher.is_full
+        answers.append(batcher.submit(str(place), 1))
+    assert batcher.is_full
+    assert batcher.overloaded().retry_after == 0.1
     engine.go.set()
     await asyncio.gather(*answers)
-    assert await batcher.submit("room again", 1)
+    assert not batcher.is_full
+
+
+async def test_who_comes_back_waits_for_what_is_missing_and_not_for_the_whole_queue() -> None:
+    engine = Engine(seconds=None)
+    capacities = {100: 201, 299: 2}
+    for capacity, missing in capacities.items():
+        batcher = Batcher(engine, capacity=capacity)
+        batcher._seconds_per_query = 1.0
+        answers = [batcher.submit("runs", 1)]
+        await asyncio.sleep(0)
+        answers += [batcher.submit(str(place), 1) for place in range(300)]
+        assert batcher.overloaded().retry_after == missing
+        for answer in answers:
+            answer.cancel()
 
 
 async def test_a_failing_batch_fails_its_own_queries_only() -> None:
@@ -108,11 +123,11 @@ async def test_a_query_that_nobody_awaits_any_more_leaves_its_place_in_the_queue
     running = batcher.submit("running", 1)
     await asyncio.sleep(0)
     gone = [batcher.submit(str(place), 1) for place in range(2)]
-    assert batcher.room() == 0
+    assert batcher.is_full
     for answer in gone:
         answer.cancel()
     await asyncio.sleep(0)
-    assert batcher.room() == 2
+    assert (batcher.is_full, batcher.waiting) == (False, 0)
     engine.go.set()
     await running
     assert engine.batches == [["running"]]

@@ -1,6 +1,11 @@
 import asyncio
+import gc
+import tracemalloc
 
-from retrieval.cache import AnswerCache
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.cache import ANSWER_BYTES, AnswerCache
 from retrieval.hits import Hit
 from scope_selfplay.errors import SearchError
 
@@ -41,7 +46,10 @@ async def test_a_remembered_answer_needs_no_search_but_another_topk_does() -> No
     await settle()
     assert cache.ask("q", 3).done()
     assert not cache.ask("q", 4).done()
-    assert cache.missing(["q", "q", "new", "new"], 3) == 1
+    assert not cache.is_missing(["q", "q"], 3)
+    assert cache.is_missing(["q", "q", "new"], 3)
+    cache.ask("new", 3)
+    assert not cache.is_missing(["q", "q", "new"], 3)
 
 
 async def test_the_answer_used_longest_ago_is_forgotten_first() -> None:
@@ -52,8 +60,57 @@ async def test_the_answer_used_longest_ago_is_forgotten_first() -> None:
             searches.pending[query, 1].set_result([])
             await answer
             await settle()
-    assert cache.missing(["a", "c"], 1) == 0
-    assert cache.missing(["b"], 1) == 1
+    assert not cache.is_missing(["a", "c"], 1)
+    assert cache.is_missing(["b"], 1)
+
+
+async def remember(cache: AnswerCache, searches: Searches, query: str, topk: int, hits: list[Hit]) -> None:
+    answer = cache.ask(query, topk)
+    searches.pending[query, topk].set_result(hits)
+    await answer
+    await settle()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.floats(allow_nan=False, allow_infinity=False))))
+async def test_a_remembered_answer_is_the_one_that_was_found(found: list[tuple[int, float]]) -> None:
+    hits = [Hit(row, score) for row, score in found]
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    await remember(cache, searches, "q", 100, hits)
+    assert cache.ask("q", 100).result() == hits
+    assert searches.count == 1
+
+
+async def test_long_queries_and_many_hits_take_no_more_memory_than_short_answers_would() -> None:
+    """100,000 answers of 31 KB each took 3 GB."""
+    searches, capacity = Searches(), 200
+    cache = AnswerCache(searches, capacity)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(2 * capacity):
+            hits = [Hit(10**6 + number + rank, rank + number / 7) for rank in range(100)]
+            await remember(cache, searches, f"{number} " + "long " * 3000, 100, hits)
+            searches.pending.clear()
+        del hits
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert cache.bytes <= capacity * ANSWER_BYTES
+    # What the interpreter holds beside the answers is counted too.
+    assert taken < 1.5 * capacity * ANSWER_BYTES
+    last = f"{2 * capacity - 1} " + "long " * 3000
+    assert not cache.is_missing([last], 100)
+
+
+async def test_an_answer_that_is_found_twice_is_counted_once() -> None:
+    searches = Searches()
+    cache = AnswerCache(searches, 10)
+    await remember(cache, searches, "q", 3, [Hit(1, 0.5)])
+    before = cache.bytes
+    cache._remember(next(iter(cache._answers)), bytes(32))
+    assert cache.bytes == before + 16
 
 
 async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
@@ -64,7 +121,7 @@ async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
     assert [type(error) for error in await asyncio.gather(*answers, return_exceptions=True)] == [
         SearchError
     ] * 2
-    assert cache.missing(["q"], 3) == 1
+    assert cache.is_missing(["q"], 3)
 
 
 async def test_a_caller_that_leaves_does_not_take_the_answer_from_the_others() -> None:
@@ -93,4 +150,5 @@ async def test_when_the_last_caller_leaves_the_search_is_cancelled_and_a_new_cal
     await settle()
     searches.pending["q", 3].set_result([Hit(5, 1.0)])
     assert await again == [Hit(5, 1.0)]
-    assert (searches.count, cache.missing(["q"], 3)) == (2, 0)
+    assert searches.count == 2
+    assert not cache.is_missing(["q"], 3)

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,38 @@ def test_a_damaged_index_is_the_users_error_with_the_files_name(tmp_path: Path, 
 def test_serving_without_a_clear_index_or_token_is_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(serve_retriever, arguments)
     assert isinstance(done.exception, ConfigError)
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "a\x07b", "\udcff"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", token)
+    done = CliRunner().invoke(serve_retriever, ["folder", "--token-env", "TOKEN"])
+    assert isinstance(done.exception, ConfigError)
+    assert "TOKEN holds a line break" in str(done.exception)
+
+
+SHARD = ["--shard", "http://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x", "--deadline", "0"], r"--deadline 0: expected seconds above 0"),
+        (["x", "--deadline", "nan"], r"--deadline nan: expected seconds above 0"),
+        ([*SHARD, "--deadline", "inf"], r"--deadline inf: expected seconds above 0"),
+        (["x", "--drain", "-1"], r"--drain -1: expected seconds, 0 or more"),
+        (["x", "--shard-host", "a"], r"--shard-host .*there are none; leave it out"),
+        ([*SHARD, "--workers", "1"], r"--workers .*a router of --shard URLs opens none; leave it out"),
+        ([*SHARD, "--cache", "5"], r"--cache "),
+        ([*SHARD, "--verify", "full"], r"--verify "),
+    ],
+)
+def test_serving_options_without_a_meaning_are_refused_in_one_line(arguments: list[str], said: str) -> None:
+    """Some were ignored, others ended with a traceback."""
+    done = CliRunner().invoke(serve_retriever, arguments)
+    assert isinstance(done.exception, ConfigError)
+    assert re.match(said, str(done.exception))
+    assert "\n" not in str(done.exception)
 
 
 def test_an_encoder_whose_name_tells_no_family_needs_one(tmp_path: Path, corpus: Path) -> None:

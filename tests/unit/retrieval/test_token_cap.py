@@ -1,5 +1,8 @@
 import json
+from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,12 +36,12 @@ def row(text: str) -> Row:
 texts = st.text(st.sampled_from(list('abc é日\n"')), max_size=30)
 
 
-@given(st.lists(texts, max_size=4), st.integers(1, 60))
+@given(st.lists(texts, max_size=4), st.integers(1, 60) | st.just(10**30))
 def test_no_response_is_over_its_cap_and_lower_ranks_are_cut_first(
     cap: TokenCap, texts: list[str], tokens: int
 ) -> None:
     rows = [row(text) for text in texts]
-    kept = cap.cut(rows, tokens)
+    kept = list(cap.cut(rows, tokens))
     contents = [json.loads(row.line)["contents"] for row in kept]
     assert sum(map(cap.count, contents)) <= tokens
     whole = [json.loads(row.line)["contents"] for row in rows]
@@ -48,7 +51,59 @@ def test_no_response_is_over_its_cap_and_lower_ranks_are_cut_first(
 
 def test_what_fits_is_passed_on_byte_for_byte(cap: TokenCap) -> None:
     rows = [row("abc"), row("ab")]
-    assert cap.cut(rows, 1000) == rows
+    assert list(cap.cut(rows, 1000)) == rows
+
+
+class Counting(TokenCap):
+    """Remembers what it tokenises."""
+
+    def __init__(self, cap: TokenCap) -> None:
+        self.__dict__.update(cap.__dict__, _numbers=OrderedDict(), encoded=[])
+
+    def _encode(self, text: str) -> Any:
+        self.encoded.append(text)
+        return super()._encode(text)
+
+
+def test_a_passage_that_fits_is_tokenised_once_for_all_responses(cap: TokenCap) -> None:
+    counting, rows = Counting(cap), [row("abc"), row("ab"), row("cab")]
+    for _ in range(3):
+        assert list(counting.cut(rows, 1000)) == rows
+    assert counting.encoded == [json.loads(each.line)["contents"] for each in rows]
+
+
+def test_a_cut_is_made_once_for_all_responses(cap: TokenCap) -> None:
+    counting, rows = Counting(cap), [row("ab"), row("cab " * 30)]
+    first = list(counting.cut(rows, 20))
+    encoded = len(counting.encoded)
+    assert len(first) == 2
+    assert first[1].line != rows[1].line
+    assert list(counting.cut(rows, 20)) == first
+    assert len(counting.encoded) == encoded
+    assert list(counting.cut(rows, 21)) != first
+
+
+def test_rows_after_the_one_that_crosses_the_limit_are_not_read(cap: TokenCap) -> None:
+    read = []
+
+    def rows() -> Iterator[Row]:
+        for text in ("ab", "ab ab ab", "never"):
+            read.append(text)
+            yield row(text)
+
+    first = cap.count('"T"\nab')
+    assert len(list(cap.cut(rows(), first + 2))) == 2
+    assert read == ["ab", "ab ab ab"]
+    read.clear()
+    assert len(list(cap.cut(rows(), first))) == 1
+    assert read == ["ab"]
+
+
+def test_a_long_text_is_counted_as_a_short_one(cap: TokenCap) -> None:
+    """It is encoded another way, so that other threads can run."""
+    text = "abc ab " * 10_000
+    assert cap.count(text) == len(cap._tokenizer.encode(text, add_special_tokens=False).ids)
+    assert cap.count(text[:700]) == len(cap._tokenizer.encode(text[:700], add_special_tokens=False).ids)
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

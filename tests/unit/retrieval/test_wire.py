@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_score_survives_the_wire_to_the_last_bit(score: float) -> None:
 def test_a_response_over_the_limit_is_refused_and_not_cut() -> None:
     with pytest.raises(WireError, match="ask for fewer"):
         render_response([[row("a")]], return_scores=True, limits=Limits(max_response=50))
+
+
+@pytest.mark.parametrize("return_scores", [True, False])
+def test_no_row_is_read_beyond_the_limit_of_a_response(return_scores: bool) -> None:
+    read = []
+
+    def rows() -> Iterator[Row]:
+        for number in range(100):
+            read.append(number)
+            yield row("a")
+
+    limits = Limits(max_response=1000)
+    with pytest.raises(WireError, match="more than 1,000 bytes"):
+        render_response((rows() for _ in range(100)), return_scores=return_scores, limits=limits)
+    assert len(read) * len(row("a").line) <= 1100
 
 
 def test_no_queries_give_no_results() -> None:
