@@ -20,6 +20,8 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OF_A_FOLDER = ("workers", "cache", "verify")
 """Parameters of `serve-retriever` that mean nothing for a router."""
+OF_VECTORS = ("questions", "keep_vectors", "encoded")
+"""Parameters of `scope index build` that mean nothing for words."""
 
 
 @click.group()
@@ -65,7 +67,10 @@ def index() -> None:
 @click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
+@click.pass_context
 def build(
+    context: click.Context,
+    /,
     source: Path,
     folder: Path,
     *,
@@ -97,6 +102,8 @@ def build(
     _check_chunks(chunk_tokens, chunk_overlap, tokenizer)
     asked = read_questions(questions) if questions else ()
     dense = profile != ProfileName.BM25
+    if not dense:
+        _refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
     recipe = Recipe(
         profile=profile,
         source=str(source.resolve()),

@@ -146,3 +146,11 @@ def test_every_changed_byte_of_an_arrays_header_is_a_record_error_or_none(tmp_pa
         except RecordError:
             refused += 1
     assert refused > 200
+
+
+def test_what_only_vectors_have_is_refused_for_bm25(corpus: Path, tmp_path: Path) -> None:
+    assert (
+        said("build", corpus, tmp_path / "index", "--keep-vectors")
+        == "--keep-vectors belongs to the profiles that search vectors, and bm25 has none; leave it out"
+    )
+    assert not (tmp_path / "index").exists()
