@@ -1,14 +1,17 @@
-"""The most memory that this process has held so far, for programs that tests start.
+"""The most memory that a process has held so far, measured in programs that tests start.
 
 Not `getrusage`: its peak begins with that of the process that started this one.
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 STATUS = Path("/proc/self/status")
 REPOSITORY = Path(__file__).parents[1]
-"""Where such a program has to be started, to find this module."""
 
 
 def peak_memory() -> int:
@@ -16,3 +19,17 @@ def peak_memory() -> int:
     found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
     assert found is not None
     return 1024 * int(found[1])
+
+
+def printed(program: str, *arguments: Path) -> int:
+    """The number that a Python program prints; it finds this module. Skips where there is no /proc."""
+    if not STATUS.exists():
+        pytest.skip("the peak of a process is read from Linux's /proc")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    return int(done.stdout)

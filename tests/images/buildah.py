@@ -13,7 +13,9 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = REPOSITORY / "build" / "images"
 BASE = "localhost/base:parts"
-PIP = "[global]\nno-index = true\nfind-links = /wheels\n"
+WHEELS = "/wheels"
+"""Where a build's pip finds all that it may install."""
+PIP = {"no-index": "true", "find-links": WHEELS}
 
 
 class Buildah:
@@ -23,7 +25,7 @@ class Buildah:
         self._store = ["--root", str(folder / "store"), "--runroot", str(folder / "run")]
         self._environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
         self._pip = folder / "pip.conf"
-        self._pip.write_text(PIP)
+        self._pip.write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, value in PIP.items()))
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self._run(["buildah", *self._store, *arguments])
@@ -35,7 +37,7 @@ class Buildah:
 
     def make(self, target: str, *variables: str) -> None:
         """`make image-...`, as a user calls it, with pip going by the wheels that are there."""
-        volumes = {self._pip: "/etc/pip.conf", PARTS / "wheels": "/wheels"}
+        volumes = {self._pip: "/etc/pip.conf", PARTS / "wheels": WHEELS}
         mounts = " ".join(f"--volume {source}:{place}:ro" for source, place in volumes.items())
         build = f"buildah {' '.join(self._store)} build --quiet --format docker --layers {mounts}"
         self._run(["make", target, f"BUILD={build}", f"BASE={BASE}", *variables])

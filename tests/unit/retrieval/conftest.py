@@ -1,8 +1,10 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from retrieval.random_bert import write_random_bert
 from scope_selfplay.schemas import Document
 
 
@@ -13,6 +15,12 @@ def shared_data() -> Path:
     if not (root / "data" / "passages.jsonl").is_file():
         pytest.skip("the shared folder with real passages is absent (SCOPE_SHARED names it)")
     return root / "data"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A random encoder of E5's family, of one layer."""
+    return write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from retrieval.arrays import map_array
 from retrieval.cli import index
-from retrieval.random_bert import write_random_bert
 from scope_selfplay.errors import ExitCode, RecordError, UserError
 
 
@@ -21,11 +20,6 @@ def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": f"word{n}"}) + "\n" for n in range(10)))
     return path
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
 
 
 def said(*arguments: object) -> str:

@@ -4,14 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from retrieval.build import RECIPE
 from retrieval.cli import index
 from retrieval.in_process import open_searcher
-from retrieval.random_bert import write_random_bert
 from scope_selfplay.errors import CorpusError, RunMismatchError
 
 
@@ -21,11 +19,6 @@ def corpus(tmp_path: Path) -> Path:
     lines = [{"id": str(n), "title": f"Town {n}", "text": f"word{n} words " * 30} for n in range(10)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture

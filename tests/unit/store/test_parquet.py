@@ -1,8 +1,6 @@
 """From lines to parquet and back: what was written is what is read, and damage is named."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +50,7 @@ from scope_selfplay.store.manifest import FORMAT, checksums
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
-from tests.peak_memory import REPOSITORY, STATUS
+from tests.peak_memory import printed
 from tests.unit.store.runs import candidate, document, finish, write_run
 
 # Everything that UTF-8 can hold, NUL and line ends with it.
@@ -188,8 +186,6 @@ def test_the_same_lines_make_the_same_parquet(folder: RunFolder, tmp_path: Path)
 @pytest.mark.integration
 def test_many_row_groups_take_little_more_memory_than_few(folder: RunFolder, tmp_path: Path) -> None:
     """Bloom filters of DuckDB's own size took 65 MB a row group, until the file was whole."""
-    if not STATUS.exists():
-        pytest.skip("the peak of a process is read from Linux's /proc")
     line = folder.stage(1, Stage.TASKS).grades.read_bytes().splitlines(keepends=True)[0]
     few, many = (_peak(tmp_path, line, groups=groups) for groups in (8, 40))
     assert many - few < 0.4e9
@@ -205,14 +201,7 @@ def _peak(folder: Path, line: bytes, *, groups: int) -> int:
         "source = pathlib.Path(sys.argv[1]); compact(source, source.with_suffix('.parquet'), RecordKind.GRADES)\n"
         "print(peak_memory())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(source)],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    return int(done.stdout)
+    return printed(program, source)
 
 
 def test_a_torn_last_line_is_left_out_and_damage_before_it_is_named(
