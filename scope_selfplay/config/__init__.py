@@ -16,7 +16,7 @@ from scope_selfplay.config.judge import (
     CallConfig,
     EndpointConfig,
     JudgeConfig,
-    PatienceConfig,
+    JudgeRetryConfig,
     RoleEndpointsConfig,
 )
 from scope_selfplay.config.loading import field_names, load_config, parse_config
@@ -46,11 +46,11 @@ __all__ = [
     "CorpusConfig",
     "EndpointConfig",
     "JudgeConfig",
+    "JudgeRetryConfig",
     "LoraConfig",
     "ModelConfig",
     "PartnerConfig",
     "PartnersConfig",
-    "PatienceConfig",
     "PodConfig",
     "RoleEndpointsConfig",
     "RoutingSettings",

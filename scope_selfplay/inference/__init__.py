@@ -1,11 +1,18 @@
 """Where text comes from: what an episode asks of a policy, and the engines that answer.
 
-`protocol` (what is asked; pure) - `codec` (text <-> token ids through a chat template) - `scripted` (the
-shipped fake) - `in_process` (transformers on this machine; the only module here that loads torch, lazily) -
+`protocol` (what is asked, and a policy that follows a script; pure) - `codec` (text <-> token ids through a chat
+template) - `in_process` (transformers on this machine; the only module here that loads torch, lazily) -
 `served_model` (a policy over HTTP, `scope serve-model` or vLLM) - `stepped_engine` (a vLLM of this process).
 """
 
-from scope_selfplay.inference.protocol import Generate, Message, PolicyModel, Sample, TagCodec, TextCodec
-from scope_selfplay.inference.scripted import ScriptedModel
+from scope_selfplay.inference.protocol import (
+    Generate,
+    Message,
+    PolicyModel,
+    Sample,
+    ScriptedModel,
+    TagCodec,
+    TextCodec,
+)
 
 __all__ = ["Generate", "Message", "PolicyModel", "Sample", "ScriptedModel", "TagCodec", "TextCodec"]

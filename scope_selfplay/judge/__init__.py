@@ -18,15 +18,15 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.protocol import Judge, Scale, Scored, Selected, Style
+from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.verifier import VerifierJudge
 
 __all__ = [
     "Fencer",
     "Judge",
     "LexicalJudge",
+    "PointwiseScore",
     "Scale",
-    "Scored",
     "Selected",
     "Style",
     "VerifierJudge",

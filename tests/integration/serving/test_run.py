@@ -16,7 +16,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.inference.chat_server import serving
-from scope_selfplay.judge.lexical_server import lexical_app
+from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import Run, open_run
