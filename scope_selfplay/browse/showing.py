@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
 from scope_selfplay.schemas import Candidate, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import Attempt, Judgements, Match, TaskRecord
+from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskRecord
 
 _MARKS = {True: "yes", False: "no", None: "?"}
 
 
 def describe(
     record: TaskRecord,
-    others: Sequence[Attempt],
-    matches: Sequence[Match],
+    others: Sequence[GradedRollout],
+    matches: Sequence[AnswerComparison],
     judgements: Judgements,
     *,
     passages: bool,
