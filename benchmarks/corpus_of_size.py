@@ -42,10 +42,10 @@ from scope_selfplay.schemas import (
     numpy_rng_from,
 )
 from scope_selfplay.store import (
-    Manifest,
     RunFolder,
     Stage,
     StageFolder,
+    StageManifest,
     publish_manifest,
     write_atomic,
     write_records,
@@ -283,7 +283,7 @@ def _publish(folder: RunFolder, iteration: int, stage: Stage, rows: dict[RecordK
         path / "judge.json", json.dumps({"calls": sum(rows.values()), "unreadable": 0, "failed": 0}) + "\n"
     )
     write_atomic(path / CARD, stage_card(folder.path.name, iteration, stage, path))
-    manifest = Manifest(
+    manifest = StageManifest(
         stage=stage.value,
         iteration=iteration,
         spec_hash="0" * 16,

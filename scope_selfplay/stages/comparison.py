@@ -11,16 +11,16 @@ from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Roll
 from scope_selfplay.stages.frame import accepted_in, check_budget, inputs_of, run_stage
 from scope_selfplay.store import (
     Appender,
-    Manifest,
     Stage,
     StageFolder,
+    StageManifest,
     read_records,
     write_atomic,
     write_records,
 )
 
 
-def compare(run: Run, iteration: int) -> Manifest:
+def compare(run: Run, iteration: int) -> StageManifest:
     """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:

@@ -39,7 +39,7 @@ from scope_selfplay.stages.task_making import (
     task_sources,
     title_of,
 )
-from scope_selfplay.store import Manifest, Stage, StageFolder, read_records, write_atomic
+from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
 from scope_selfplay.store.atomic import disk_faults
 from scope_selfplay.task_making import fill_share
 
@@ -110,7 +110,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     run.progress.end(f"{len(read_records(own.candidates, Candidate))} candidates made")
 
 
-def collect_tasks(run: Run, iteration: int) -> Manifest:
+def collect_tasks(run: Run, iteration: int) -> StageManifest:
     """Put the workers' candidates together and publish the stage. Raises OutsideError while one is missing."""
 
     def work(folder: StageFolder) -> None:

@@ -16,16 +16,16 @@ from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Role, Roll
 from scope_selfplay.stages.frame import check_budget, inputs_of, run_stage, taken_before, write_documents
 from scope_selfplay.store import (
     Appender,
-    Manifest,
     Stage,
     StageFolder,
+    StageManifest,
     read_records,
     write_records,
 )
 from scope_selfplay.task_making import Make, fill_quota
 
 
-def make_held_out(run: Run) -> Manifest:
+def make_held_out(run: Run) -> StageManifest:
     """The tasks that every checkpoint is compared on: given ones, or C_0's, judged but not filtered by difficulty."""
 
     def work(folder: StageFolder) -> None:
@@ -40,7 +40,7 @@ def make_held_out(run: Run) -> Manifest:
     return run_stage(run, 0, Stage.TASKS, {}, work)
 
 
-def make_tasks(run: Run, iteration: int) -> Manifest:
+def make_tasks(run: Run, iteration: int) -> StageManifest:
     """Stage B: C_t writes tasks over fresh documents until enough lie inside the difficulty window of S_{t-1}."""
 
     def work(folder: StageFolder) -> None:

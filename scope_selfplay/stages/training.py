@@ -18,9 +18,9 @@ from scope_selfplay.stages.frame import (
     write_documents,
 )
 from scope_selfplay.store import (
-    Manifest,
     Stage,
     StageFolder,
+    StageManifest,
     read_records,
     write_records,
 )
@@ -33,7 +33,7 @@ from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.solver import GradedTask, make_solver_roll
 
 
-def train_challenger(run: Run, iteration: int) -> Manifest | None:
+def train_challenger(run: Run, iteration: int) -> StageManifest | None:
     """Stage A: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
@@ -65,7 +65,7 @@ def train_challenger(run: Run, iteration: int) -> Manifest | None:
     return _led(run, iteration, Stage.CHALLENGER, work)
 
 
-def train_solver(run: Run, iteration: int) -> Manifest | None:
+def train_solver(run: Run, iteration: int) -> StageManifest | None:
     """Stage C: GRPO from S_{t-1} on the kept tasks. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
@@ -86,7 +86,7 @@ def train_solver(run: Run, iteration: int) -> Manifest | None:
     return _led(run, iteration, Stage.SOLVER, work)
 
 
-def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> Manifest | None:
+def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest | None:
     """The first of several processes runs the stage and publishes it; the others train along."""
     if ranks().leads:
         return run_stage(run, iteration, stage, inputs_of(run, iteration, stage), work)

@@ -16,7 +16,14 @@ from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.stages.task_making import check_harvest
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store import (
+    RunFolder,
+    Stage,
+    StageManifest,
+    publish_manifest,
+    write_atomic,
+    write_records,
+)
 from scope_selfplay.summary import summarise
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -39,7 +46,9 @@ def estimate(mean: float) -> Estimate:
 
 def finish(run: Run, iteration: int, stage: Stage) -> None:
     folder = run.folder.stage(iteration, stage).path
-    publish_manifest(folder, Manifest(stage=stage.value, iteration=iteration, spec_hash="0", seconds=1.5))
+    publish_manifest(
+        folder, StageManifest(stage=stage.value, iteration=iteration, spec_hash="0", seconds=1.5)
+    )
 
 
 def write_ratings(run: Run, iteration: int) -> None:

@@ -31,9 +31,9 @@ from scope_selfplay.schemas import (
 from scope_selfplay.stages import compare
 from scope_selfplay.stages.order import check_turn
 from scope_selfplay.store import (
-    Manifest,
     RunFolder,
     Stage,
+    StageManifest,
     publish_manifest,
     read_records,
     write_records,
@@ -282,7 +282,7 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list
         for number, stage in ((0, Stage.TASKS), (1, Stage.CHALLENGER), (1, Stage.TASKS), (1, Stage.SOLVER)):
             folder = run.folder.stage(number, stage).path
             folder.mkdir(parents=True, exist_ok=True)
-            publish_manifest(folder, Manifest(stage=stage.value, iteration=number, spec_hash="0"))
+            publish_manifest(folder, StageManifest(stage=stage.value, iteration=number, spec_hash="0"))
         with pytest.raises(UserError, match="iteration 2 challenger: stopped after iteration 1"):
             check_turn(run, 2, Stage.CHALLENGER)
         check_turn(run, 1, Stage.COMPARE)
