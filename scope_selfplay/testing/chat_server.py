@@ -178,7 +178,7 @@ class FakeServer:
             case FaultKind.REDIRECT:
                 return refuse(307, "elsewhere", {"Location": "http://169.254.169.254/latest"})
             case FaultKind.NOT_JSON:
-                return web.FailureResponse(text="<html>502 Bad Gateway</html>", content_type="text/html")
+                return web.Response(text="<html>502 Bad Gateway</html>", content_type="text/html")
             case FaultKind.NO_CHOICES:
                 return web.json_response({"object": "chat.completion", "model": self._model, "choices": []})
             case FaultKind.WRONG_MODEL:
@@ -196,7 +196,7 @@ class FakeServer:
             await asyncio.Event().wait()
         if fault is FaultKind.RESET:
             _hang_up(request)
-            return web.FailureResponse()
+            return web.Response()
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.content_length = len(body)
         await response.prepare(request)
