@@ -1,4 +1,6 @@
-"""Stand-ins for what a test or a benchmark cannot have: models, clusters, servers. Nothing in the product imports them.
+"""Fakes for tests of this library and of what is built on it; nothing in the product imports them.
 
-- `random_encoder`: a BERT folder with random weights in the shape of E5, as Hugging Face writes one.
+- `fake_cluster.FakeCluster`: a Kubernetes API in memory, with injected faults (`ApiFault`), a Role and quotas.
+- `fake_nodes.FakeNodes`: the pods on a node of that cluster; `SimulatedStages` publishes the manifests of stages.
+- `random_encoder.write_random_encoder`: a BERT folder with random weights in the shape of E5, as Hugging Face writes one.
 """
