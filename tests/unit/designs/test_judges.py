@@ -11,7 +11,6 @@ from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
 from scope_selfplay.designs import Rewarding, finished_group, open_rewarding
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.inference.chat_server import serving
 from scope_selfplay.judge import Judge, LexicalJudge
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
@@ -20,6 +19,7 @@ from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
+from scope_selfplay.wire.serving import serving
 from tests.judges import pack
 from tests.unit.designs.scripted import rollout
 
