@@ -145,5 +145,5 @@ def test_without_a_server_library_one_line_says_what_to_install() -> None:
 
     assert done.returncode == ExitCode.USER, done.stderr
     assert done.stderr.splitlines() == [
-        "Error: scope serve-judge needs uvicorn: pip install 'scope-selfplay[view]'"
+        "scope: scope serve-judge needs uvicorn: pip install 'scope-selfplay[view]'"
     ]
