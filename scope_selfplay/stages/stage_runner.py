@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_selfplay import __version__
-from scope_selfplay.errors import ConfigError, JudgeError
+from scope_selfplay.errors import ConfigError, JudgeError, RunMismatchError, UserError
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
+from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
 from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
@@ -151,6 +152,30 @@ def taken_before(run: Run, iteration: int, stage: Stage) -> list[str]:
             if file.exists():
                 taken += json.loads(file.read_text())
     return taken
+
+
+def check_turn(run: Run, iteration: int, stage: Stage) -> None:
+    """Raises UserError when the run has no such stage or was stopped before it, RunMismatchError when one before it is
+    not done.
+    """
+    stages = stages_of(run.config)
+    if (iteration, stage) not in stages:
+        last = max(number for number, _ in stages)
+        raise UserError(
+            f"iteration {iteration} {stage.value}: this run has no such stage; its config has iterations 0 to {last}"
+            f", challenger.frozen={str(run.config.challenger.frozen).lower()} and solver.tasks="
+            f"{run.config.solver.tasks or 'null'}"
+        )
+    for number, before in stages[: stages.index((iteration, stage))]:
+        folder = run.folder.stage(number, before)
+        if not (folder.path / "manifest.json").exists():
+            raise RunMismatchError(
+                f"iteration {iteration} {stage.value}: {folder.path} is not finished; run iteration {number} "
+                f"{before.value} first"
+            )
+        reason = run.stopped(number) if before is Stage.COMPARE and number < iteration else None
+        if reason is not None:
+            raise UserError(f"iteration {iteration} {stage.value}: {reason}")
 
 
 def write_documents(folder: StageFolder, ids: Sequence[str]) -> None:

@@ -12,6 +12,19 @@ class Stage(StrEnum):
     SOLVER = "solver"
     COMPARE = "compare"
 
+    @property
+    def job_name(self) -> str:
+        """What the stage's Job does, and its module below `jobs`; the stage itself names its folder."""
+        return _JOB_NAMES[self]
+
+
+_JOB_NAMES = {
+    Stage.CHALLENGER: "train-challenger",
+    Stage.TASKS: "make-tasks",
+    Stage.SOLVER: "train-solver",
+    Stage.COMPARE: "compare",
+}
+
 
 class StageFolder:
     """One stage of one iteration: records, metrics, perhaps a checkpoint, and the manifest last."""
@@ -25,6 +38,7 @@ class StageFolder:
         self.selections = path / "selections.jsonl"
         self.scores = path / "scores.jsonl"
         self.metrics = path / "metrics.jsonl"
+        self.ratings = path / "ratings.json"
         self.checkpoint = path / "checkpoint"
         # Hidden: what a stage needs to go on after a kill; removed once its manifest stands.
         self.work = path / ".work"

@@ -8,8 +8,6 @@ import pytest
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.evaluation.compare import Ratings
-from scope_selfplay.evaluation.held_out import ScoreEstimate
 from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
@@ -24,6 +22,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
+from scope_selfplay.store.ratings import Ratings, ScoreEstimate
 from scope_selfplay.summary import summarise
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
