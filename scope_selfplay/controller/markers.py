@@ -6,26 +6,26 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from scope_selfplay.controller.goals import Markers
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.store import RunFolder, Stage, StageManifest
 from scope_selfplay.store.manifest import MANIFEST
 from scope_selfplay.store.ratings import Ratings, read_ratings
 
 
-def read_markers(folder: RunFolder, steps: Iterable[Step]) -> Markers:
+def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:
     """Reads small files only; whether outputs are whole is checked by the stage that needs them.
 
     Raises RecordError for a manifest that is none, StorageError when the volume cannot be read.
     """
     done = frozenset(step for step in steps if _is_done(folder.stage(*step).path / MANIFEST, step))
     ratings: list[Ratings] = []
-    while Step(len(ratings), Stage.COMPARE) in done:
+    while RunStep(len(ratings), Stage.COMPARE) in done:
         ratings.append(read_ratings(folder, len(ratings)))
     return Markers(done, tuple(ratings))
 
 
-def _is_done(path: Path, step: Step) -> bool:
+def _is_done(path: Path, step: RunStep) -> bool:
     data = _read(path)
     if data is None:
         return False
