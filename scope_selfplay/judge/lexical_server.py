@@ -7,10 +7,11 @@ it cannot read it refuses with status 400, as an engine does a prompt that is to
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
 from aiohttp import web
 
+from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.inference.chat_server import (
     Answering,
     ServedReply,
@@ -24,7 +25,7 @@ from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SCORE_CHOICES
-from scope_selfplay.schemas import Criterion, Document, Gate, Outcome, Role, Rollout, Rubric, Task
+from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task
 
 SURE = 0.99
 """Probability of its verdict where one token is asked for."""
@@ -67,6 +68,10 @@ class _Fields:
     def __init__(self, fields: Mapping[str, Sequence[Fenced]], outside: str) -> None:
         self._fields = fields
         self.outside = outside
+
+    @property
+    def names(self) -> Set[str]:
+        return self._fields.keys()
 
     @property
     def task(self) -> Task:
@@ -118,7 +123,8 @@ class _Fields:
 
 
 async def _gate(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    gate = Gate.ENTITY if fields.document is None else Gate.SOURCE
+    # A prompt does not name its gate: the first one that shows these fields answers.
+    gate = next(gate for gate in Gate if set(GATES[gate].shows) == fields.names)
     verdict = await judge.gate(gate, fields.task, fields.document)
     return _scored(bool(verdict.value), verdict.reasoning, served)
 
@@ -192,8 +198,7 @@ async def _score_correctness(judge: LexicalJudge, fields: _Fields, served: Serve
 
 _Role = Callable[[LexicalJudge, _Fields, ServedRequest], Awaitable[ServedReply]]
 _ROLES: tuple[tuple[tuple[str, ...], str, _Role], ...] = (
-    (("task",), "<score>", _gate),
-    (("document", "task"), "<score>", _gate),
+    *((terms.shows, "<score>", _gate) for terms in GATES.values()),
     (("document", "task"), "<rubric>", _rubric),
     (("task",), "<rubric>", _rubric),
     (("task", "answer", "criterion"), "<score>", _grade),
