@@ -1,0 +1,5 @@
+"""Fakes for tests of this library and of what is built on it; nothing in the product imports them.
+
+- `fake_cluster.FakeCluster`: a Kubernetes API in memory, with injected faults (`ApiFault`), a Role and quotas.
+- `fake_nodes.FakeNodes`: the pods on a node of that cluster; `SimulatedStages` publishes the manifests of stages.
+"""
