@@ -2,4 +2,5 @@
 
 - `fake_cluster.FakeCluster`: a Kubernetes API in memory, with injected faults (`ApiFault`), a Role and quotas.
 - `fake_nodes.FakeNodes`: the pods on a node of that cluster; `SimulatedStages` publishes the manifests of stages.
+- `random_encoder.write_random_encoder`: a BERT folder with random weights, by default in the shape of E5-base.
 """
