@@ -7,7 +7,7 @@ it cannot read it refuses with status 400, as an engine does a prompt that is to
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import web
 
@@ -40,7 +40,7 @@ def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> we
 def _answering(judge: LexicalJudge) -> Answering:
     async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
         try:
-            reply = await respond(judge, served)
+            reply = await lexical_reply(judge, served)
         except ValueError as error:
             return refuse(400, f"this judge reads prompts of the embedded world only: {error}")
         return web.json_response(completion(served, reply, judge.identity))
@@ -48,7 +48,7 @@ def _answering(judge: LexicalJudge) -> Answering:
     return answer
 
 
-async def respond(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
+async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
     """Raises ValueError for a prompt without the fields of a role."""
     if served.body.get("max_tokens") == 1 and not served.choices:
         return ServedReply("1", finish="length")  # a canary
@@ -68,10 +68,6 @@ class _Fields:
     def __init__(self, fields: Mapping[str, Sequence[Fenced]], outside: str) -> None:
         self._fields = fields
         self.outside = outside
-
-    @property
-    def names(self) -> Set[str]:
-        return self._fields.keys()
 
     @property
     def task(self) -> Task:
@@ -123,9 +119,10 @@ class _Fields:
 
 
 async def _gate(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    # A prompt does not name its gate: the first one that shows these fields answers.
-    gate = next(gate for gate in Gate if set(GATES[gate].shows) == fields.names)
-    verdict = await judge.gate(gate, fields.task, fields.document)
+    # A prompt does not name its gate: the first one that is shown the same answers.
+    document = fields.document
+    gate = next(gate for gate in Gate if ("document" in GATES[gate].shows) is (document is not None))
+    verdict = await judge.gate(gate, fields.task, document)
     return _scored(bool(verdict.value), verdict.reasoning, served)
 
 
