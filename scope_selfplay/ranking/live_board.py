@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scope_selfplay.ranking.matches import Ledger, Match, Strengths, Topology
+from scope_selfplay.ranking.matches import Match, MatchScores, Strengths, Topology
 from scope_selfplay.ranking.shares import bradley_terry, soft_share
 from scope_selfplay.schemas import Outcome
 
@@ -15,7 +15,7 @@ class LiveBoard:
 
     def __init__(self, *, gamma: float = 0.9) -> None:
         self._gamma = gamma
-        self._ledger = Ledger()
+        self._ledger = MatchScores()
         self._points: dict[int, list[float]] = {}
         self._shares: list[tuple[int, int, float]] = []
 
@@ -35,7 +35,7 @@ class LiveBoard:
         return [self._ledger.arrange(entrant, opponent) for opponent in opponents]
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
-        """Books a verdict; None, a call that failed, leaves no trace."""
+        """Records a verdict; None, a call that failed, leaves no trace."""
         if outcome is None:
             return
         self._shares.append((*match, soft_share(outcome, self._gamma)))

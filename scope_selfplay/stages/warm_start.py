@@ -14,14 +14,14 @@ from scope_selfplay.store import Stage, StageFolder, read_records
 from scope_selfplay.training.export import Lineage
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.replay import replay
-from scope_selfplay.training.rows import Row, rows_from
+from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.warm_start import WarmStart, sft
 
 
-class Harvest(NamedTuple):
+class WarmStartRows(NamedTuple):
     """Rows to learn from; `refused` rollouts do not read back in this family as they were recorded."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     rollouts: int
     refused: int
 
@@ -33,7 +33,7 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
     """
     if out.exists():
         raise UserError(f"{out}: is there already; give another --out")
-    found = harvest(run, min_score=min_score)
+    found = warm_start_rows(run, min_score=min_score)
     run.progress.say(
         f"{found.rollouts} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
         f"{run.config.model.dialect}"
@@ -50,9 +50,9 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
     return sft(found.rows, run.base, out, settings=settings, codec=run.codec, lineage=lineage)
 
 
-def harvest(run: Run, *, min_score: float) -> Harvest:
+def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them."""
-    rows: list[Row] = []
+    rows: list[TrainingRow] = []
     rollouts = refused = 0
     for iteration in range(1, run.config.iterations + 1):
         for role, recorded, episode in _recorded(run, run.folder.stage(iteration, Stage.TASKS), min_score):
@@ -63,7 +63,7 @@ def harvest(run: Run, *, min_score: float) -> Harvest:
                 continue
             rollouts += 1
             rows += rows_from(played, per_turn=voice.dialect.drops_earlier_thinking).rows
-    return Harvest(rows, rollouts, refused)
+    return WarmStartRows(rows, rollouts, refused)
 
 
 def _recorded(run: Run, folder: StageFolder, min_score: float) -> Iterator[tuple[Role, Rollout, Episode]]:

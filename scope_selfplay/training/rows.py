@@ -12,7 +12,7 @@ from typing import NamedTuple
 from scope_selfplay.schemas import Rollout, Turn
 
 
-class Row(NamedTuple):
+class TrainingRow(NamedTuple):
     """`mask` and `logprobs` are as long as `completion_ids`; 1 marks what the policy sampled."""
 
     prompt_ids: list[int]
@@ -21,25 +21,25 @@ class Row(NamedTuple):
     logprobs: list[float]
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """`split` says that the rollout should have been one row, and a prompt did not begin with what came before."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     split: bool = False
 
 
-def rows_from(rollout: Rollout, *, per_turn: bool = False) -> Rows:
+def rows_from(rollout: Rollout, *, per_turn: bool = False) -> TrainingRows:
     """One row for the whole rollout where its prompts continue each other, else one row per turn.
 
     `per_turn` asks for a row per turn in any case: a family that drops earlier thinking.
     """
     turns = [turn for turn in rollout.turns if turn.ids]
     if not turns:
-        return Rows([])
+        return TrainingRows([])
     whole = all(continues(before, after) for before, after in pairwise(turns))
     if whole and not per_turn:
-        return Rows([_joined(turns)])
-    return Rows([_joined([turn]) for turn in turns], split=not per_turn)
+        return TrainingRows([_joined(turns)])
+    return TrainingRows([_joined([turn]) for turn in turns], split=not per_turn)
 
 
 def continues(before: Turn, after: Turn) -> bool:
@@ -48,7 +48,7 @@ def continues(before: Turn, after: Turn) -> bool:
     return after.prompt_ids[: len(seen)] == seen
 
 
-def _joined(turns: Sequence[Turn]) -> Row:
+def _joined(turns: Sequence[Turn]) -> TrainingRow:
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -58,4 +58,4 @@ def _joined(turns: Sequence[Turn]) -> Row:
         ids += [*between, *turn.ids]
         mask += [0] * len(between) + [1] * len(turn.ids)
         logprobs += [0.0] * len(between) + list(turn.logprobs or [0.0] * len(turn.ids))
-    return Row(list(turns[0].prompt_ids), ids, mask, logprobs)
+    return TrainingRow(list(turns[0].prompt_ids), ids, mask, logprobs)

@@ -5,13 +5,18 @@ takes messages) would show the policy something else than it was trained on, and
 """
 
 import asyncio
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_selfplay.dialects import Dialect
+import click
+
+from scope_selfplay.dialects import DIALECTS, Dialect, dialect
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
@@ -21,20 +26,24 @@ from scope_selfplay.episodes import (
     drive,
     solver_episode,
 )
+from scope_selfplay.errors import ExitCode
 from scope_selfplay.inference import Message, ScriptedModel
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Passage, Rollout, Turn
+from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.rows import rows_from
 
+_FAMILIES = tuple(family.name for family in DIALECTS)
 
-class Kind(StrEnum):
+
+class DifferenceKind(StrEnum):
     TEXT = "text"
     """The template writes something else than what stands in the row."""
     TOKENS = "tokens"
     """The same text in other tokens."""
 
 
-class Difference(NamedTuple):
+class TokenDifference(NamedTuple):
     """One stretch of a row; `position` counts from the start of the prompt, or of the completion."""
 
     dialect: str
@@ -42,14 +51,14 @@ class Difference(NamedTuple):
     row: int
     in_completion: bool
     position: int
-    kind: Kind
+    kind: DifferenceKind
     ours: tuple[int, ...]
     ours_text: str
     template: tuple[int, ...]
     template_text: str
 
 
-class Said(NamedTuple):
+class ScriptedTurn(NamedTuple):
     """One turn of a scripted episode: its thinking (None: no think block) and what it does."""
 
     thinking: str | None
@@ -57,31 +66,38 @@ class Said(NamedTuple):
     final: str = ""
 
 
-class Script(NamedTuple):
+class ScriptedEpisode(NamedTuple):
     name: str
-    turns: tuple[Said, ...]
+    turns: tuple[ScriptedTurn, ...]
     writes_task: bool = False
 
 
 SCRIPTS = (
-    Script(
-        "one search", (Said("Who built it?", "the dam of Orsk"), Said("It is known.", final="Ana Reyes."))
+    ScriptedEpisode(
+        "one search",
+        (ScriptedTurn("Who built it?", "the dam of Orsk"), ScriptedTurn("It is known.", final="Ana Reyes.")),
     ),
-    Script(
+    ScriptedEpisode(
         "two searches",
         (
-            Said("First the dam.", "dam"),
-            Said("Now its builder.", 'the "Great" dam'),
-            Said("Done.", final="1931."),
+            ScriptedTurn("First the dam.", "dam"),
+            ScriptedTurn("Now its builder.", 'the "Great" dam'),
+            ScriptedTurn("Done.", final="1931."),
         ),
     ),
-    Script("an answer at once", (Said("This is known.", final="Four of them."),)),
-    Script("no thinking", (Said(None, "dam"), Said(None, final="Four."))),
-    Script("other scripts", (Said("数える", "naïve 東京 😀"), Said("да", final="東京\n\nи ещё."))),
-    Script("blank thinking", (Said("", "dam"), Said("", final="Four."))),
-    Script(
+    ScriptedEpisode("an answer at once", (ScriptedTurn("This is known.", final="Four of them."),)),
+    ScriptedEpisode("no thinking", (ScriptedTurn(None, "dam"), ScriptedTurn(None, final="Four."))),
+    ScriptedEpisode(
+        "other scripts", (ScriptedTurn("数える", "naïve 東京 😀"), ScriptedTurn("да", final="東京\n\nи ещё."))
+    ),
+    ScriptedEpisode("blank thinking", (ScriptedTurn("", "dam"), ScriptedTurn("", final="Four."))),
+    ScriptedEpisode(
         "a task with an invalid turn",
-        (Said("What is new here?"), Said("Then this.", "dam"), Said("Ready.", final="Who built the dam?")),
+        (
+            ScriptedTurn("What is new here?"),
+            ScriptedTurn("Then this.", "dam"),
+            ScriptedTurn("Ready.", final="Who built the dam?"),
+        ),
         writes_task=True,
     ),
 )
@@ -89,12 +105,41 @@ _PASSAGES = [Passage(id="p1", title="Orsk", text="The dam was built in 1931 by A
 _ROOM = 100_000
 
 
-def lint_tokens(codec: ChatCodec, family: Dialect) -> list[Difference]:
+@click.command("lint-tokens")
+@click.argument("model")
+@click.option("--dialect", "names", type=click.Choice(_FAMILIES), multiple=True, help="Only these families.")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Compare training rows with the chat template of MODEL, a Hugging Face directory.
+
+    Scripted episodes are rendered again as a whole conversation; every stretch of tokens that differs is
+    reported. Exit 64 when there is one, 0 when there is none.
+    """
+    folder = policy_path(model) if model == "embedded" else Path(model)
+    codec = ChatCodec.load(folder)
+    found = {name: lint_tokens(codec, dialect(name)) for name in names or _FAMILIES}
+    if as_json:
+        lines = {name: [each._asdict() for each in differences] for name, differences in found.items()}
+        click.echo(json.dumps(lines, indent=1, ensure_ascii=False))
+    else:
+        for name, differences in found.items():
+            click.echo(f"{name}: {len(differences)} difference(s)")
+            for each in differences:
+                place = "completion" if each.in_completion else "prompt"
+                click.echo(
+                    f"  {each.episode}, row {each.row}, {place} token {each.position} ({each.kind}): "
+                    f"{list(each.ours)} {each.ours_text!r}, template {list(each.template)} {each.template_text!r}"
+                )
+    if any(found.values()):
+        sys.exit(ExitCode.USER)
+
+
+def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
     """Every difference over all scripts, in the order of scripts, rows and tokens."""
     return [each for script in SCRIPTS for each in _lint(codec, family, script)]
 
 
-def play(codec: ChatCodec, family: Dialect, script: Script) -> tuple[Rollout, list[list[Message]]]:
+def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Rollout, list[list[Message]]]:
     """A scripted rollout, and the messages before each of its turns (the prompt first, then what was heard)."""
     heard = _Recorder(codec)
     lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
@@ -104,7 +149,7 @@ def play(codec: ChatCodec, family: Dialect, script: Script) -> tuple[Rollout, li
     return rollout, heard.messages
 
 
-def write_turn(family: Dialect, said: Said, *, writes_task: bool = False) -> str:
+def write_turn(family: Dialect, said: ScriptedTurn, *, writes_task: bool = False) -> str:
     """A turn as the family's own models write it."""
     gap = "\n" if family.native_thinking else ""
     thinking = "" if said.thinking is None else f"<think>{gap}{said.thinking}{gap}</think>\n{gap}"
@@ -114,7 +159,7 @@ def write_turn(family: Dialect, said: Said, *, writes_task: bool = False) -> str
     return thinking + (f"<{tag}>{said.final}</{tag}>" if said.final else "I am not sure yet.")
 
 
-def _episode(voice: Voice, script: Script) -> Episode:
+def _episode(voice: Voice, script: ScriptedEpisode) -> Episode:
     if not script.writes_task:
         return solver_episode(voice, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5)
     prompts = ChallengerPrompts(
@@ -128,11 +173,11 @@ def _episode(voice: Voice, script: Script) -> Episode:
     )
 
 
-def _lint(codec: ChatCodec, family: Dialect, script: Script) -> list[Difference]:
+def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[TokenDifference]:
     rollout, messages = play(codec, family, script)
     drops = family.drops_earlier_thinking
     rows = rows_from(rollout, per_turn=drops).rows
-    found: list[Difference] = []
+    found: list[TokenDifference] = []
     for number, row in enumerate(rows):
         until = number + 1 if len(rows) > 1 else len(rollout.turns)
         conversation = _conversation(messages, rollout.turns[:until], drops=drops)
@@ -142,13 +187,13 @@ def _lint(codec: ChatCodec, family: Dialect, script: Script) -> list[Difference]
             texts = _text(codec, ids), _text(codec, template)
             inside = start >= len(row.prompt_ids)
             found.append(
-                Difference(
+                TokenDifference(
                     family.name,
                     script.name,
                     number,
                     inside,
                     start - len(row.prompt_ids) if inside else start,
-                    Kind.TOKENS if texts[0] == texts[1] else Kind.TEXT,
+                    DifferenceKind.TOKENS if texts[0] == texts[1] else DifferenceKind.TEXT,
                     ids,
                     texts[0],
                     template,

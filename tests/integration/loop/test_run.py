@@ -19,12 +19,12 @@ from scope_selfplay.local import run_all
 from scope_selfplay.progress import Silent
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout
-from scope_selfplay.stages.warm_start import harvest
+from scope_selfplay.stages.warm_start import warm_start_rows
 from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-# Every task that the judge can read is let through: a policy that throws dice writes few of them. No Solver is
+# Every task that the judge can read is let through: a random policy writes few of them. No Solver is
 # better by the margin, so that the run of two iterations ends after the first.
 SETTINGS = """
     name=tiny domain=embedded iterations=2 seed=4 judge.gates=[] model.max_length=256 model.slots=16
@@ -145,7 +145,7 @@ def test_every_rollout_that_counted_is_kept_with_its_grade(finished: RunFolder) 
 
 def test_what_a_run_accepted_gives_rows_to_learn_from(finished: RunFolder, speaking_policy: Path) -> None:
     run = open_run(config_of(speaking_policy), finished.path.parent, Silent())
-    found = harvest(run, min_score=0.0)
+    found = warm_start_rows(run, min_score=0.0)
     assert found.rollouts >= 4 and found.refused == 0
     assert all(1 in row.mask and len(row.mask) == len(row.completion_ids) for row in found.rows)
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Group, StepRewards, finished_group, open_rewarding
 from scope_selfplay.judge import Scale, Scored, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -162,7 +162,7 @@ def reward(
         rewarding = open_rewarding(
             SolverConfig.model_validate(settings), judge, JudgeTally(), lambda text: len(text.split())
         )
-        opened: list[Group] = [
+        opened: list[RolloutGroup] = [
             finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)
             for number, group in enumerate(groups)
         ]
