@@ -23,14 +23,14 @@ from scope_selfplay.store.reader import RunReader
 BINS = 10
 
 
-class Step(Value):
+class FunnelStep(Value):
     """One step of the funnel: how many candidates came so far."""
 
     name: str
     count: int
 
 
-class Group(Value):
+class TaskGroup(Value):
     """Candidates that have something in common; `mean_score` is over those that were tried."""
 
     name: str
@@ -52,12 +52,12 @@ class IterationOverview(Value):
     """Task making of one iteration, and the training around it. Iteration 0 holds the held-out tasks."""
 
     iteration: int
-    funnel: tuple[Step, ...]
+    funnel: tuple[FunnelStep, ...]
     reasons: dict[str, int]
     histogram: tuple[int, ...]
     """Tried tasks by mean score, in `BINS` equal bins from 0 to 1; the last includes 1."""
-    by_type: tuple[Group, ...]
-    by_search_turns: tuple[Group, ...]
+    by_type: tuple[TaskGroup, ...]
+    by_search_turns: tuple[TaskGroup, ...]
     curves: tuple[Curve, ...]
     seconds: dict[str, float]
 
@@ -122,7 +122,7 @@ def _is_making(count: Any, iteration: int) -> bool:
     return bool((count.iteration, count.stage) == (iteration, Stage.TASKS))
 
 
-def _funnel(reader: RunReader, iteration: int) -> tuple[Step, ...]:
+def _funnel(reader: RunReader, iteration: int) -> tuple[FunnelStep, ...]:
     (row,) = reader.sql(
         'SELECT count(*) AS documents, count(task) AS "tasks written", '
         "count(*) FILTER (rubric IS NOT NULL OR reason = 'rubric') AS \"passed the gates\", "
@@ -133,7 +133,9 @@ def _funnel(reader: RunReader, iteration: int) -> tuple[Step, ...]:
     if iteration == 0:
         # Held-out tasks are not filtered by difficulty.
         row.pop("tried by the Solver")
-    return tuple(Step(name=name, count=count) for name, count in row.items()) if row["documents"] else ()
+    return (
+        tuple(FunnelStep(name=name, count=count) for name, count in row.items()) if row["documents"] else ()
+    )
 
 
 def _histogram(reader: RunReader, iteration: int) -> tuple[int, ...]:
@@ -146,14 +148,14 @@ def _histogram(reader: RunReader, iteration: int) -> tuple[int, ...]:
     return tuple(counts.get(number, 0) for number in range(BINS)) if counts else ()
 
 
-def _groups(reader: RunReader, iteration: int, column: str) -> tuple[Group, ...]:
+def _groups(reader: RunReader, iteration: int, column: str) -> tuple[TaskGroup, ...]:
     rows = reader.sql(
         f"SELECT {column}::VARCHAR AS name, count(*) AS candidates, "
         "count(*) FILTER (status = 'accepted') AS accepted, avg(mean) AS mean_score FROM candidates "
         "WHERE iteration = ? AND stage = 'tasks' AND task IS NOT NULL GROUP BY name ORDER BY name",
         [iteration],
     )
-    return tuple(Group(**row) for row in rows)
+    return tuple(TaskGroup(**row) for row in rows)
 
 
 def _curves(reader: RunReader, iteration: int, stage: Stage) -> list[Curve]:

@@ -8,7 +8,7 @@ from typing import Any
 from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
-from scope_selfplay.store import Manifest, Stage, StageFolder, read_records
+from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records
 from scope_selfplay.store.jsonl import read_rows
 
 
@@ -86,9 +86,9 @@ def _judge_account(folders: Sequence[StageFolder]) -> dict[str, int]:
     return dict(total)
 
 
-def _manifest(run: Run, iteration: int, stage: Stage) -> Manifest | None:
+def _manifest(run: Run, iteration: int, stage: Stage) -> StageManifest | None:
     path = run.folder.stage(iteration, stage).path / "manifest.json"
-    return Manifest.model_validate_json(path.read_bytes()) if path.exists() else None
+    return StageManifest.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
 from scope_selfplay.health import Checkup, Signal
-from scope_selfplay.overview import Group, IterationOverview, Overview
+from scope_selfplay.overview import IterationOverview, Overview, TaskGroup
 
 _BAR = 30
 
@@ -49,7 +49,7 @@ def _iteration(found: IterationOverview) -> Iterator[str]:
     yield from _groups("by search turns", found.by_search_turns)
 
 
-def _groups(title: str, groups: Sequence[Group]) -> Iterator[str]:
+def _groups(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
     if not groups:
         return
     yield f"  {title}:"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
 from scope_selfplay.schemas import Candidate, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import Attempt, Judgements, Match, TaskRecord
+from scope_selfplay.store.query import AnswerComparison, Attempt, Judgements, TaskRecord
 
 _MARKS = {True: "yes", False: "no", None: "?"}
 
@@ -12,7 +12,7 @@ _MARKS = {True: "yes", False: "no", None: "?"}
 def describe(
     record: TaskRecord,
     others: Sequence[Attempt],
-    matches: Sequence[Match],
+    matches: Sequence[AnswerComparison],
     judgements: Judgements,
     *,
     passages: bool,

@@ -13,7 +13,7 @@ from scope_selfplay.controller.api import Body, Kind
 from scope_selfplay.controller.fake_cluster import FakeCluster
 from scope_selfplay.controller.names import SHARD, Step
 from scope_selfplay.controller.observed import step_of
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic
+from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
 
 GPU = "nvidia.com/gpu"
 
@@ -54,7 +54,7 @@ class SimulatedStages:
         folder.path.mkdir(parents=True, exist_ok=True)
         if step.stage is Stage.COMPARE and not (folder.path / "ratings.json").exists():
             write_atomic(folder.path / "ratings.json", '{"promoted": true}\n')
-        manifest = Manifest(stage=step.stage.value, iteration=step.iteration, spec_hash=by or step.name)
+        manifest = StageManifest(stage=step.stage.value, iteration=step.iteration, spec_hash=by or step.name)
         publish_manifest(folder.path, manifest)
         found = folder.manifest
         if found is not None and found.spec_hash == manifest.spec_hash:

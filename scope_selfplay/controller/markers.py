@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scope_selfplay.controller.goals import Markers
 from scope_selfplay.controller.names import Step
 from scope_selfplay.errors import RecordError, StorageError
-from scope_selfplay.store import Manifest, RunFolder, Stage
+from scope_selfplay.store import RunFolder, Stage, StageManifest
 from scope_selfplay.store.manifest import MANIFEST
 
 
@@ -35,7 +35,7 @@ def _is_done(path: Path, step: Step) -> bool:
     if data is None:
         return False
     try:
-        manifest = Manifest.model_validate_json(data)
+        manifest = StageManifest.model_validate_json(data)
     except ValidationError as error:
         what = str(error).splitlines()[0]
         raise RecordError(f"{path}: not a manifest ({what}); remove the stage folder") from None

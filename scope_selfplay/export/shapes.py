@@ -39,7 +39,7 @@ class Example(NamedTuple):
     place: int
 
 
-class Shape(NamedTuple):
+class ExportFormat(NamedTuple):
     """How a format looks: `columns` of its parquet, or None where it is JSON lines; `use` says how it is read."""
 
     row: Callable[[Example], Row]
@@ -169,8 +169,8 @@ _EXTRA = [
     ("iteration", pa.int64()),
 ]
 
-SHAPES: Mapping[Format, Shape] = {
-    Format.TRL: Shape(
+SHAPES: Mapping[Format, ExportFormat] = {
+    Format.TRL: ExportFormat(
         trl_row,
         pa.schema(
             [
@@ -185,7 +185,7 @@ SHAPES: Mapping[Format, Shape] = {
         ),
         "GRPOTrainer(train_dataset=load_dataset(FOLDER, split='train'), ...); a reward function gets `rubric`",
     ),
-    Format.VERL: Shape(
+    Format.VERL: ExportFormat(
         verl_row,
         pa.schema(
             [
@@ -198,17 +198,17 @@ SHAPES: Mapping[Format, Shape] = {
         ),
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
-    Format.VERIFIERS: Shape(
+    Format.VERIFIERS: ExportFormat(
         verifiers_row,
         pa.schema([("id", _TEXT), ("prompt", _CHAT), ("answer", _TEXT), ("info", _TEXT)]),
         "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON",
     ),
-    Format.OPEN_INSTRUCT: Shape(
+    Format.OPEN_INSTRUCT: ExportFormat(
         open_instruct_row,
         pa.schema([("messages", _CHAT), ("ground_truth", _TEXTS), ("dataset", _TEXTS), ("id", _TEXT)]),
         "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier",
     ),
-    Format.SEARCH_R1: Shape(
+    Format.SEARCH_R1: ExportFormat(
         search_r1_row,
         pa.schema(
             [
@@ -228,7 +228,7 @@ SHAPES: Mapping[Format, Shape] = {
         "data.train_files=FOLDER/train.parquet; open tasks have no golden answer, so exact match gives them 0: "
         "use the rubric in extra_info",
     ),
-    Format.INSPECT: Shape(
+    Format.INSPECT: ExportFormat(
         inspect_row,
         None,
         "json_dataset('FOLDER/test.jsonl') with a model-graded scorer; `target` is the rubric",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.health.costs import asked_of_judge, failure_share, gpu_hours, trained_tokens
+from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
@@ -222,7 +222,7 @@ def _from_training(reader: RunReader, iteration: int) -> Values:
 
 
 def _costs(reader: RunReader, iteration: int, accepted: int) -> Values:
-    asked = asked_of_judge(reader, iteration, Stage.TASKS)
+    asked = judge_use(reader, iteration, Stage.TASKS)
     states = [each for each in reader.stages() if (each.iteration, each.stage) == (iteration, Stage.TASKS)]
     seconds = states[0].manifest.seconds if states and states[0].manifest else None
     totals = {

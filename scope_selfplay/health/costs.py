@@ -30,7 +30,7 @@ _HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
 """Settings under `cluster` of a stage's Job and of the servers that run meanwhile."""
 
 
-class Asked(NamedTuple):
+class JudgeUse(NamedTuple):
     """What was asked of the judge; `tokens` in and out, as far as they were paid for."""
 
     calls: int = 0
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     tokens: int = 0
 
 
-def asked_of_judge(reader: RunReader, iteration: int, stage: Stage) -> Asked:
+def judge_use(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
     """By one stage, finished or running.
 
     After a kill the account by role holds the last attempt only and the records hold all but rubric writing: the
@@ -57,7 +57,7 @@ def asked_of_judge(reader: RunReader, iteration: int, stage: Stage) -> Asked:
 def failure_share(reader: RunReader, iteration: int) -> float | None:
     """Of everything asked of the judge in all stages of an iteration."""
     begun = [state.stage for state in reader.stages() if state.iteration == iteration]
-    asked = [asked_of_judge(reader, iteration, stage) for stage in begun]
+    asked = [judge_use(reader, iteration, stage) for stage in begun]
     calls = sum(each.calls for each in asked)
     return sum(each.failed for each in asked) / calls if calls else None
 
@@ -106,7 +106,7 @@ def _gpus(cluster: Mapping[str, Any], stage: Stage) -> float:
     return held
 
 
-def _recorded(reader: RunReader, iteration: int, stage: Stage) -> Asked:
+def _recorded(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
     (row,) = reader.sql(
         "SELECT count(*) FILTER (v.attempts > 0) AS calls, "
         "count(*) FILTER (v.attempts > 0 AND v.fault IS NOT NULL) AS failed, "
@@ -121,12 +121,12 @@ def _recorded(reader: RunReader, iteration: int, stage: Stage) -> Asked:
         "UNION ALL SELECT value IS NULL, verdict FROM scores WHERE iteration = $1 AND stage = $2)",
         [iteration, stage.value],
     )
-    calls, failed, tokens = (int(row[name] or 0) + int(other[name] or 0) for name in Asked._fields)
-    return Asked(calls, failed, tokens)
+    calls, failed, tokens = (int(row[name] or 0) + int(other[name] or 0) for name in JudgeUse._fields)
+    return JudgeUse(calls, failed, tokens)
 
 
-def _usage(roles: Mapping[str, Any]) -> Asked:
-    return Asked(
+def _usage(roles: Mapping[str, Any]) -> JudgeUse:
+    return JudgeUse(
         sum(role["calls"] for role in roles.values()),
         sum(sum(role["faults"].values()) for role in roles.values()),
         sum(role["tokens_in"] + role["tokens_out"] for role in roles.values()),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scope_selfplay.embedded.language import (
     BY_NOUN,
-    Question,
+    FactQuestion,
     read_attribute,
     read_place,
     read_question,
@@ -45,7 +45,7 @@ _FOREIGN = Verdict(value=None, fault=Fault.REFUSED, reasoning="The task is not a
 class _Resolved(NamedTuple):
     """`path` leads from the named entity to the one that is asked about; `known` are those asked facts that it has."""
 
-    question: Question
+    question: FactQuestion
     path: list[Entity]
     known: tuple[str, ...]
 

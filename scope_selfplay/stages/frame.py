@@ -15,9 +15,9 @@ from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
 from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
-    Manifest,
     Stage,
     StageFolder,
+    StageManifest,
     publish_manifest,
     read_records,
     write_atomic,
@@ -34,7 +34,7 @@ _ENOUGH_VERDICTS = 50
 
 def run_stage(
     run: Run, iteration: int, stage: Stage, inputs: dict[str, str], work: Callable[[StageFolder], None]
-) -> Manifest:
+) -> StageManifest:
     folder = run.folder.stage(iteration, stage)
     spec = {"config": run.config.hash, "prompts": run.pack.hash, "stage": stage, "inputs": inputs}
     spec_hash = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
@@ -42,7 +42,7 @@ def run_stage(
         with sole_writer(folder.path, say=run.progress.say):
             # Another process may have finished it while this one waited.
             if folder.manifest is None:
-                begun = Manifest(
+                begun = StageManifest(
                     stage=stage.value,
                     iteration=iteration,
                     spec_hash=spec_hash,
@@ -61,7 +61,7 @@ def run_stage(
     return done
 
 
-def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageFolder], None]) -> None:
+def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[StageFolder], None]) -> None:
     """Do the work, write what readers need, and publish the manifest, filled in, last."""
     folder.work.mkdir(parents=True, exist_ok=True)
     begin_format(folder.work)
@@ -71,8 +71,8 @@ def _make(run: Run, folder: StageFolder, begun: Manifest, work: Callable[[StageF
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
-    if isinstance(run.scene.judge, ModelJudge):
-        usage = json.dumps(run.scene.judge.account(), indent=1)
+    if isinstance(run.context.judge, ModelJudge):
+        usage = json.dumps(run.context.judge.account(), indent=1)
         write_atomic(folder.path / "judge_usage.json", usage + "\n")
     write_parquet(folder.path)
     write_atomic(
@@ -134,7 +134,9 @@ def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:
                 return found
             manifest = run.folder.stage(number, each).path / "manifest.json"
             if manifest.exists():
-                found[f"{number:02d}/{each.value}"] = Manifest.model_validate_json(manifest.read_bytes()).hash
+                found[f"{number:02d}/{each.value}"] = StageManifest.model_validate_json(
+                    manifest.read_bytes()
+                ).hash
     return found
 
 

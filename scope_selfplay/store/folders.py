@@ -3,7 +3,7 @@
 from enum import StrEnum
 from pathlib import Path
 
-from scope_selfplay.store.manifest import Manifest, read_manifest
+from scope_selfplay.store.manifest import StageManifest, read_manifest
 
 
 class Stage(StrEnum):
@@ -30,7 +30,7 @@ class StageFolder:
         self.work = path / ".work"
 
     @property
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> StageManifest | None:
         return read_manifest(self.path)
 
 

@@ -19,7 +19,7 @@ from scope_selfplay.store.folders import Stage
 _PARTS, _ROWS = 1 << 20, 1 << 32
 
 
-class Layout:
+class ReaderFolder:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         for kind in RecordKind:

@@ -32,7 +32,7 @@ _TABLE = (
 Rows = NDArray[np.uint32]
 
 
-class Lines:
+class CandidateTable:
     """Made from the view `candidates` of a database when it is first asked for, and again after `forget`."""
 
     def __init__(self, database: duckdb.DuckDBPyConnection, file: Path) -> None:
@@ -80,7 +80,7 @@ class Lines:
         )
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Lines by row number, in the order given."""
+        """CandidateTable by row number, in the order given."""
         if not len(rows):
             return []
         marks = ", ".join(str(int(row)) for row in rows)
@@ -89,7 +89,7 @@ class Lines:
         return [by_row[int(row)] for row in rows]
 
     def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
-        """Lines by a condition over their columns."""
+        """CandidateTable by a condition over their columns."""
         text = f"SELECT {COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
         return self._rows(text, values)
 

@@ -22,7 +22,7 @@ _MOST_PARTS = 12
 _BLOCK = 1 << 20
 
 
-class Part(NamedTuple):
+class LivePart(NamedTuple):
     path: Path
     rows: int
 
@@ -37,8 +37,8 @@ class LiveFile:
         self._new_part = new_part
         self._inode: int | None = None
         self._offset = 0
-        self._outdated: list[Part] = []
-        self._parts: list[Part] = []
+        self._outdated: list[LivePart] = []
+        self._parts: list[LivePart] = []
 
     @property
     def parts(self) -> list[Path]:
@@ -87,7 +87,7 @@ class LiveFile:
         except RecordError:
             path.unlink()
             raise
-        self._parts.append(Part(path, rows))
+        self._parts.append(LivePart(path, rows))
         self._offset = offset
 
     def _merge(self, first: int) -> None:
@@ -100,7 +100,7 @@ class LiveFile:
                     for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
                         writer.write_batch(batch)
         self._retire(small)
-        self._parts = [*kept, Part(path, sum(part.rows for part in small))]
+        self._parts = [*kept, LivePart(path, sum(part.rows for part in small))]
 
     def _forget(self) -> None:
         self._retire(self._parts)
@@ -108,7 +108,7 @@ class LiveFile:
         self._offset = 0
         self._inode = None
 
-    def _retire(self, parts: list[Part]) -> None:
+    def _retire(self, parts: list[LivePart]) -> None:
         for part in self._outdated:
             part.path.unlink(missing_ok=True)
         # Removed one turn later: another thread's query may be about to open them.

@@ -18,7 +18,7 @@ FORMAT = 2
 A field with a default is no new format; anything that an older reader would misread is."""
 
 
-class Manifest(Value):
+class StageManifest(Value):
     """What a finished stage was made from and what it made; `outputs` are SHA-256 sums by relative path."""
 
     stage: str
@@ -56,7 +56,7 @@ def checksums(folder: Path) -> dict[str, str]:
     }
 
 
-def publish_manifest(folder: Path, manifest: Manifest) -> None:
+def publish_manifest(folder: Path, manifest: StageManifest) -> None:
     """Declare a stage done. The first to publish wins; a second one changes nothing."""
     path = folder / MANIFEST
     temporary = part_of(path)
@@ -89,7 +89,7 @@ def begin_format(work: Path) -> None:
         )
 
 
-def check_format(path: Path, manifest: Manifest) -> None:
+def check_format(path: Path, manifest: StageManifest) -> None:
     """Raises RecordError for a stage that a newer version finished."""
     if manifest.format > FORMAT:
         raise RecordError(
@@ -97,13 +97,13 @@ def check_format(path: Path, manifest: Manifest) -> None:
         )
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> StageManifest | None:
     """The manifest of a finished stage, or None. Raises RecordError when an output is missing or changed."""
     path = folder / MANIFEST
     if not path.exists():
         return None
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = StageManifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise RecordError(
             f"{path}: not a manifest ({str(error).splitlines()[0]}); remove the stage folder"
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def check_output(folder: Path, manifest: Manifest, name: str) -> Path:
+def check_output(folder: Path, manifest: StageManifest, name: str) -> Path:
     """The path of a file that the manifest lists. Raises RecordError when it is missing or changed."""
     file = folder / name
     if not file.is_file():

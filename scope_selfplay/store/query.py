@@ -19,7 +19,7 @@ from scope_selfplay.schemas import (
     Value,
 )
 from scope_selfplay.store.folders import Stage
-from scope_selfplay.store.manifest import Manifest
+from scope_selfplay.store.manifest import StageManifest
 
 
 class UnknownTaskError(RecordError):
@@ -95,7 +95,7 @@ class Neighbours(Value):
     after: TaskLine | None
 
 
-class Attempt(Value):
+class GradedRollout(Value):
     """One Solver rollout on a task, with its grade where it has one."""
 
     iteration: int
@@ -113,11 +113,11 @@ class TaskRecord(Value):
     document: Document | None
     written_by: Rollout | None
     """The Challenger's rollout that proposed it."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[GradedRollout, ...]
     """The Solver rollouts that its difficulty was measured with, in their order."""
 
 
-class Match(Value):
+class AnswerComparison(Value):
     """A comparison of two answers to one task, and whose they are."""
 
     iteration: int
@@ -126,7 +126,7 @@ class Match(Value):
     comparison: Comparison
 
 
-class Picking(Value):
+class AnswerSelection(Value):
     """A judge's selection among answers to one task that were shown together."""
 
     iteration: int
@@ -134,7 +134,7 @@ class Picking(Value):
     selection: Selection
 
 
-class Rating(Value):
+class AnswerScore(Value):
     """A judge's number for one answer to a task."""
 
     iteration: int
@@ -145,8 +145,8 @@ class Rating(Value):
 class Judgements(Value):
     """What judges said of a task's answers besides grades and comparisons, in the order in which it was said."""
 
-    selections: tuple[Picking, ...] = ()
-    scores: tuple[Rating, ...] = ()
+    selections: tuple[AnswerSelection, ...] = ()
+    scores: tuple[AnswerScore, ...] = ()
 
 
 class StageState(Value):
@@ -154,7 +154,7 @@ class StageState(Value):
 
     iteration: int
     stage: Stage
-    manifest: Manifest | None
+    manifest: StageManifest | None
     rows: dict[str, int]
     """Records by kind, at this moment."""
 

@@ -29,17 +29,17 @@ from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollo
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
-from scope_selfplay.store.layout import Layout
-from scope_selfplay.store.lines import Lines
+from scope_selfplay.store.layout import ReaderFolder
+from scope_selfplay.store.lines import CandidateTable
 from scope_selfplay.store.query import (
-    Attempt,
+    AnswerComparison,
+    AnswerScore,
+    AnswerSelection,
     Count,
+    GradedRollout,
     HeldOutScore,
     Judgements,
-    Match,
     Neighbours,
-    Picking,
-    Rating,
     StageState,
     TaskLine,
     TaskPage,
@@ -66,14 +66,14 @@ class RunReader:
         self.folder = RunFolder(path)
         self.settings = _settings_of(self.folder)
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-reader-")
-        self._layout = Layout(Path(self._scratch.name))
+        self._layout = ReaderFolder(Path(self._scratch.name))
         settings = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         self._database = duckdb.connect(":memory:", config={"threads": threads, **settings})
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}
         self._files: dict[RecordKind, list[Path]] = {}
-        self._lines = Lines(self._database, Path(self._scratch.name) / "lines.duckdb")
+        self._lines = CandidateTable(self._database, Path(self._scratch.name) / "lines.duckdb")
         self._define_views()
         self.refresh()
 
@@ -135,7 +135,7 @@ class RunReader:
             document=self.document(candidate.provenance.document_id),
             written_by=rollouts.get(candidate.challenger_rollout_id),
             attempts=tuple(
-                Attempt(
+                GradedRollout(
                     iteration=place.iteration,
                     stage=place.stage,
                     rollout=rollouts[each],
@@ -154,23 +154,23 @@ class RunReader:
         )
         return Neighbours(before=before, after=after)
 
-    def attempts_on(self, task_id: str) -> list[Attempt]:
+    def attempts_on(self, task_id: str) -> list[GradedRollout]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
         rows = self.sql(
             "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal", [task_id]
         )
-        found: list[Attempt] = []
+        found: list[GradedRollout] = []
         for key in dict.fromkeys((row["iteration"], Stage(row["stage"])) for row in rows):
             ids = [row["id"] for row in rows if (row["iteration"], row["stage"]) == key]
             rollouts = self._by_ids(key, RecordKind.ROLLOUTS, "id", ids, Rollout)
             grades = self._by_ids(key, RecordKind.GRADES, "rollout_id", ids, Grade)
             found += [
-                Attempt(iteration=key[0], stage=key[1], rollout=rollouts[each], grade=grades.get(each))
+                GradedRollout(iteration=key[0], stage=key[1], rollout=rollouts[each], grade=grades.get(each))
                 for each in ids
             ]
         return found
 
-    def comparisons_on(self, task_id: str) -> list[Match]:
+    def comparisons_on(self, task_id: str) -> list[AnswerComparison]:
         """Every comparison of two answers to a task, in the order in which they were made."""
         rows = self.sql(
             "WITH answer AS (SELECT id, checkpoint FROM rollouts WHERE subject_id = ?) "
@@ -180,7 +180,7 @@ class RunReader:
             [task_id],
         )
         return [
-            Match(
+            AnswerComparison(
                 iteration=row["iteration"],
                 first=row["first"],
                 second=row["second"],
@@ -203,9 +203,10 @@ class RunReader:
         )
         return Judgements(
             selections=tuple(
-                Picking(**_place(row), selection=record_of(path, Selection, row)) for row in selections
+                AnswerSelection(**_place(row), selection=record_of(path, Selection, row))
+                for row in selections
             ),
-            scores=tuple(Rating(**_place(row), score=record_of(path, Score, row)) for row in scores),
+            scores=tuple(AnswerScore(**_place(row), score=record_of(path, Score, row)) for row in scores),
         )
 
     def scores(self) -> list[HeldOutScore]:

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from scope_selfplay.errors import RecordError
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.layout import Layout
+from scope_selfplay.store.layout import ReaderFolder
 from scope_selfplay.store.live import LiveFile
-from scope_selfplay.store.manifest import MANIFEST, Manifest, check_format, check_output
+from scope_selfplay.store.manifest import MANIFEST, StageManifest, check_format, check_output
 from scope_selfplay.store.parquet import is_current, rewrite
 from scope_selfplay.store.query import StageState
 
@@ -34,7 +34,7 @@ class StageSource:
     is written again, in today's, to the scratch folder; a stage of a format without parquet is read from its lines.
     """
 
-    def __init__(self, iteration: int, stage: Stage, folder: RunFolder, layout: Layout) -> None:
+    def __init__(self, iteration: int, stage: Stage, folder: RunFolder, layout: ReaderFolder) -> None:
         self.iteration = iteration
         self.stage = stage
         self._path = folder.stage(iteration, stage).path
@@ -42,7 +42,7 @@ class StageSource:
         self._live: dict[Path, LiveFile] = {}
         self._numbers = itertools.count()
         self._finished: dict[RecordKind, Path] = {}
-        self._manifest: Manifest | None = None
+        self._manifest: StageManifest | None = None
         self._seen: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
@@ -90,7 +90,7 @@ class StageSource:
     def _new_part(self, kind: RecordKind) -> Path:
         return self._layout.place(self.iteration, self.stage, kind, next(self._numbers))
 
-    def _checked(self, manifest: Manifest) -> dict[RecordKind, Path]:
+    def _checked(self, manifest: StageManifest) -> dict[RecordKind, Path]:
         found: dict[RecordKind, Path] = {}
         for kind in RecordKind:
             if f"{kind}.parquet" in manifest.outputs:
@@ -109,10 +109,10 @@ class StageSource:
         return place
 
 
-def _manifest_of(path: Path) -> Manifest:
+def _manifest_of(path: Path) -> StageManifest:
     file = path / MANIFEST
     try:
-        manifest = Manifest.model_validate_json(file.read_bytes())
+        manifest = StageManifest.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise RecordError(f"{file}: not a manifest ({str(error).splitlines()[0]}); restore it") from None
     check_format(file, manifest)

@@ -20,8 +20,8 @@ from scope_selfplay.dialects import DIALECTS, Dialect, dialect
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
-    Limits,
-    Voice,
+    PolicyFormat,
+    RolloutLimits,
     challenger_episode,
     drive,
     solver_episode,
@@ -144,7 +144,7 @@ def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Ro
     heard = _Recorder(codec)
     lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
-    episode = _episode(Voice(heard, family, "script", Limits(_ROOM)), script)
+    episode = _episode(PolicyFormat(heard, family, "script", RolloutLimits(_ROOM)), script)
     rollout = asyncio.run(drive(episode, model, _Library(), key=(script.name,), topk=1))
     return rollout, heard.messages
 
@@ -159,9 +159,11 @@ def write_turn(family: Dialect, said: ScriptedTurn, *, writes_task: bool = False
     return thinking + (f"<{tag}>{said.final}</{tag}>" if said.final else "I am not sure yet.")
 
 
-def _episode(voice: Voice, script: ScriptedEpisode) -> Episode:
+def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
     if not script.writes_task:
-        return solver_episode(voice, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5)
+        return solver_episode(
+            policy_format, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5
+        )
     prompts = ChallengerPrompts(
         opening="Write a task about Orsk.",
         after_search=lambda left: f"{left} searches are left.",
@@ -169,7 +171,7 @@ def _episode(voice: Voice, script: ScriptedEpisode) -> Episode:
         closing="Now write the task.",
     )
     return challenger_episode(
-        voice, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
+        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
     )
 
 

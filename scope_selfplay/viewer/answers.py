@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scope_selfplay.schemas import Candidate, Verdict
 from scope_selfplay.store.folders import Stage
-from scope_selfplay.store.query import Attempt, HeldOutScore
+from scope_selfplay.store.query import GradedRollout, HeldOutScore
 
 
 class Sheet(NamedTuple):
@@ -14,7 +14,7 @@ class Sheet(NamedTuple):
 
     key: str
     title: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[GradedRollout, ...]
 
 
 class TaskChange(NamedTuple):
@@ -38,7 +38,7 @@ _TITLES = {
 }
 
 
-def sheets(own: Sequence[Attempt], every: Iterable[Attempt]) -> list[Sheet]:
+def sheets(own: Sequence[GradedRollout], every: Iterable[GradedRollout]) -> list[Sheet]:
     """The attempts of the candidate itself first, then those of other stages in the order of the loop."""
     ids = {each.rollout.id for each in own}
     others = [each for each in every if each.rollout.id not in ids]
@@ -49,13 +49,13 @@ def sheets(own: Sequence[Attempt], every: Iterable[Attempt]) -> list[Sheet]:
     return found
 
 
-def verdicts_of(attempt: Attempt, criteria: int) -> list[Verdict | None]:
+def verdicts_of(attempt: GradedRollout, criteria: int) -> list[Verdict | None]:
     """One per criterion; None where the attempt has no verdict on it."""
     given: tuple[Verdict, ...] = attempt.grade.verdicts if attempt.grade else ()
     return [*given, *[None] * (criteria - len(given))][: max(criteria, len(given))]
 
 
-def criteria_of(candidate: Candidate, attempts: Iterable[Attempt]) -> int:
+def criteria_of(candidate: Candidate, attempts: Iterable[GradedRollout]) -> int:
     """How many columns the verdict matrix has."""
     written = len(candidate.rubric.criteria) if candidate.rubric else 0
     return max([written, *(len(each.grade.verdicts) for each in attempts if each.grade)])

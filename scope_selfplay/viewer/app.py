@@ -22,14 +22,14 @@ from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.viewer import pages
 from scope_selfplay.viewer.asking import (
-    Asked,
-    AskedComparison,
-    AskedPack,
-    BadQuestionError,
+    BadParameterError,
+    ComparisonParameters,
     Links,
-    read_asked,
+    PackParameters,
+    TaskListParameters,
+    read_parameters,
 )
-from scope_selfplay.viewer.pages import NotThereError, Page
+from scope_selfplay.viewer.pages import Page, PageNotFoundError
 from scope_selfplay.viewer.protection import HEADERS, Protection
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
@@ -99,7 +99,7 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
         exception_handlers=dict.fromkeys(
-            (BadQuestionError, NotThereError, ScopeError, HTTPException), refused
+            (BadParameterError, PageNotFoundError, ScopeError, HTTPException), refused
         )
         | {Exception: failed},
         lifespan=lifespan,
@@ -117,16 +117,16 @@ def failed(request: Request, error: Exception) -> Response:
 
 
 def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
-    def asked(request: Request) -> Asked:
-        return read_asked(Asked, request.query_params)
+    def asked(request: Request) -> TaskListParameters:
+        return read_parameters(TaskListParameters, request.query_params)
 
-    def compared(request: Request) -> AskedComparison:
-        return read_asked(AskedComparison, request.query_params)
+    def compared(request: Request) -> ComparisonParameters:
+        return read_parameters(ComparisonParameters, request.query_params)
 
     def task(request: Request) -> Page:
         values = request.path_params
         if values["stage"] not in list(Stage):
-            raise NotThereError(f"{values['stage']} is no stage; stages are {', '.join(Stage)}")
+            raise PageNotFoundError(f"{values['stage']} is no stage; stages are {', '.join(Stage)}")
         return pages.task_page(
             run, (values["iteration"], Stage(values["stage"])), values["id"], asked(request)
         )
@@ -141,7 +141,9 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
             run, request.path_params["id"], compared(request)
         ),
         "/training": lambda request: pages.training_page(run),
-        "/prompts": lambda request: pages.prompts_page(run, read_asked(AskedPack, request.query_params)),
+        "/prompts": lambda request: pages.prompts_page(
+            run, read_parameters(PackParameters, request.query_params)
+        ),
     }
 
 
@@ -149,9 +151,9 @@ def _status_of(error: Exception) -> int:
     match error:
         case HTTPException():
             return error.status_code
-        case BadQuestionError():
+        case BadParameterError():
             return 400
-        case NotThereError():
+        case PageNotFoundError():
             return 404
         case _:
             return 500

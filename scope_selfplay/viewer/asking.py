@@ -14,11 +14,11 @@ from scope_selfplay.store.query import Sort, TaskQuery
 Question = TypeVar("Question", bound=Value)
 
 
-class BadQuestionError(Exception):
+class BadParameterError(Exception):
     """A query string that no page understands; its text is one line for a person."""
 
 
-class Asked(Value):
+class TaskListParameters(Value):
     """A list of candidates: its filters, its order and its page. An empty field of a form counts as not given."""
 
     iteration: int | None = Field(default=None, ge=0)
@@ -70,7 +70,7 @@ class Asked(Value):
         }
 
 
-class AskedComparison(Value):
+class ComparisonParameters(Value):
     """Two checkpoints, and the order of their tasks."""
 
     a: str = Field(default="", max_length=100)
@@ -79,18 +79,18 @@ class AskedComparison(Value):
     page: int = Field(default=1, ge=1, le=10**9)
 
 
-class AskedPack(Value):
+class PackParameters(Value):
     """The prompt pack to compare the run's own with."""
 
     against: str = Field(default="", max_length=200)
 
 
-def read_asked(question: type[Question], given: Mapping[str, str]) -> Question:
-    """Raises BadQuestionError for an unknown part and for a value that is none."""
+def read_parameters(question: type[Question], given: Mapping[str, str]) -> Question:
+    """Raises BadParameterError for an unknown part and for a value that is none."""
     known = list(question.model_fields)
     for name in given:
         if name not in known:
-            raise BadQuestionError(
+            raise BadParameterError(
                 f"{name!r} is nothing that this page can be asked{did_you_mean(name, known)}; it knows "
                 + ", ".join(known)
             )
@@ -98,7 +98,7 @@ def read_asked(question: type[Question], given: Mapping[str, str]) -> Question:
         return question.model_validate({name: value for name, value in given.items() if value.strip()})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise BadQuestionError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
+        raise BadParameterError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
 
 
 class Links:

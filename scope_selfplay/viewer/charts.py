@@ -19,7 +19,7 @@ class Line(NamedTuple):
     values: Sequence[float]
 
 
-class Estimate(NamedTuple):
+class NamedInterval(NamedTuple):
     """A named value with its interval, where it has one."""
 
     name: str
@@ -103,7 +103,7 @@ def lines(drawn: Sequence[Line]) -> Markup:
     return _svg(width, height, said, frame + _scale(low, high, first, last, width, height) + curves)
 
 
-def intervals(estimates: Sequence[Estimate]) -> Markup:
+def intervals(estimates: Sequence[NamedInterval]) -> Markup:
     """One row per estimate: a dot on its interval, over a common scale; "" without any."""
     if not estimates:
         return Markup("")
@@ -135,7 +135,7 @@ def bin_edges(row: int) -> tuple[float, float]:
     return row / BINS, (row + 1) / BINS
 
 
-def _interval(each: Estimate, down: float, across: Callable[[float], float]) -> Markup:
+def _interval(each: NamedInterval, down: float, across: Callable[[float], float]) -> Markup:
     whisker = Markup("")
     if each.low is not None and each.high is not None:
         whisker = Markup('<path class="whisker" d="M{:.1f} {}H{:.1f}"/>').format(

@@ -15,7 +15,12 @@ from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
-from scope_selfplay.viewer.asking import Asked, AskedComparison, AskedPack, BadQuestionError
+from scope_selfplay.viewer.asking import (
+    BadParameterError,
+    ComparisonParameters,
+    PackParameters,
+    TaskListParameters,
+)
 from scope_selfplay.viewer.shown_run import ShownRun
 
 COMPARED_A_PAGE = 50
@@ -38,7 +43,7 @@ class Page(NamedTuple):
     values: dict[str, Any]
 
 
-class NotThereError(Exception):
+class PageNotFoundError(Exception):
     """A page about something that the run does not have; its text is one line for a person."""
 
 
@@ -57,7 +62,7 @@ def overview_page(run: ShownRun) -> Page:
     )
 
 
-def list_page(run: ShownRun, asked: Asked) -> Page:
+def list_page(run: ShownRun, asked: TaskListParameters) -> Page:
     """One page of candidates."""
     reader = run.fresh()
     return Page(
@@ -94,13 +99,13 @@ def rejected_page(run: ShownRun) -> Page:
     )
 
 
-def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked: Asked) -> Page:
-    """One candidate with everything that was kept of it. Raises NotThereError."""
+def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked: TaskListParameters) -> Page:
+    """One candidate with everything that was kept of it. Raises PageNotFoundError."""
     reader = run.fresh()
     try:
         record = reader.task(candidate_id, iteration=place[0], stage=place[1])
     except UnknownTaskError as error:
-        raise NotThereError(str(error)) from None
+        raise PageNotFoundError(str(error)) from None
     made = record.candidate.task
     every = reader.attempts_on(made.id) if made else []
     return Page(
@@ -119,7 +124,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked:
     )
 
 
-def compare_page(run: ShownRun, asked: AskedComparison) -> Page:
+def compare_page(run: ShownRun, asked: ComparisonParameters) -> Page:
     """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
     reader = run.fresh()
     scores = reader.scores()
@@ -143,19 +148,19 @@ def compare_page(run: ShownRun, asked: AskedComparison) -> Page:
     )
 
 
-def compared_answers_page(run: ShownRun, task_id: str, asked: AskedComparison) -> Page:
-    """The answers of two checkpoints to one held-out task, side by side. Raises NotThereError."""
+def compared_answers_page(run: ShownRun, task_id: str, asked: ComparisonParameters) -> Page:
+    """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
     reader = run.fresh()
     names = answers.checkpoint_names(reader.scores()) or [""]
     before, after = asked.a or names[0], asked.b or names[-1]
     order = [each.task_id for each in answers.in_order(_changes(run, before, after), asked.sort)]
     if task_id not in order:
-        raise NotThereError(f"{task_id} is no held-out task that {before} and {after} have answered")
+        raise PageNotFoundError(f"{task_id} is no held-out task that {before} and {after} have answered")
     here = order.index(task_id)
     try:
         record = reader.task(task_id, iteration=0, stage=Stage.TASKS)
     except UnknownTaskError as error:
-        raise NotThereError(str(error)) from None
+        raise PageNotFoundError(str(error)) from None
     held = [each for each in reader.attempts_on(task_id) if each.stage is Stage.COMPARE]
     sides = [
         each
@@ -192,13 +197,13 @@ def training_page(run: ShownRun) -> Page:
         {
             "curves": {stage: _curves(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
             "held_out": [
-                charts.Estimate(each.checkpoint, each.mean_score, each.low, each.high)
+                charts.NamedInterval(each.checkpoint, each.mean_score, each.low, each.high)
                 for each in found.held_out
             ],
             "newest": newest,
             "graph": comparison_graph(newest.ratings) if newest else None,
             "ratings": [
-                charts.Estimate(each.name, each.rating, each.low, each.high)
+                charts.NamedInterval(each.name, each.rating, each.low, each.high)
                 for each in (comparison_graph(newest.ratings).nodes if newest else ())
                 if each.rating is not None
             ],
@@ -207,16 +212,16 @@ def training_page(run: ShownRun) -> Page:
     )
 
 
-def prompts_page(run: ShownRun, asked: AskedPack) -> Page:
+def prompts_page(run: ShownRun, asked: PackParameters) -> Page:
     """The run's prompt pack, its hash in every iteration, and how it differs from another pack.
 
-    Raises BadQuestionError for a pack that is neither shipped nor of a run beside this one.
+    Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
     """
     reader = run.fresh()
     packs = _known_packs(reader.folder)
     if asked.against and asked.against not in packs:
         known = ", ".join(packs)
-        raise BadQuestionError(f"against={asked.against!r}: no such prompt pack; there are {known}")
+        raise BadParameterError(f"against={asked.against!r}: no such prompt pack; there are {known}")
     try:
         own: Pack | None = load_pack(reader.folder.prompts)
         diff = diff_packs(packs[asked.against](), own) if asked.against and own else None
@@ -235,7 +240,7 @@ def _diff(reader: RunReader, before: str, after: str) -> CheckpointDiff:
     try:
         return diff_checkpoints(reader, before, after)
     except RecordError as error:
-        raise BadQuestionError(str(error)) from None
+        raise BadParameterError(str(error)) from None
 
 
 def _changes(run: ShownRun, before: str, after: str) -> list[TaskChange]:

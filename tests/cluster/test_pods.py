@@ -23,7 +23,7 @@ from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kustomizing import Layout
 from scope_selfplay.k8s.render import run_folder
 from scope_selfplay.local import run_all
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
@@ -194,7 +194,7 @@ def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
 def same_results_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
     """The same config in one process: the judge and the retriever inside, no Service anywhere."""
     config = load_config(settings, ["judge.kind=lexical", "judge.endpoint={}"])
-    run_all(open_run(config, home, Silent()))
+    run_all(open_run(config, home, SilentProgress()))
     alone = RunFolder(home / "tiny")
     for iteration in range(config.iterations + 1):
         assert corpus(run, iteration) == corpus(alone, iteration), f"iteration {iteration}"

@@ -12,7 +12,7 @@ from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import (
     Appender,
-    Manifest,
+    StageManifest,
     publish_manifest,
     read_manifest,
     read_records,
@@ -130,8 +130,8 @@ def test_a_device_that_is_full_says_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def manifest_of(folder: Path) -> Manifest:
-    return Manifest(stage="tasks", iteration=1, spec_hash="0" * 16, outputs=checksums(folder))
+def manifest_of(folder: Path) -> StageManifest:
+    return StageManifest(stage="tasks", iteration=1, spec_hash="0" * 16, outputs=checksums(folder))
 
 
 @pytest.fixture

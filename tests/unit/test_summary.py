@@ -9,14 +9,21 @@ import pytest
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.evaluation.compare import Ratings
-from scope_selfplay.evaluation.held_out import Estimate
-from scope_selfplay.progress import Lines, Silent
+from scope_selfplay.evaluation.held_out import ScoreEstimate
+from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.stages.task_making import check_harvest
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.stages.task_making import check_enough_accepted
+from scope_selfplay.store import (
+    RunFolder,
+    Stage,
+    StageManifest,
+    publish_manifest,
+    write_atomic,
+    write_records,
+)
 from scope_selfplay.summary import summarise
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -33,13 +40,15 @@ def candidate(number: int, reason: Reason, mean: float | None = None) -> Candida
     )
 
 
-def estimate(mean: float) -> Estimate:
-    return Estimate(mean_score=mean, low=mean - 0.1, high=mean + 0.1, tasks=100)
+def estimate(mean: float) -> ScoreEstimate:
+    return ScoreEstimate(mean_score=mean, low=mean - 0.1, high=mean + 0.1, tasks=100)
 
 
 def finish(run: Run, iteration: int, stage: Stage) -> None:
     folder = run.folder.stage(iteration, stage).path
-    publish_manifest(folder, Manifest(stage=stage.value, iteration=iteration, spec_hash="0", seconds=1.5))
+    publish_manifest(
+        folder, StageManifest(stage=stage.value, iteration=iteration, spec_hash="0", seconds=1.5)
+    )
 
 
 def write_ratings(run: Run, iteration: int) -> None:
@@ -153,7 +162,9 @@ def test_what_was_never_measured_is_null_and_never_zero(run: Run) -> None:
 
 
 def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
-    bare = Run(load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), Silent())
+    bare = Run(
+        load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), SilentProgress()
+    )
     summary = summary_of(bare)
     assert (summary["iterations"], summary["held_out"]) == ([], {})
 
@@ -237,7 +248,7 @@ def test_a_sparkline_without_a_range_is_empty() -> None:
 
 def test_piped_progress_is_plain_lines() -> None:
     lines: list[str] = []
-    progress = Lines(lines.append, every=0.0)
+    progress = LineProgress(lines.append, every=0.0)
     progress.begin("make tasks", 4)
     progress.advance(1, "of 3 candidates")
     progress.end("2 accepted")
@@ -249,7 +260,7 @@ def test_piped_progress_is_plain_lines() -> None:
 
 def test_piped_progress_does_not_flood() -> None:
     lines: list[str] = []
-    progress = Lines(lines.append, every=60.0)
+    progress = LineProgress(lines.append, every=60.0)
     progress.begin("train", None)
     for step in range(1000):
         progress.advance(step)
@@ -261,4 +272,4 @@ def test_piped_progress_does_not_flood() -> None:
 )
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
     with pytest.raises(CorpusError, match=advice):
-        check_harvest(run, iteration, [candidate(0, Reason.GATE_ENTITY)])
+        check_enough_accepted(run, iteration, [candidate(0, Reason.GATE_ENTITY)])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.episodes import Voice
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import InferenceError, JudgeError, UserError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import (
@@ -31,9 +31,9 @@ from scope_selfplay.schemas import (
 from scope_selfplay.stages import compare
 from scope_selfplay.stages.order import check_turn
 from scope_selfplay.store import (
-    Manifest,
     RunFolder,
     Stage,
+    StageManifest,
     publish_manifest,
     read_records,
     write_records,
@@ -86,16 +86,16 @@ class Scripted(Run):
         return WordCodec()
 
     @cached_property
-    def scene(self) -> Scene:
-        return Scene(self.config, self.pack, Nothing(), Counting(), ())  # type: ignore[arg-type]
+    def context(self) -> RunContext:
+        return RunContext(self.config, self.pack, Nothing(), Counting(), ())  # type: ignore[arg-type]
 
     def solver(self, iteration: int) -> Policy:
         return Policy(f"S_{iteration}", self.folder.path)
 
-    def voice(self, policy: Policy, role: Any, *, greedy: bool = False) -> Voice:
+    def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
         from scope_selfplay.dialects import dialect
 
-        return Voice(self.codec, dialect("qwen2.5"), policy.name, self.scene.limits(role), greedy)
+        return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
     def engine(self, policy: Policy, role: Any) -> Any:
         if policy.name in self.down:
@@ -124,7 +124,7 @@ def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
 
 
 def judge_of(run: Scripted) -> Counting:
-    judge: Any = run.scene.judge
+    judge: Any = run.context.judge
     return judge
 
 
@@ -282,7 +282,7 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list
         for number, stage in ((0, Stage.TASKS), (1, Stage.CHALLENGER), (1, Stage.TASKS), (1, Stage.SOLVER)):
             folder = run.folder.stage(number, stage).path
             folder.mkdir(parents=True, exist_ok=True)
-            publish_manifest(folder, Manifest(stage=stage.value, iteration=number, spec_hash="0"))
+            publish_manifest(folder, StageManifest(stage=stage.value, iteration=number, spec_hash="0"))
         with pytest.raises(UserError, match="iteration 2 challenger: stopped after iteration 1"):
             check_turn(run, 2, Stage.CHALLENGER)
         check_turn(run, 1, Stage.COMPARE)

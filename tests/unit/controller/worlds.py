@@ -14,7 +14,7 @@ from scope_selfplay.controller.fake_nodes import FakeNodes, SimulatedStages, Wor
 from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.controller.names import Step
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
-from scope_selfplay.store import Manifest, Stage
+from scope_selfplay.store import Stage, StageManifest
 from tests.unit.controller.authors import PAPER, config_of
 
 ONE = PAPER | {"iterations": 1}
@@ -41,7 +41,7 @@ class World:
             if step.name not in names:
                 folder = self.stages.folder.stage(*step).path
                 folder.mkdir(parents=True)
-                manifest = Manifest(stage=step.stage.value, iteration=step.iteration, spec_hash="before")
+                manifest = StageManifest(stage=step.stage.value, iteration=step.iteration, spec_hash="before")
                 (folder / "manifest.json").write_text(manifest.model_dump_json())
                 (folder / "ratings.json").write_text('{"promoted": true}')
 

@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.health import BOUNDS, examine
-from scope_selfplay.health.costs import Asked, asked_of_judge
+from scope_selfplay.health.costs import JudgeUse, judge_use
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import divergence, topic_drift
 from scope_selfplay.health.searches import needed_searches, worth_of_passages
 from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store import (
+    RunFolder,
+    Stage,
+    StageManifest,
+    publish_manifest,
+    write_atomic,
+    write_records,
+)
 from scope_selfplay.store.manifest import FORMAT
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
@@ -166,17 +173,17 @@ def test_the_account_by_role_counts_what_records_do_not_hold(tmp_path: Path) -> 
     folder = write_run(tmp_path / "demo")
     stage = folder.stage(1, Stage.TASKS)
     with RunReader(folder.path) as reader:
-        recorded = asked_of_judge(reader, 1, Stage.TASKS)
+        recorded = judge_use(reader, 1, Stage.TASKS)
     # 24 gates at 5 tokens, and two criteria for both attempts on each of the 18 tried tasks.
-    assert recorded == Asked(calls=24 + 72, failed=0, tokens=24 * 5)
+    assert recorded == JudgeUse(calls=24 + 72, failed=0, tokens=24 * 5)
     role = {"calls": 60, "tokens_in": 900, "tokens_out": 100, "faults": {"unreadable": 1}}
     write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role, "grade": role}))
     with RunReader(folder.path) as reader:
-        assert asked_of_judge(reader, 1, Stage.TASKS) == Asked(calls=120, failed=2, tokens=2000)
+        assert judge_use(reader, 1, Stage.TASKS) == JudgeUse(calls=120, failed=2, tokens=2000)
     # The account of an attempt after a kill is smaller than what the records hold.
     write_atomic(stage.path / "judge_usage.json", json.dumps({"rubric": role}))
     with RunReader(folder.path) as reader:
-        assert asked_of_judge(reader, 1, Stage.TASKS) == Asked(calls=96, failed=0, tokens=1000)
+        assert judge_use(reader, 1, Stage.TASKS) == JudgeUse(calls=96, failed=0, tokens=1000)
 
 
 def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> None:
@@ -197,7 +204,7 @@ def finish(folder: RunFolder, stage: Stage, seconds: float) -> None:
     path = folder.stage(1, stage).path
     path.mkdir(exist_ok=True)
     publish_manifest(
-        path, Manifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds, format=FORMAT)
+        path, StageManifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds, format=FORMAT)
     )
 
 

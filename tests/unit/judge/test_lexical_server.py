@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.embedded.language import Question, write_question
+from scope_selfplay.embedded.language import FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.chat_server import serving
@@ -52,7 +52,7 @@ def tasks(documents: list[Document]) -> list[tuple[Task, Document]]:
         anchor = entity.name
         if number % 3 == 1:
             anchor = "Nowhere Mill"
-        text = write_question(Question(nouns, links, anchor))
+        text = write_question(FactQuestion(nouns, links, anchor))
         if number % 5 == 4:
             text = "Tell me more, please."
         source = documents[-1 - number] if number % 3 == 2 else document

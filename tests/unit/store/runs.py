@@ -25,7 +25,14 @@ from scope_selfplay.schemas import (
     Turn,
     Verdict,
 )
-from scope_selfplay.store import Manifest, RunFolder, Stage, publish_manifest, write_atomic, write_records
+from scope_selfplay.store import (
+    RunFolder,
+    Stage,
+    StageManifest,
+    publish_manifest,
+    write_atomic,
+    write_records,
+)
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.manifest import FORMAT, checksums
 from scope_selfplay.store.parquet import write_parquet
@@ -206,7 +213,7 @@ def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:
     path = folder.stage(iteration, stage).path
     write_parquet(path)
     write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
-    manifest = Manifest(
+    manifest = StageManifest(
         stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
     )
     publish_manifest(path, manifest)

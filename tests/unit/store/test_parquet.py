@@ -36,9 +36,9 @@ from scope_selfplay.schemas import (
     Verdict,
 )
 from scope_selfplay.store import (
-    Manifest,
     RunFolder,
     Stage,
+    StageManifest,
     publish_manifest,
     read_records,
     write_records,
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_parquet_is_named_even_if_its_checksum_is_right(folder
     path = folder.stage(1, Stage.TASKS).path
     (path / "candidates.parquet").write_bytes(b"PAR1 and nothing else")
     publish_manifest(
-        path, Manifest(stage="tasks", iteration=1, spec_hash="0", outputs=checksums(path), format=FORMAT)
+        path, StageManifest(stage="tasks", iteration=1, spec_hash="0", outputs=checksums(path), format=FORMAT)
     )
     with pytest.raises(RecordError, match=r"candidates\.parquet: is no parquet file"):
         RunReader(folder.path)
