@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 
 
-class Mounted(click.Group):
+class LazyGroup(click.Group):
     """A group that also has the commands of other packages, imported when one of them is asked for."""
 
     elsewhere: ClassVar[dict[str, tuple[str, str, str]]] = {
@@ -67,7 +67,9 @@ class Mounted(click.Group):
             formatter.write_dl(sorted((own | far).items()))
 
 
-@click.group(cls=Mounted, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="scope")
 def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""

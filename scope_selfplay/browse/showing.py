@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.browse.text import printable
 from scope_selfplay.schemas import Candidate, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import AnswerComparison, Attempt, Judgements, TaskRecord
+from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskRecord
 
 _MARKS = {True: "yes", False: "no", None: "?"}
 
 
 def describe(
     record: TaskRecord,
-    others: Sequence[Attempt],
+    others: Sequence[GradedRollout],
     matches: Sequence[AnswerComparison],
     judgements: Judgements,
     *,

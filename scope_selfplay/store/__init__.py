@@ -11,10 +11,10 @@ from scope_selfplay.store.manifest import StageManifest, publish_manifest, read_
 
 __all__ = [
     "Appender",
-    "StageManifest",
     "RunFolder",
     "Stage",
     "StageFolder",
+    "StageManifest",
     "publish_manifest",
     "read_manifest",
     "read_records",

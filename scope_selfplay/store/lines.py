@@ -80,7 +80,7 @@ class CandidateTable:
         )
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """CandidateTable by row number, in the order given."""
+        """Rows by number, in the order given."""
         if not len(rows):
             return []
         marks = ", ".join(str(int(row)) for row in rows)
@@ -89,7 +89,7 @@ class CandidateTable:
         return [by_row[int(row)] for row in rows]
 
     def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
-        """CandidateTable by a condition over their columns."""
+        """Rows by a condition over their columns."""
         text = f"SELECT {COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
         return self._rows(text, values)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
-from scope_selfplay.embedded.language import BY_NOUN, Question, write_question
+from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.inference.chat_server import serving
 from scope_selfplay.judge import Judge, LexicalJudge
@@ -45,7 +45,7 @@ async def a_group() -> tuple[Task, Rubric, list[Rollout]]:
     entity = read_article(DOCUMENTS[0].text)
     assert entity is not None
     facts = list(entity.facts.items())[:2]
-    text = write_question(Question(tuple(noun for noun, _ in facts), (), entity.name))
+    text = write_question(FactQuestion(tuple(noun for noun, _ in facts), (), entity.name))
     task = Task(id="t1", text=text, type="long_form_qa", document_id=DOCUMENTS[0].id)
     rubric = await LexicalJudge(DOCUMENTS).write_rubric(task, (DOCUMENTS[0],))
     assert rubric is not None
