@@ -35,7 +35,7 @@ from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.judge.questions import SEATS
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
@@ -252,7 +252,7 @@ def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = 
     """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
     if config.kind != "model":
         return pack
-    lacking = [role for role in SEATS if role not in pack.roles]
+    lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
     if not lacking:
         return pack
     other = load_pack(pack_path(config.prompts, packs))

@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
+
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.local import run_all
 from scope_selfplay.maths.cli import RUN_FILE
