@@ -15,8 +15,8 @@ from scope_selfplay.dialects import Dialect
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
-    Limits,
-    Voice,
+    PolicyFormat,
+    RolloutLimits,
     challenger_episode,
     drive,
     solver_episode,
@@ -99,7 +99,7 @@ def play(codec: ChatCodec, family: Dialect, script: Script) -> tuple[Rollout, li
     heard = _Recorder(codec)
     lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
-    episode = _episode(Voice(heard, family, "script", Limits(_ROOM)), script)
+    episode = _episode(PolicyFormat(heard, family, "script", RolloutLimits(_ROOM)), script)
     rollout = asyncio.run(drive(episode, model, _Library(), key=(script.name,), topk=1))
     return rollout, heard.messages
 
@@ -114,9 +114,11 @@ def write_turn(family: Dialect, said: Said, *, writes_task: bool = False) -> str
     return thinking + (f"<{tag}>{said.final}</{tag}>" if said.final else "I am not sure yet.")
 
 
-def _episode(voice: Voice, script: Script) -> Episode:
+def _episode(policy_format: PolicyFormat, script: Script) -> Episode:
     if not script.writes_task:
-        return solver_episode(voice, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5)
+        return solver_episode(
+            policy_format, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5
+        )
     prompts = ChallengerPrompts(
         opening="Write a task about Orsk.",
         after_search=lambda left: f"{left} searches are left.",
@@ -124,7 +126,7 @@ def _episode(voice: Voice, script: Script) -> Episode:
         closing="Now write the task.",
     )
     return challenger_episode(
-        voice, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
+        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
     )
 
 

@@ -25,7 +25,7 @@ from scope_selfplay.model_server.serving import EngineOptions, listening, open_s
 from scope_selfplay.training import generation
 from scope_selfplay.training.grpo import GrpoJob, Scored, StepResult, train_grpo
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 from tests.integration.loop.seam import job_of, row
 from tests.integration.loop.test_processes import free_port
 from tests.integration.serving.threads import in_thread
@@ -117,7 +117,7 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
 ) -> None:
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Brought)
     monkeypatch.setattr(Brought, "bring", staticmethod(lambda: None), raising=False)
-    hasty = Patience(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
+    hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
     monkeypatch.setattr(generation, "_PATIENCE", hasty)
     outages: list[OutsideError] = []
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
