@@ -99,7 +99,7 @@ class RunContext:
     gates: tuple[Gate, ...]
     tally: JudgeTally = field(default_factory=JudgeTally)
 
-    def solver(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
+    def solver_episode(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
         turns = self.config.solver.max_search_turns
         prompt = self.pack.render(
             PromptRole.SOLVER,
@@ -110,7 +110,7 @@ class RunContext:
         )
         return solver_episode(policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
 
-    def challenger(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
+    def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
         return challenger_episode(
             policy_format,
             key,
@@ -126,7 +126,7 @@ class RunContext:
             settings.max_response, self.config.search.max_tokens, settings.max_prompt, settings.max_turn
         )
 
-    async def roll(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
+    async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
         return await drive(episode, model, self.searcher, key=key, topk=self.config.search.topk)
 
     async def grade(self, task: Task, rubric: Rubric, rollout: Rollout, key: Key) -> Grade:

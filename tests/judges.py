@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import Responder, ServedReply
@@ -14,6 +13,7 @@ from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack, load_pack
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task, Turn
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

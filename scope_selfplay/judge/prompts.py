@@ -69,7 +69,7 @@ ROLE_OF_PROMPT = {
 """Every judge role of a pack and who answers it."""
 
 
-class Asked(NamedTuple):
+class JudgePrompt(NamedTuple):
     """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
 
     Neither is set for a written verdict.
@@ -86,8 +86,8 @@ class Asked(NamedTuple):
     pattern: str = ""
 
 
-class Questions:
-    """Makes prompts. `native`: the seats whose model thinks by itself; `budget` is in characters."""
+class JudgePrompts:
+    """Makes prompts. `native`: the roles whose model thinks by itself; `budget` is in characters."""
 
     def __init__(
         self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[JudgeRole]
@@ -98,7 +98,7 @@ class Questions:
         self._token = token
         self._native = native
 
-    def gate(self, gate: Gate, task: Task, document: Document | None) -> Asked:
+    def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt:
         """Raises ValueError for the source gate without a document."""
         role = _GATES[gate]
         slots = {"task": self._task(task)}
@@ -108,18 +108,18 @@ class Questions:
             slots["document"] = self._document(document, 1)
         return self._scored(role, **slots)
 
-    def rubric(self, task: Task, documents: Sequence[Document]) -> Asked:
+    def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
         shown = "\n\n".join(self._document(each, len(documents)) for each in documents)
         prompt = self._pack.render(
             PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
         )
-        return Asked(PromptRole.RUBRIC, prompt)
+        return JudgePrompt(PromptRole.RUBRIC, prompt)
 
-    def dimensions(self, task: Task) -> Asked:
+    def dimensions(self, task: Task) -> JudgePrompt:
         prompt = self._pack.render(PromptRole.RUBRIC_DIMENSIONS, task=self._task(task))
-        return Asked(PromptRole.RUBRIC_DIMENSIONS, prompt)
+        return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt)
 
-    def grade(self, task: Task, criterion: Criterion, answer: str) -> Asked:
+    def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt:
         return self._scored(
             PromptRole.GRADE,
             task=self._task(task),
@@ -135,7 +135,7 @@ class Questions:
         *,
         rubric: Rubric | None,
         reference: str | None,
-    ) -> Asked:
+    ) -> JudgePrompt:
         parts = [_trajectory(each, tools=style is Style.SCORES) for each in pair]
         first_label = self._fencer.label(_said(parts[0]))
         labels = (first_label, self._fencer.label(_said(parts[1]), taken=[first_label]))
@@ -160,7 +160,9 @@ class Questions:
         )
         return self._closed(PromptRole.COMPARE_PREFERENCE, prompt, PREFERENCE_CHOICES)
 
-    def select(self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int) -> Asked:
+    def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> JudgePrompt:
         """Candidates are shown in the order of their labels: by chance, and the same whoever asks."""
         texts = [shown_answer(each.answer) for each in candidates]
         labels: list[str] = []
@@ -176,7 +178,7 @@ class Questions:
             candidates="\n\n".join(blocks),
             winners=winners,
         )
-        return Asked(
+        return JudgePrompt(
             PromptRole.SELECT, prompt, order=tuple(order), labels=tuple(labels[row] for row in order)
         )
 
@@ -188,7 +190,7 @@ class Questions:
         *,
         scale: Scale,
         reference: str | None,
-    ) -> Asked:
+    ) -> JudgePrompt:
         """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
         if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
             raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
@@ -202,23 +204,23 @@ class Questions:
             return self._short(PromptRole.SCORE_IMPLICIT, prompt)
         shown = self._reference(reference)
         prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
-        return Asked(PromptRole.SCORE_CORRECTNESS, prompt)
+        return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt)
 
-    def _scored(self, role: PromptRole, **slots: str) -> Asked:
+    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt:
         native = ROLE_OF_PROMPT[role] in self._native
         prompt = self._pack.render(role, **slots, native_thinking=native)
         return self._closed(role, prompt, SCORE_CHOICES)
 
-    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> Asked:
+    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> JudgePrompt:
         if not self._token:
-            return Asked(role, prompt)
-        return Asked(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+            return JudgePrompt(role, prompt)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
 
-    def _short(self, role: PromptRole, prompt: str) -> Asked:
+    def _short(self, role: PromptRole, prompt: str) -> JudgePrompt:
         if not self._token:
-            return Asked(role, prompt)
+            return JudgePrompt(role, prompt)
         pattern, wish = _SHORT[role]
-        return Asked(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
 
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)

@@ -39,7 +39,7 @@ def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> we
 def _answering(judge: LexicalJudge) -> Answering:
     async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
         try:
-            reply = await respond(judge, served)
+            reply = await lexical_reply(judge, served)
         except ValueError as error:
             return refuse(400, f"this judge reads prompts of the embedded world only: {error}")
         return web.json_response(completion(served, reply, judge.identity))
@@ -47,7 +47,7 @@ def _answering(judge: LexicalJudge) -> Answering:
     return answer
 
 
-async def respond(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
+async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
     """Raises ValueError for a prompt without the fields of a role."""
     if served.body.get("max_tokens") == 1 and not served.choices:
         return ServedReply("1", finish="length")  # a canary
