@@ -23,7 +23,7 @@ from scope_selfplay.errors import InferenceError, OutsideError
 from scope_selfplay.inference import Generate
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
 from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import GrpoJob, Scored, StepResult, train_grpo
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.wire.json_client import RetryPolicy
 from tests.integration.loop.seam import job_of, row
@@ -55,9 +55,9 @@ def sampling(see: Callable[[int], None]) -> Any:
     """Rollouts of one sampled turn; `see` is called with the step when they begin."""
 
     def make_roll(source: Any) -> Any:
-        async def one(step: int, place: int) -> Scored:
+        async def one(step: int, place: int) -> RewardedRollout:
             sample = await source.generate(Generate((40, 41, 42), 3), (step, place))
-            return Scored([row(sampled=sample.ids)], float(place % 2))
+            return RewardedRollout([row(sampled=sample.ids)], float(place % 2))
 
         async def roll(records: Sequence[str], step: int) -> StepResult:
             see(step)

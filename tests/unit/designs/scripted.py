@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
+
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Group, StepRewards, finished_group, open_rewarding
 from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import (
@@ -162,7 +163,7 @@ def reward(
         rewarding = open_rewarding(
             SolverConfig.model_validate(settings), judge, JudgeTally(), lambda text: len(text.split())
         )
-        opened: list[Group] = [
+        opened: list[RolloutGroup] = [
             finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)
             for number, group in enumerate(groups)
         ]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.judge import PointwiseScore
-from tests.unit.designs.scripted import UNREADABLE, ScriptedJudge, reward, rollout, rollouts
+from tests.unit.reward_designs.scripted import UNREADABLE, ScriptedJudge, reward, rollout, rollouts
 
 JUDGED = [
     "implicit",
