@@ -17,6 +17,14 @@ from scope_selfplay.reward_designs import (
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs import (
+    Arrivals,
+    Rewarding,
+    RolloutGroup,
+    StepRewards,
+    finished_group,
+    open_rewarding,
+)
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
 

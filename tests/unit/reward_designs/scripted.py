@@ -9,6 +9,7 @@ from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_gr
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
