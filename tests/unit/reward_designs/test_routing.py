@@ -6,14 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scope_selfplay.reward_designs import (
-    Arrivals,
-    Rewarding,
-    RolloutGroup,
-    StepRewards,
-    finished_group,
-    open_rewarding,
-)
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.pipeline import JudgeTally
