@@ -7,9 +7,10 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from scope_selfplay.errors import did_you_mean
 from scope_selfplay.gates import DEFAULT_GATES, Gate
 from scope_selfplay.prompts.marked_yaml import Marked
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed
+from scope_selfplay.prompts.problems import Problem, listed
 from scope_selfplay.schemas import CorpusReader, Value
 
 DOMAIN_FILE = "domain.yaml"
