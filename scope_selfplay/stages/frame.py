@@ -22,11 +22,11 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
+from scope_selfplay.store.atomic import sole_writer
 from scope_selfplay.store.card import CARD, stage_card
+from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.store.manifest import FORMAT, begin_format, checksums
 from scope_selfplay.store.parquet import write_parquet
-from scope_selfplay.store.sole_writer import sole_writer
 
 # A failure rate over fewer verdicts says little.
 _ENOUGH_VERDICTS = 50
@@ -49,7 +49,6 @@ def run_stage(
                     inputs=inputs,
                     attempt=run.attempt,
                     version=__version__,
-                    format=FORMAT,
                 )
                 _make(run, folder, begun, work)
     done = folder.manifest
