@@ -19,7 +19,7 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.config import load_config
-from scope_selfplay.pipeline import Assessed
+from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -137,7 +137,7 @@ class Author:
         return Rubric(task_id=task_id, criteria=tuple(criteria))
 
 
-def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -> Assessed:
+def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -> CandidateRecords:
     """A third fails a gate; the others are tried `rollouts` times and kept when their mean lies in the window."""
     name = f"{iteration}-{number:07d}"
     task = Task(
@@ -160,7 +160,7 @@ def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -
         provenance=provenance,
     )
     if failed:
-        return Assessed(candidate, (proposal,))
+        return CandidateRecords(candidate, (proposal,))
     ids = tuple(f"solver-{name}-{row}" for row in range(rollouts))
     chance = float(author.rng.beta(1.2, 1.2))
     grades = tuple(author.grade(each, chance, 4) for each in ids)
@@ -181,7 +181,7 @@ def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -
         "rubric": author.rubric(task.id),
     }
     answers = tuple(author.rollout(each, task.id, f"S_{max(0, iteration - 1)}-0b") for each in ids)
-    return Assessed(candidate.model_copy(update=verdict), (proposal, *answers), grades)
+    return CandidateRecords(candidate.model_copy(update=verdict), (proposal, *answers), grades)
 
 
 def write_corpus(path: Path, *, tasks: int, rollouts: int, seed: int = 0) -> RunFolder:

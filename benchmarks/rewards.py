@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.evaluation.held_out import bootstrap
-from scope_selfplay.progress import Lines
+from scope_selfplay.progress import LineProgress
 from scope_selfplay.run import Policy, Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Role
 from scope_selfplay.stages import make_held_out, make_tasks, train_challenger, train_solver
@@ -71,7 +71,7 @@ class Trained(NamedTuple):
 
 def prepare(seed: int, root: Path, overrides: Sequence[str], *, frozen: bool) -> Prepared:
     config = config_of(seed, "tasks", [*overrides, f"challenger.frozen={str(frozen).lower()}"])
-    run = open_run(config, root / f"seed-{seed}", Lines(_say))
+    run = open_run(config, root / f"seed-{seed}", LineProgress(_say))
     make_held_out(run)
     if not frozen:
         train_challenger(run, 1)
@@ -87,7 +87,7 @@ def train(design: str, seed: int, prepared: Prepared, root: Path, options: argpa
     if options.equal == "calls":
         steps = max(1, round(options.steps * REFERENCE_CALLS / price(settings, seed, name, root)))
     config = config_of(seed, name, [*settings, f"solver.steps={steps}"])
-    run = open_run(config, root / f"seed-{seed}", Lines(_say))
+    run = open_run(config, root / f"seed-{seed}", LineProgress(_say))
     train_solver(run, 1)
     scores = held_out_scores(prepared.run, Policy(f"S_1 {design}", run.solver(1).path))
     return Trained(
@@ -115,7 +115,7 @@ def price(settings: Sequence[str], seed: int, name: str, root: Path) -> float:
     compared, and, with routing, how many groups are flat.
     """
     config = config_of(seed, f"{name}-pilot", [*settings, f"solver.steps={PILOT_STEPS}"])
-    run = open_run(config, root / f"seed-{seed}", Lines(_say))
+    run = open_run(config, root / f"seed-{seed}", LineProgress(_say))
     train_solver(run, 1)
     rows = read_rows(run.folder.stage(1, Stage.SOLVER).metrics)
     calls = float(sum(row["judge_calls"] for row in rows))
@@ -124,8 +124,8 @@ def price(settings: Sequence[str], seed: int, name: str, root: Path) -> float:
 
 def held_out_scores(run: Run, policy: Policy) -> Scores:
     """The rubric score of a greedy answer to every held-out task."""
-    scene, engine = run.fresh_scene(), run.engine(policy, Role.SOLVER)
-    voice = run.voice(policy, Role.SOLVER, greedy=True)
+    context, engine = run.stage_context(), run.engine(policy, Role.SOLVER)
+    policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
     found: dict[str, float] = {}
 
     async def answer(candidate: Candidate) -> None:
@@ -133,8 +133,11 @@ def held_out_scores(run: Run, policy: Policy) -> Scores:
         if candidate.status is not CandidateStatus.ACCEPTED or task is None or rubric is None:
             return
         key = ("held-out", task.id)
-        grade = await scene.grade(
-            task, rubric, await scene.roll(scene.solver(voice, key, task), engine, key), key
+        grade = await context.grade(
+            task,
+            rubric,
+            await context.sample_rollout(context.solver_episode(policy_format, key, task), engine, key),
+            key,
         )
         if grade.score is not None:
             found[task.id] = grade.score

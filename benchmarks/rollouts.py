@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import Limits, Voice, drive, solver_episode
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_episode
 from scope_selfplay.inference import Generate, Message, Sample
 from scope_selfplay.schemas import Finish, Key, Passage, RolloutStatus
 
@@ -124,11 +124,15 @@ def measure(load: Load, seed: int = 0) -> Result:
 def ours(trace: Trace, load: Load) -> float:
     """Seconds until the library's driver has finished every episode of the trace."""
     engine, index = _Engine(trace, load), _Index(trace)
-    voice = Voice(_Codec(), dialect("qwen2.5"), "S_0", Limits(max_response=1 << 30))
+    policy_format = PolicyFormat(_Codec(), dialect("qwen2.5"), "S_0", RolloutLimits(max_response=1 << 30))
 
     async def one(number: int) -> None:
         episode = solver_episode(
-            voice, (number,), task_id=str(number), prompt=str(number), max_search_turns=load.most_turns
+            policy_format,
+            (number,),
+            task_id=str(number),
+            prompt=str(number),
+            max_search_turns=load.most_turns,
         )
         rollout = await drive(episode, engine, index, key=(number,), topk=3)
         assert rollout.status is RolloutStatus.FINISHED and len(rollout.turns) == len(trace[number])

@@ -40,9 +40,9 @@ from scope_selfplay.embedded.teacher import (
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
-    Limits,
+    PolicyFormat,
+    RolloutLimits,
     Search,
-    Voice,
     challenger_episode,
     solver_episode,
 )
@@ -99,8 +99,8 @@ class Classroom(NamedTuple):
     codec: ChatCodec
 
     @property
-    def voice(self) -> Voice:
-        return Voice(self.codec, dialect("qwen2.5"), "teacher", Limits(max_response=1000))
+    def policy_format(self) -> PolicyFormat:
+        return PolicyFormat(self.codec, dialect("qwen2.5"), "teacher", RolloutLimits(max_response=1000))
 
     def drill(self, rng: random.Random, drills: Sequence[Drill]) -> dict[str, list[int]]:
         shown, said = rng.choice(drills)(rng, OpenWorld(rng))
@@ -126,7 +126,9 @@ class Classroom(NamedTuple):
 
     def _solver(self, lesson: SolverLesson) -> Episode:
         prompt = self.pack.render(PromptRole.SOLVER, question=lesson.question, max_search_turns=4)
-        return solver_episode(self.voice, ("lesson",), task_id="lesson", prompt=prompt, max_search_turns=9)
+        return solver_episode(
+            self.policy_format, ("lesson",), task_id="lesson", prompt=prompt, max_search_turns=9
+        )
 
     def _challenger(self, lesson: ChallengerLesson, world: OpenWorld) -> Episode:
         opening = self.pack.render(
@@ -148,7 +150,12 @@ class Classroom(NamedTuple):
         )
         searches = lesson.searches
         return challenger_episode(
-            self.voice, ("lesson",), document_id="lesson", prompts=prompts, search_turns=searches, patience=0
+            self.policy_format,
+            ("lesson",),
+            document_id="lesson",
+            prompts=prompts,
+            search_turns=searches,
+            patience=0,
         )
 
 
@@ -254,12 +261,12 @@ def score(policy: Path, root: Path) -> dict[str, Any]:
 
     from scope_selfplay.cli import DEFAULT_CONFIG
     from scope_selfplay.config import load_config
-    from scope_selfplay.progress import Silent
+    from scope_selfplay.progress import SilentProgress
     from scope_selfplay.run import open_run
     from scope_selfplay.stages import compare, make_held_out
 
     config = load_config(DEFAULT_CONFIG, [f"model.path={policy}", "compare.tasks=200"])
-    run = open_run(config, root, Silent())
+    run = open_run(config, root, SilentProgress())
     make_held_out(run)
     compare(run, 0)
     ratings = json.loads((root / config.name / "iteration-00" / "compare" / "ratings.json").read_text())

@@ -25,7 +25,7 @@ from retrieval.token_cap import TokenCap
 from retrieval.wire import Limits, Retrieval, Row, WireError
 from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
 PROBE_SECONDS = 2.0
@@ -112,7 +112,7 @@ class Router:
         tokenizer: Path | None = None,
         deadline: float = 60.0,
         queue: int = 4096,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         limits: Limits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
@@ -123,7 +123,7 @@ class Router:
         self.limits = limits or Limits()
         self.deadline = deadline
         # Twenty thousand documents of a batch request may come back in one response.
-        patience = patience or Patience(max_response=self.limits.max_response, deadline=deadline)
+        patience = patience or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
         self._connect: Callable[[], Shards] = lambda: Shards(
             [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
         )

@@ -1,4 +1,4 @@
-"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its voice.
+"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its policy_format.
 
 The one place where a run's settings become engines, for stages that only sample and for the policy in training.
 """
@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
 from scope_selfplay.dialects import spoken_dialect
-from scope_selfplay.episodes import Limits, Voice
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.schemas import Role
 from scope_selfplay.wire.guarded_http import secret
-from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
 
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
-_HANDSHAKE = Patience(deadline=30.0, attempt=30.0, attempts=None)
+_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
 
 # The tiny policies have some thousand words; the families of the papers 100,000 to 152,000.
@@ -40,14 +40,16 @@ class Checkpoint(NamedTuple):
     path: Path
 
 
-def make_voice(scene: Scene, codec: ChatCodec, role: Role, checkpoint: str, *, greedy: bool = False) -> Voice:
-    model = scene.config.model
+def policy_format_for(
+    context: RunContext, codec: ChatCodec, role: Role, checkpoint: str, *, greedy: bool = False
+) -> PolicyFormat:
+    model = context.config.model
     family = spoken_dialect(model.dialect, model.earlier_thinking)
-    return Voice(codec, family, checkpoint, scene.limits(role), greedy)
+    return PolicyFormat(codec, family, checkpoint, context.limits(role), greedy)
 
 
 def in_process_engine(
-    scene: Scene,
+    context: RunContext,
     codec: ChatCodec,
     role: Role,
     model: Any,
@@ -59,7 +61,7 @@ def in_process_engine(
     """Samples from `model`, a causal language model, as the run's settings say; a `frozen` one is not copied."""
     from scope_selfplay.inference.in_process import InProcessModel
 
-    config = scene.config
+    config = context.config
     remark = remark_on_draws(model.config.vocab_size, deterministic=config.model.deterministic)
     if remark is not None:
         say(remark)
@@ -68,7 +70,7 @@ def in_process_engine(
         codec,
         identity=identity,
         slots=config.model.slots,
-        max_length=_max_length(config, scene.limits(role)),
+        max_length=_max_length(config, context.limits(role)),
         temperature=config.sampling.temperature,
         deterministic=config.model.deterministic,
         frozen=frozen,
@@ -92,7 +94,7 @@ def partner_of(config: RunConfig, role: Role) -> PartnerConfig | None:
 
 
 def served_engine(
-    scene: Scene,
+    context: RunContext,
     codec: ChatCodec,
     role: Role,
     checkpoint: Checkpoint,
@@ -105,15 +107,15 @@ def served_engine(
     Raises ConfigError for a URL, key or model; InferenceError where nobody answers; RunMismatchError for other
     weights.
     """
-    settings, name = scene.config.partners, f"partners.{role.value}"
-    partner = partner_of(scene.config, role)
+    settings, name = context.config.partners, f"partners.{role.value}"
+    partner = partner_of(context.config, role)
     assert partner is not None and partner.base_url is not None
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
         served = pool.submit(asyncio.run, _shake_hands(name, partner, settings)).result()
     if (remark := check_served(served, checkpoint, f"{name}: {partner.base_url}")) is not None:
         say(remark)
-    patience = Patience(
+    patience = RetryPolicy(
         deadline=settings.outage,
         attempt=settings.call,
         attempts=None,
@@ -125,8 +127,8 @@ def served_engine(
         served,
         codec,
         identity=checkpoint.identity,
-        max_length=_max_length(scene.config, scene.limits(role)),
-        temperature=scene.config.sampling.temperature,
+        max_length=_max_length(context.config, context.limits(role)),
+        temperature=context.config.sampling.temperature,
         on_outage=on_outage,
     )
 
@@ -164,7 +166,7 @@ async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConf
         return await ask_what_is_served(client, outer, partner.model)
 
 
-def _client(name: str, partner: PartnerConfig, url: str, patience: Patience) -> JsonClient:
+def _client(name: str, partner: PartnerConfig, url: str, patience: RetryPolicy) -> JsonClient:
     host = urlsplit(url).hostname
     return JsonClient(
         url,
@@ -175,5 +177,5 @@ def _client(name: str, partner: PartnerConfig, url: str, patience: Patience) -> 
     )
 
 
-def _max_length(config: RunConfig, limits: Limits) -> int:
+def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
     return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))

@@ -37,7 +37,7 @@ Episode = Generator[Generate | Search, Sample | list[Passage], Rollout]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RolloutLimits:
     """Budgets of one rollout, in policy tokens; `max_response` counts all turns and tool results."""
 
     max_response: int
@@ -47,13 +47,13 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Voice:
+class PolicyFormat:
     """How a policy is spoken to: its tokenizer, its family's syntax, its name, and whether it samples."""
 
     codec: TextCodec
     dialect: Dialect
     checkpoint: str
-    limits: Limits
+    limits: RolloutLimits
     greedy: bool = False
 
 
@@ -67,9 +67,11 @@ class ChallengerPrompts:
     closing: str
 
 
-def solver_episode(voice: Voice, key: Key, *, task_id: str, prompt: str, max_search_turns: int) -> Episode:
+def solver_episode(
+    policy_format: PolicyFormat, key: Key, *, task_id: str, prompt: str, max_search_turns: int
+) -> Episode:
     """Search up to `max_search_turns` times, then answer (SCOPE section 3; appendix F.2 counts the turns)."""
-    talk = _Talk(voice)
+    talk = _Talk(policy_format)
     talk.open(prompt)
     while True:
         parts = yield from talk.say()
@@ -81,19 +83,25 @@ def solver_episode(voice: Voice, key: Key, *, task_id: str, prompt: str, max_sea
         found = yield from talk.search(parts.query)
         if found is None:
             break
-        talk.hear([_tool_message(voice, found)])
+        talk.hear([_tool_message(policy_format, found)])
     answer = parts.answer if parts else None
     return talk.finish(Role.SOLVER, key, task_id, answer=answer)
 
 
 def challenger_episode(
-    voice: Voice, key: Key, *, document_id: str, prompts: ChallengerPrompts, search_turns: int, patience: int
+    policy_format: PolicyFormat,
+    key: Key,
+    *,
+    document_id: str,
+    prompts: ChallengerPrompts,
+    search_turns: int,
+    patience: int,
 ) -> Episode:
     """Search `search_turns` times from the document outwards, then write a task (SCOPE section 3, figure 9).
 
     A turn without a valid action is answered with the format, at most `patience` times.
     """
-    talk = _Talk(voice)
+    talk = _Talk(policy_format)
     talk.open(prompts.opening)
     while True:
         parts = yield from talk.say()
@@ -110,7 +118,7 @@ def challenger_episode(
         if found is None:
             break
         guide = prompts.after_search(left) if left else prompts.closing
-        talk.hear([_tool_message(voice, found), Message("user", guide)])
+        talk.hear([_tool_message(policy_format, found), Message("user", guide)])
     task = parts.task if parts else None
     return talk.finish(Role.CHALLENGER, key, document_id, task=task)
 
@@ -143,7 +151,7 @@ async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key
 class _Talk:
     """The state of one conversation: the ids so far, the turns, and what is left of the budget."""
 
-    voice: Voice
+    policy_format: PolicyFormat
     ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     status: RolloutStatus = RolloutStatus.FINISHED
@@ -153,8 +161,8 @@ class _Talk:
     searches: int = 0
 
     def open(self, prompt: str) -> None:
-        self.ids = self.voice.codec.encode_prompt([Message("user", prompt)])
-        limit = self.voice.limits.max_prompt
+        self.ids = self.policy_format.codec.encode_prompt([Message("user", prompt)])
+        limit = self.policy_format.limits.max_prompt
         if limit is not None and len(self.ids) > limit:
             self._fail(RolloutFault.PROMPT, f"prompt of {len(self.ids)} tokens, limit {limit}")
 
@@ -162,14 +170,14 @@ class _Talk:
         """One assistant turn; None when the budget or the engine ended the rollout."""
         if self.status is RolloutStatus.FAILED:
             return None
-        room = self.voice.limits.max_response - self.spent
+        room = self.policy_format.limits.max_response - self.spent
         if room <= 0:
             self.status = RolloutStatus.TRUNCATED
             return None
-        dialect, codec = self.voice.dialect, self.voice.codec
-        room = min(room, self.voice.limits.max_turn or room)
+        dialect, codec = self.policy_format.dialect, self.policy_format.codec
+        room = min(room, self.policy_format.limits.max_turn or room)
         try:
-            sample = yield Generate(self.ids, room, dialect.stop, self.voice.greedy)
+            sample = yield Generate(self.ids, room, dialect.stop, self.policy_format.greedy)
         except InferenceError as fault:
             self._fail(RolloutFault.ENGINE, str(fault))
             return None
@@ -203,13 +211,15 @@ class _Talk:
             self._fail(RolloutFault.SEARCH, str(fault))
             return None
         assert isinstance(passages, list)
-        text, shown = show_passages(passages, self.voice.codec, self.voice.limits.max_tool_response)
+        text, shown = show_passages(
+            passages, self.policy_format.codec, self.policy_format.limits.max_tool_response
+        )
         self.turns[-1] = self.turns[-1].model_copy(update={"passages": tuple(shown)})
         return text
 
     def hear(self, messages: Sequence[Message]) -> None:
         last = self.turns[-1]
-        heard = self.voice.codec.encode_next(_merged(messages), sampled=last.ids)
+        heard = self.policy_format.codec.encode_next(_merged(messages), sampled=last.ids)
         self.ids = self._history(last) + heard
         self.spent += len(heard)
 
@@ -219,7 +229,7 @@ class _Talk:
         return Rollout(
             id=content_id(role.value, *key),
             role=role,
-            checkpoint=self.voice.checkpoint,
+            checkpoint=self.policy_format.checkpoint,
             subject_id=subject_id,
             turns=tuple(self.turns),
             answer=answer,
@@ -231,9 +241,9 @@ class _Talk:
 
     def _history(self, turn: Turn) -> tuple[int, ...]:
         """What a turn leaves for the next prompt: all of it, or all but its thinking, cut out of the ids."""
-        if not self.voice.dialect.drops_earlier_thinking:
+        if not self.policy_format.dialect.drops_earlier_thinking:
             return turn.prompt_ids + turn.ids
-        codec, prompt = self.voice.codec, turn.prompt_ids
+        codec, prompt = self.policy_format.codec, turn.prompt_ids
         opening, closing = codec.encode_tag("<think>"), codec.encode_tag("</think>")
         kept = without_span(turn.ids, opening, closing)
         if kept == turn.ids:
@@ -266,8 +276,8 @@ def _find(ids: tuple[int, ...], part: tuple[int, ...], start: int) -> int | None
     return next((i for i in range(start, len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
 
 
-def _tool_message(voice: Voice, text: str) -> Message:
-    return Message(voice.dialect.tool_role, voice.dialect.tool_response(text))
+def _tool_message(policy_format: PolicyFormat, text: str) -> Message:
+    return Message(policy_format.dialect.tool_role, policy_format.dialect.tool_response(text))
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:

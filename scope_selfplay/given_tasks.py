@@ -31,7 +31,7 @@ from scope_selfplay.store import read_records
 from scope_selfplay.wire.strict_json import parse_object
 
 
-class Question(Value):
+class GivenQuestion(Value):
     """One line of a file of questions. `answer` is an expression, in LaTeX or plain, with or without a box."""
 
     question: str = Field(min_length=1)
@@ -82,7 +82,7 @@ def check_references(settings: SolverConfig, tasks: Sequence[Candidate] | None) 
     )
 
 
-def candidate_of(question: Question) -> Candidate:
+def candidate_of(question: GivenQuestion) -> Candidate:
     task = Task(
         id=question.id or content_id("task", question.question, question.answer),
         text=question.question,
@@ -120,7 +120,7 @@ def _questions(file: Path, setting: str) -> list[Candidate]:
             continue
         where = f"{setting}: {file}:{number}"
         try:
-            candidate = candidate_of(Question.model_validate(parse_object(line)))
+            candidate = candidate_of(GivenQuestion.model_validate(parse_object(line)))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(map(str, first["loc"])) or "the line"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
-    Limits,
-    Voice,
+    PolicyFormat,
+    RolloutLimits,
     challenger_episode,
     drive,
     solver_episode,
@@ -58,7 +58,7 @@ _FAULT_REASONS = {
 }
 
 
-class Assessed(NamedTuple):
+class CandidateRecords(NamedTuple):
     """A candidate with everything that was generated for it."""
 
     candidate: Candidate
@@ -89,7 +89,7 @@ class JudgeTally:
 
 
 @dataclass(frozen=True)
-class Scene:
+class RunContext:
     """Everything that an episode of this run needs besides a policy: settings, prompts, evidence, judgement."""
 
     config: RunConfig
@@ -99,30 +99,30 @@ class Scene:
     gates: tuple[Gate, ...]
     tally: JudgeTally = field(default_factory=JudgeTally)
 
-    def solver(self, voice: Voice, key: Key, task: Task) -> Episode:
+    def solver(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
         turns = self.config.solver.max_search_turns
         prompt = self.pack.render(
             PromptRole.SOLVER,
             question=task.text,
             max_search_turns=turns,
-            search_syntax=voice.dialect.search_syntax,
+            search_syntax=policy_format.dialect.search_syntax,
             budget=None,
         )
-        return solver_episode(voice, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
+        return solver_episode(policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
 
-    def challenger(self, voice: Voice, key: Key, source: SourcePrompt) -> Episode:
+    def challenger(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
         return challenger_episode(
-            voice,
+            policy_format,
             key,
             document_id=source.document.id,
-            prompts=self._challenger_prompts(voice, source),
+            prompts=self._challenger_prompts(policy_format, source),
             search_turns=source.search_turns,
             patience=self.config.challenger.invalid_searches,
         )
 
-    def limits(self, role: Role) -> Limits:
+    def limits(self, role: Role) -> RolloutLimits:
         settings = self.config.solver if role is Role.SOLVER else self.config.challenger
-        return Limits(
+        return RolloutLimits(
             settings.max_response, self.config.search.max_tokens, settings.max_prompt, settings.max_turn
         )
 
@@ -135,10 +135,10 @@ class Scene:
             self.tally.add(verdict)
         return grade
 
-    def _challenger_prompts(self, voice: Voice, source: SourcePrompt) -> ChallengerPrompts:
+    def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
         kind = source.task_type
         description = next(each.description for each in self.pack.domain.task_types if each.name == kind)
-        syntax = voice.dialect.search_syntax
+        syntax = policy_format.dialect.search_syntax
         return ChallengerPrompts(
             opening=self.pack.render(
                 PromptRole.CHALLENGER,
@@ -164,45 +164,47 @@ class Difficulty:
     """Which Solver a candidate is tried on, how often, and whether the window decides."""
 
     solver: PolicyModel
-    voice: Voice
+    policy_format: PolicyFormat
     rollouts: int
     window: bool
 
 
 async def make_candidate(
-    scene: Scene,
-    source: SourcePrompt,
+    context: RunContext,
+    source: TaskSource,
     rollout: Rollout,
     *,
     difficulty: Difficulty | None,
     provenance: Provenance,
     key: Key,
-) -> Assessed:
+) -> CandidateRecords:
     """Judge what a Challenger rollout proposed. Without `difficulty`, gates and rubric alone decide."""
     build = _Builder(source, rollout, provenance)
     if rollout.fault is not None:
-        return Assessed(build.failed(_FAULT_REASONS[rollout.fault]))
+        return CandidateRecords(build.failed(_FAULT_REASONS[rollout.fault]))
     if rollout.task is None:
-        return Assessed(build.rejected(Reason.NO_TASK))
+        return CandidateRecords(build.rejected(Reason.NO_TASK))
     task = build.task = _task_of(source, rollout)
-    verdicts = await asyncio.gather(*(scene.judge.gate(gate, task, source.document) for gate in scene.gates))
-    build.gates = dict(zip(scene.gates, verdicts, strict=True))
+    verdicts = await asyncio.gather(
+        *(context.judge.gate(gate, task, source.document) for gate in context.gates)
+    )
+    build.gates = dict(zip(context.gates, verdicts, strict=True))
     for verdict in verdicts:
-        scene.tally.add(verdict)
+        context.tally.add(verdict)
     for gate, verdict in build.gates.items():
         if verdict.value is False:
-            return Assessed(build.rejected(_GATE_REASONS[gate]))
+            return CandidateRecords(build.rejected(_GATE_REASONS[gate]))
     if any(verdict.value is None for verdict in verdicts):
-        return Assessed(build.unresolved(Reason.JUDGE_FAILED))
-    rubric = build.rubric = await scene.judge.write_rubric(task, [source.document, *evidence(rollout)])
+        return CandidateRecords(build.unresolved(Reason.JUDGE_FAILED))
+    rubric = build.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])
     if rubric is None:
-        return Assessed(build.unresolved(Reason.RUBRIC))
+        return CandidateRecords(build.unresolved(Reason.RUBRIC))
     if difficulty is None:
-        return Assessed(build.accepted())
-    tries = await _try(scene, task, rubric, difficulty, key)
+        return CandidateRecords(build.accepted())
+    tries = await _try(context, task, rubric, difficulty, key)
     build.rollout_ids = tuple(each.id for each, _ in tries)
-    candidate = _decide(scene.config, build, tries, window=difficulty.window)
-    return Assessed(candidate, tuple(each for each, _ in tries), tuple(grade for _, grade in tries))
+    candidate = _decide(context.config, build, tries, window=difficulty.window)
+    return CandidateRecords(candidate, tuple(each for each, _ in tries), tuple(grade for _, grade in tries))
 
 
 def evidence(rollout: Rollout) -> list[Document]:
@@ -215,13 +217,15 @@ def evidence(rollout: Rollout) -> list[Document]:
 
 
 async def _try(
-    scene: Scene, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
+    context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
 ) -> Sequence[tuple[Rollout, Grade]]:
     async def one(number: int) -> tuple[Rollout, Grade]:
         # Keyed by the task, not by who asked: the same task of two Challenger rollouts has the same difficulty.
         each = (*key, task.id, number)
-        rollout = await scene.roll(scene.solver(difficulty.voice, each, task), difficulty.solver, each)
-        return rollout, await scene.grade(task, rubric, rollout, each)
+        rollout = await context.sample_rollout(
+            context.solver_episode(difficulty.policy_format, each, task), difficulty.solver, each
+        )
+        return rollout, await context.grade(task, rubric, rollout, each)
 
     return await asyncio.gather(*(one(number) for number in range(difficulty.rollouts)))
 
@@ -241,7 +245,7 @@ def _decide(
     return build.rejected(Reason.TOO_HARD if build.mean < config.tasks.low else Reason.TOO_EASY)
 
 
-def _task_of(source: SourcePrompt, rollout: Rollout) -> Task:
+def _task_of(source: TaskSource, rollout: Rollout) -> Task:
     text = rollout.task or ""
     return Task(
         id=content_id("task", source.document.id, source.task_type, text),
@@ -257,7 +261,7 @@ def _task_of(source: SourcePrompt, rollout: Rollout) -> Task:
 class _Builder:
     """Collects what is known of a candidate until its status is decided."""
 
-    source: SourcePrompt
+    source: TaskSource
     rollout: Rollout
     provenance: Provenance
     task: Task | None = None

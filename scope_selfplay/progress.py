@@ -18,7 +18,7 @@ class Progress(Protocol):
     def say(self, text: str) -> None: ...
 
 
-class Silent:
+class SilentProgress:
     def begin(self, title: str, total: int | None) -> None: ...
 
     def advance(self, done: int, note: str = "") -> None: ...
@@ -28,7 +28,7 @@ class Silent:
     def say(self, text: str) -> None: ...
 
 
-class Lines:
+class LineProgress:
     """One line when something begins and ends, and one every few seconds between: for pipes and logs."""
 
     def __init__(self, write: Any, *, every: float = 10.0) -> None:
@@ -57,7 +57,7 @@ class Lines:
         self._write(text)
 
 
-class Live(AbstractContextManager["Live"]):
+class LiveProgress(AbstractContextManager["LiveProgress"]):
     """A rich progress bar for the stage at work; what is finished stays above it as a line."""
 
     def __init__(self, console: Any) -> None:

@@ -18,26 +18,26 @@ from scope_selfplay import __version__
 from scope_selfplay.config import JudgeConfig, RunConfig, load_config
 from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.corpus import (
-    SourcePrompt,
+    TaskSource,
+    assign_sources,
     chunk,
     draw,
-    prompts_for,
     read_documents,
     read_sample,
     shuffled,
 )
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
-from scope_selfplay.engines import Checkpoint, in_process_engine, make_voice, partner_of, served_engine
-from scope_selfplay.episodes import Voice
+from scope_selfplay.engines import Checkpoint, in_process_engine, partner_of, policy_format_for, served_engine
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.judge.questions import SEATS
-from scope_selfplay.pipeline import Scene
-from scope_selfplay.progress import Progress, Silent
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
+from scope_selfplay.pipeline import RunContext
+from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
 from scope_selfplay.prompts.shipped import pack_path
 from scope_selfplay.schemas import (
@@ -74,7 +74,7 @@ class Run:
     config: RunConfig
     folder: RunFolder
     pack: Pack
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=SilentProgress)
     attempt: int = 1
     outages: list[OutsideError] = field(default_factory=list)
     """Servers that were down for longer than the run waits: what failed with them is not kept."""
@@ -98,26 +98,26 @@ class Run:
         return read_records(self.folder.corpus, Document)
 
     @cached_property
-    def scene(self) -> Scene:
+    def context(self) -> RunContext:
         from scope_selfplay.retriever import open_retriever
 
         gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
         searcher: Searcher = NothingToSearch()
         if self.documents:
             searcher = open_retriever(self.config.search, self.documents, self.folder, self.outages.append)
-        return Scene(self.config, self.pack, searcher, self._judge(), gates)
+        return RunContext(self.config, self.pack, searcher, self._judge(), gates)
 
     def check_outages(self) -> None:
         """Raises OutsideError when a server was down for too long; call it before results are kept."""
         if self.outages:
             raise self.outages[0]
 
-    def fresh_scene(self) -> Scene:
-        """The scene with an empty tally: every stage keeps its own account of the judge."""
-        scene = self.scene
-        if isinstance(scene.judge, ModelJudge):
-            scene.judge.begin_stage()
-        return Scene(scene.config, scene.pack, scene.searcher, scene.judge, scene.gates)
+    def stage_context(self) -> RunContext:
+        """The context with an empty tally: every stage keeps its own account of the judge."""
+        context = self.context
+        if isinstance(context.judge, ModelJudge):
+            context.judge.begin_stage()
+        return RunContext(context.config, context.pack, context.searcher, context.judge, context.gates)
 
     def key(self, iteration: int, stage: Stage) -> Key:
         return (self.config.seed, iteration, stage.value)
@@ -159,19 +159,17 @@ class Run:
         if partner_of(self.config, role) is None:
             model, say = load_frozen(policy.path, self.config.model.device), self.progress.say
             return in_process_engine(
-                self.scene, self.codec, role, model, identity=policy.identity, frozen=True, say=say
+                self.context, self.codec, role, model, identity=policy.identity, frozen=True, say=say
             )
         checkpoint = Checkpoint(policy.identity, weights_hash(policy.path), policy.path)
         return served_engine(
-            self.scene, self.codec, role, checkpoint, on_outage=self.outages.append, say=self.progress.say
+            self.context, self.codec, role, checkpoint, on_outage=self.outages.append, say=self.progress.say
         )
 
-    def voice(self, policy: Policy, role: Role, *, greedy: bool = False) -> Voice:
-        return make_voice(self.scene, self.codec, role, policy.identity, greedy=greedy)
+    def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
+        return policy_format_for(self.context, self.codec, role, policy.identity, greedy=greedy)
 
-    def sources(
-        self, iteration: int, stage: Stage, count: int, *, taken: Sequence[str]
-    ) -> list[SourcePrompt]:
+    def sources(self, iteration: int, stage: Stage, count: int, *, taken: Sequence[str]) -> list[TaskSource]:
         """`count` documents that no stage before has used, with task types and search turns dealt out."""
         held_out = iteration == 0
         pool = [each for each in self.documents if (each.source == HELD_OUT) == held_out] or self.documents
@@ -183,7 +181,7 @@ class Run:
         )
         kinds = {kind.name: kind.weight for kind in _task_types(self.config, self.pack)}
         ratio = self.config.tasks.search_turns or self.pack.domain.search_turns
-        return prompts_for(documents, kinds, rng_from(*self.key(iteration, stage), "prompts"), ratio=ratio)
+        return assign_sources(documents, kinds, rng_from(*self.key(iteration, stage), "prompts"), ratio=ratio)
 
     def provenance(
         self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None
@@ -195,8 +193,8 @@ class Run:
             document_id="",
             challenger=challenger.identity,
             solver=solver.identity if solver else "",
-            judge=self.scene.judge.identity,
-            index=self.scene.searcher.identity,
+            judge=self.context.judge.identity,
+            index=self.context.searcher.identity,
             prompt_hash=self.pack.hash,
             config_hash=self.config.hash,
             seed=self.config.seed,
@@ -254,7 +252,7 @@ def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = 
     """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
     if config.kind != "model":
         return pack
-    lacking = [role for role in SEATS if role not in pack.roles]
+    lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
     if not lacking:
         return pack
     other = load_pack(pack_path(config.prompts, packs))

@@ -9,21 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from scope_selfplay.corpus import SourcePrompt
-from scope_selfplay.pipeline import Assessed
+from scope_selfplay.corpus import TaskSource
+from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import Candidate, CandidateStatus
 
-Make = Callable[[SourcePrompt], Awaitable[Assessed]]
+Make = Callable[[TaskSource], Awaitable[CandidateRecords]]
 
 
 async def fill_quota(
-    sources: Sequence[SourcePrompt],
+    sources: Sequence[TaskSource],
     make: Make,
     *,
     target: int,
     in_flight: int,
     finished: Mapping[str, Candidate],
-    keep: Callable[[Assessed], None],
+    keep: Callable[[CandidateRecords], None],
     report: Callable[[int, int], None],
 ) -> list[Candidate]:
     """Candidates in document order up to the one that made `target` accepted, or all there are.
@@ -36,7 +36,7 @@ async def fill_quota(
     candidates: list[Candidate] = []
     accepted = 0
 
-    async def candidate_of(source: SourcePrompt) -> Candidate:
+    async def candidate_of(source: TaskSource) -> Candidate:
         if source.document.id in finished:
             return finished[source.document.id]
         assessed = await make(source)
@@ -64,12 +64,12 @@ async def fill_quota(
 
 
 async def fill_share(
-    sources: Sequence[SourcePrompt],
+    sources: Sequence[TaskSource],
     make: Make,
     *,
     in_flight: Callable[[], int],
-    is_needed: Callable[[SourcePrompt], bool],
-    keep: Callable[[Assessed], None],
+    is_needed: Callable[[TaskSource], bool],
+    keep: Callable[[CandidateRecords], None],
     poll: float = 2.0,
 ) -> None:
     """Make the candidates of one worker's documents, in their order, as long as they are needed.
@@ -77,7 +77,7 @@ async def fill_share(
     `is_needed` may turn false while others work, and then stays false, for this document and all behind it; a
     candidate that is being made for nothing is given up. It is asked at least every `poll` seconds.
     """
-    running: dict[asyncio.Future[Assessed], SourcePrompt] = {}
+    running: dict[asyncio.Future[CandidateRecords], TaskSource] = {}
     waiting = deque(sources)
     try:
         while True:

@@ -15,7 +15,7 @@ from types import FrameType
 import click
 
 from scope_selfplay.errors import ExitCode, ScopeError
-from scope_selfplay.progress import Lines, Live, Progress
+from scope_selfplay.progress import LineProgress, LiveProgress, Progress
 
 
 def run_command(command: click.Command, name: str) -> None:
@@ -94,7 +94,7 @@ def shown_progress() -> Iterator[Progress]:
     if sys.stderr.isatty():
         from rich.console import Console
 
-        with Live(Console(stderr=True)) as live:
+        with LiveProgress(Console(stderr=True)) as live:
             yield live
     else:
-        yield Lines(lambda text: click.echo(text, err=True))
+        yield LineProgress(lambda text: click.echo(text, err=True))

@@ -4,11 +4,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.schemas import Gate
 
 
-class EndpointConfig(Settings):
+class EndpointConfig(ConfigSection):
     base_url: str = ""
     """An OpenAI-compatible endpoint, such as `http://127.0.0.1:8000/v1`."""
     model: str | None = None
@@ -28,7 +28,7 @@ class EndpointConfig(Settings):
     """Settings of the model's chat template, such as `enable_thinking`."""
 
 
-class RoleEndpointsConfig(Settings):
+class RoleEndpointsConfig(ConfigSection):
     gates: EndpointConfig | None = None
     """Judges the gates instead of `judge.endpoint` (SCOPE, figure 4)."""
     rubric: EndpointConfig | None = None
@@ -39,14 +39,14 @@ class RoleEndpointsConfig(Settings):
     """Compares, selects and scores instead of `judge.endpoint`: a held-out judge, for example."""
 
 
-class CallConfig(Settings):
+class CallConfig(ConfigSection):
     temperature: float = Field(default=0.6, ge=0)
     """Sampling temperature; a second try is never greedy."""
     max_tokens: int = Field(default=16_384, ge=1)
     """Tokens of one completion, thinking included."""
 
 
-class PatienceConfig(Settings):
+class JudgeRetryConfig(ConfigSection):
     call: float = Field(default=600.0, gt=0)
     """Seconds for one completion, from when it is sent."""
     retries: int = Field(default=2, ge=0, le=2)
@@ -63,7 +63,7 @@ class PatienceConfig(Settings):
     """Seconds of one stage after which the judge answers no more; the stage stops and resumes later."""
 
 
-class JudgeConfig(Settings):
+class JudgeConfig(ConfigSection):
     kind: Literal["lexical", "verifier", "model"] = "lexical"
     """`lexical` checks facts by rule and understands the embedded world only; `verifier` compares boxed answers with
     the reference and judges nothing else; `model` asks an endpoint."""
@@ -85,7 +85,7 @@ class JudgeConfig(Settings):
     """Characters of candidates in one prompt, shared equally; longer ones are cut, all at the same length."""
     concurrency: int = Field(default=256, ge=1)
     """Requests at once to one endpoint."""
-    patience: PatienceConfig = PatienceConfig()
+    patience: JudgeRetryConfig = JudgeRetryConfig()
     """How long the judge waits and how often it asks again."""
     allowed_hosts: tuple[str, ...] | None = None
     """Hosts that may be called; those of the endpoints when left out."""

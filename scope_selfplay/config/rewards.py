@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 
 Rubrics = Literal["task", "query", "none"]
 VerifierCheck = Literal["exact", "boxed"]
 
 
-class RewardSettings(Settings):
+class RewardSettings(ConfigSection):
     """What every design has."""
 
     max_missing: float = Field(default=0.25, ge=0, le=1)
@@ -174,7 +174,7 @@ ROUTED = frozenset({"reasoning_arena", "reasoning_arena_live", "adaptive_pointwi
 """Presets that are for groups without variance: they switch `solver.routing` on unless it is set."""
 
 
-class RoutingSettings(Settings):
+class RoutingSettings(ConfigSection):
     by: Literal["rubric", "verifier"] = "rubric"
     """The reward of a group in which it differs; only where it is flat the group goes to `solver.reward`."""
     check: VerifierCheck = "exact"
@@ -191,7 +191,7 @@ def preset_of(reward: object) -> str | None:
 
 def _spelt_out(given: object) -> object:
     """A name, or a mapping with a name, as the settings of a design."""
-    if isinstance(given, Settings):
+    if isinstance(given, ConfigSection):
         return given
     if not isinstance(given, str | Mapping):
         raise ValueError(f"found {given!r}; give a name ({_names()}) or a mapping with `design`")

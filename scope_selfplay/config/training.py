@@ -6,11 +6,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.config.rewards import ROUTED, Reward, Routing, RubricReward, preset_of
 
 
-class TrainConfig(Settings):
+class TrainConfig(ConfigSection):
     steps: int = Field(default=20, ge=1)
     """GRPO steps per iteration (Table 9)."""
     batch: int = Field(ge=1)

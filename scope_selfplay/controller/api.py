@@ -1,7 +1,7 @@
 """The Kubernetes API as the controller sees it: a few kinds, one way to send, typed refusals.
 
 `Transport` is the seam: `cluster.KubernetesTransport` talks to a real API server, `fake_cluster.FakeCluster` is
-one in memory. Neither retries; `calls.Cluster` does, for both.
+one in memory. Neither retries; `calls.ClusterClient` does, for both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from scope_selfplay.errors import OutsideError, UserError
 Body = dict[str, Any]
 
 
-class Kind(StrEnum):
+class ObjectKind(StrEnum):
     JOB = "Job"
     POD = "Pod"
     DEPLOYMENT = "Deployment"
@@ -25,7 +25,11 @@ class Kind(StrEnum):
     @property
     def group(self) -> str:
         """The API group, empty for core."""
-        groups = {Kind.JOB: "batch", Kind.DEPLOYMENT: "apps", Kind.LEASE: "coordination.k8s.io"}
+        groups = {
+            ObjectKind.JOB: "batch",
+            ObjectKind.DEPLOYMENT: "apps",
+            ObjectKind.LEASE: "coordination.k8s.io",
+        }
         return groups.get(self, "")
 
     @property
@@ -61,7 +65,7 @@ class Reply(NamedTuple):
     body: Body
 
 
-class Unanswered(Exception):
+class NoReply(Exception):
     """No reply: refused, cut off, or too late. The server may have done what was asked all the same."""
 
 
@@ -78,11 +82,11 @@ class Transport(Protocol):
         content_type: str,
         timeout: float,
     ) -> Reply:
-        """One request, `timeout` seconds in all. Raises Unanswered; every status comes back as a Reply."""
+        """One request, `timeout` seconds in all. Raises NoReply; every status comes back as a Reply."""
         ...
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        """Changes until the server ends the stream, for `timeout` seconds at most. Raises Unanswered."""
+        """Changes until the server ends the stream, for `timeout` seconds at most. Raises NoReply."""
         ...
 
 

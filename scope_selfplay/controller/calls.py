@@ -15,11 +15,11 @@ from scope_selfplay.controller.api import (
     Conflict,
     ForbiddenError,
     InvalidError,
-    Kind,
+    NoReply,
+    ObjectKind,
     QuotaError,
     Reply,
     Transport,
-    Unanswered,
 )
 
 FIELD_MANAGER = "scope-controller"
@@ -35,7 +35,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 _MAY_BE_DROPPED = {"spec.ttlSecondsAfterFinished"}
 
 
-class Cluster:
+class ClusterClient:
     """The namespace of one run. `guard` is asked before every write and may raise LeaseLost."""
 
     def __init__(
@@ -57,16 +57,16 @@ class Cluster:
     def namespace(self) -> str:
         return self._transport.namespace
 
-    def list(self, kind: Kind, selector: str) -> list[Body]:
+    def list(self, kind: ObjectKind, selector: str) -> list[Body]:
         reply = self._ask("GET", kind, None, query={"labelSelector": selector}, verb="list").reply
         items: list[Body] = _accepted(reply, f"list {kind.resource}").get("items") or []
         return items
 
-    def get(self, kind: Kind, name: str) -> Body | None:
+    def get(self, kind: ObjectKind, name: str) -> Body | None:
         reply = self._ask("GET", kind, name, verb="get").reply
         return None if reply.status == 404 else _accepted(reply, f"get {kind.resource} {name}")
 
-    def create(self, kind: Kind, body: Body) -> tuple[Body, bool]:
+    def create(self, kind: ObjectKind, body: Body) -> tuple[Body, bool]:
         """The object as the server has it, and whether it is new; an older one of the same name may differ.
 
         Raises InvalidError when the server dropped a field of a new one (and takes it back), QuotaError,
@@ -86,7 +86,7 @@ class Cluster:
         self._check_kept(kind, body, created)
         return created, True
 
-    def apply(self, kind: Kind, body: Body) -> Body:
+    def apply(self, kind: ObjectKind, body: Body) -> Body:
         """Server-side apply; with metadata.resourceVersion only onto that version, else Conflict."""
         name = body["metadata"]["name"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -97,7 +97,7 @@ class Cluster:
         self._check_kept(kind, body, applied)
         return applied
 
-    def replace(self, kind: Kind, body: Body) -> Body:
+    def replace(self, kind: ObjectKind, body: Body) -> Body:
         """Replace the version that the body names. Raises Conflict when there is a newer one."""
         name = body["metadata"]["name"]
         asked = self._ask("PUT", kind, name, body=body)
@@ -105,7 +105,7 @@ class Cluster:
             return self._own_result(kind, body, asked.ambiguous)
         return _accepted(asked.reply, f"update {kind.resource} {name}")
 
-    def delete(self, kind: Kind, name: str, uid: str) -> None:
+    def delete(self, kind: ObjectKind, name: str, uid: str) -> None:
         """Delete exactly this object and what it owns; one that is gone or has been replaced is left alone."""
         # Jobs orphan their pods unless told otherwise, and orphaned pods keep their GPUs.
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
@@ -113,14 +113,14 @@ class Cluster:
         if reply.status not in (404, 409):
             _accepted(reply, f"delete {kind.resource} {name}")
 
-    def changes(self, kind: Kind, selector: str, seconds: float) -> Iterator[Body]:
-        """A watch, for as long as it lasts. Raises Unanswered."""
+    def changes(self, kind: ObjectKind, selector: str, seconds: float) -> Iterator[Body]:
+        """A watch, for as long as it lasts. Raises NoReply."""
         self.calls += 1
         self.verbs_used.add((kind.group, kind.resource, "watch"))
         query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(int(seconds))}
         return self._transport.watch(kind.path(self.namespace), query=query, timeout=seconds + TIMEOUT)
 
-    def _own_result(self, kind: Kind, body: Body, ambiguous: bool) -> Body:
+    def _own_result(self, kind: ObjectKind, body: Body, ambiguous: bool) -> Body:
         """After a conflict: what an earlier try of the same write has left, or Conflict."""
         name = body["metadata"]["name"]
         # What the Role does not let it read is seen by the lists of the next round.
@@ -130,7 +130,7 @@ class Cluster:
             raise Conflict(f"{kind.resource} {name} was changed by somebody else")
         return found
 
-    def _check_kept(self, kind: Kind, sent: Body, kept: Body) -> None:
+    def _check_kept(self, kind: ObjectKind, sent: Body, kept: Body) -> None:
         missing = dropped_fields(sent.get("spec"), kept.get("spec"), "spec")
         dropped = [path for path in missing if path not in _MAY_BE_DROPPED]
         if not dropped:
@@ -145,7 +145,7 @@ class Cluster:
     def _ask(
         self,
         method: str,
-        kind: Kind,
+        kind: ObjectKind,
         name: str | None,
         *,
         body: Body | None = None,
@@ -165,7 +165,7 @@ class Cluster:
                 reply = self._transport.send(
                     method, path, query=query or {}, body=body, content_type=content_type, timeout=TIMEOUT
                 )
-            except Unanswered as error:
+            except NoReply as error:
                 ambiguous, last = True, str(error)
             else:
                 if reply.status not in (401, 429) and reply.status < 500:
@@ -188,7 +188,7 @@ class _Asked:
         """An earlier try may have done the write."""
 
 
-def _may_get(kind: Kind) -> bool:
+def _may_get(kind: ObjectKind) -> bool:
     return "get" in VERBS[kind.group, kind.resource]
 
 

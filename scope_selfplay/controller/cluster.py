@@ -12,7 +12,7 @@ from typing import Any
 import urllib3
 from kubernetes import client, config
 
-from scope_selfplay.controller.api import Body, Reply, Unanswered
+from scope_selfplay.controller.api import Body, NoReply, Reply
 from scope_selfplay.errors import ConfigError
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -44,21 +44,21 @@ class KubernetesTransport:
             ).response
             data, status, headers = raw.data, raw.status, raw.headers
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            raise Unanswered(_in_a_line(error)) from error
+            raise NoReply(_in_a_line(error)) from error
         return Reply(status, {name.lower(): value for name, value in headers.items()}, _parsed(data))
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
         try:
             raw = self._open("GET", path, query=query, timeout=timeout).response
             if raw.status != 200:
-                raise Unanswered(f"watch {path}: {raw.status}")
+                raise NoReply(f"watch {path}: {raw.status}")
             rest = b""
             for piece in raw.stream(65536):
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     yield _parsed(line)
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            raise Unanswered(_in_a_line(error)) from error
+            raise NoReply(_in_a_line(error)) from error
 
     def _open(
         self,

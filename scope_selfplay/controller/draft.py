@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scope_selfplay.controller.api import Body, Kind
-from scope_selfplay.controller.ledger import Ledger
-from scope_selfplay.controller.manifests import Author
-from scope_selfplay.controller.names import JOB_NAMES, Step
+from scope_selfplay.controller.api import Body, ObjectKind
+from scope_selfplay.controller.ledger import AttemptLedger
+from scope_selfplay.controller.manifests import ManifestContext
+from scope_selfplay.controller.names import JOB_NAMES, RunStep
 from scope_selfplay.controller.observed import JobState, Observed
 from scope_selfplay.errors import ExitCode
 
@@ -18,12 +18,12 @@ class Create(NamedTuple):
 
 
 class Apply(NamedTuple):
-    kind: Kind
+    kind: ObjectKind
     body: Body
 
 
 class Delete(NamedTuple):
-    kind: Kind
+    kind: ObjectKind
     name: str
     uid: str
 
@@ -36,28 +36,28 @@ class Say(NamedTuple):
     warning: bool
 
 
-class Finish(NamedTuple):
+class RunEnd(NamedTuple):
     code: ExitCode
     message: str
 
 
-class Plan(NamedTuple):
+class NextActions(NamedTuple):
     status: Mapping[str, str]
     """Data of the status ConfigMap; written before anything is done, so that no deed is unrecorded."""
     actions: tuple[Create | Apply | Delete, ...]
     says: tuple[Say, ...]
-    finish: Finish | None
+    finish: RunEnd | None
     """The verdict; it holds when there is nothing left to do."""
     clocks: frozenset[str]
 
 
 class Draft:
     def __init__(
-        self, author: Author, observed: Observed, waited: Mapping[str, float], ledger: Ledger
+        self, author: ManifestContext, observed: Observed, waited: Mapping[str, float], ledger: AttemptLedger
     ) -> None:
         self.author = author
         self.observed = observed
-        self.finish: Finish | None = None
+        self.finish: RunEnd | None = None
         self.ledger = ledger
         self.message = ""
         self.progress = ""
@@ -69,10 +69,10 @@ class Draft:
     def create(self, body: Body) -> None:
         self._actions.append(Create(body))
 
-    def apply(self, kind: Kind, body: Body) -> None:
+    def apply(self, kind: ObjectKind, body: Body) -> None:
         self._actions.append(Apply(kind, body))
 
-    def delete(self, kind: Kind, name: str, uid: str, owner: str | None) -> None:
+    def delete(self, kind: ObjectKind, name: str, uid: str, owner: str | None) -> None:
         """Delete what this controller's Job owns; another controller's objects are its own business."""
         action = Delete(kind, name, uid)
         if owner == self.author.owner.uid and action not in self._actions:
@@ -86,7 +86,7 @@ class Draft:
 
     def fail(self, code: ExitCode, message: str) -> None:
         if self.finish is None:
-            self.finish = Finish(code, message)
+            self.finish = RunEnd(code, message)
             self.tell("Failed", message, warning=True)
 
     def wait(self, message: str) -> None:
@@ -98,15 +98,15 @@ class Draft:
         self._clocks.add(clock)
         return self._waited.get(clock, 0.0)
 
-    def actions_on(self, kind: Kind) -> bool:
+    def actions_on(self, kind: ObjectKind) -> bool:
         return any(isinstance(each, Apply) and each.kind is kind for each in self._actions)
 
-    def plan(self, step: Step | None) -> Plan:
-        return Plan(
+    def plan(self, step: RunStep | None) -> NextActions:
+        return NextActions(
             self._status(step), tuple(self._actions), tuple(self._says), self.finish, frozenset(self._clocks)
         )
 
-    def _status(self, step: Step | None) -> dict[str, str]:
+    def _status(self, step: RunStep | None) -> dict[str, str]:
         """Only what changes when something happens: no times and no counters of cycles, so that writes are few."""
         active = sorted(job.name for job in self.observed.jobs if job.state is JobState.ACTIVE)
         status = {
@@ -127,7 +127,7 @@ class Draft:
             }
         return status | {"ledger": self._ledger().model_dump_json()}
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> AttemptLedger:
         # Only a mistake and a bug are there to stay; what was down outside comes back.
         if self.finish is None or self.finish.code not in (ExitCode.USER, ExitCode.BUG):
             return self.ledger
@@ -137,7 +137,7 @@ class Draft:
         match self.finish:
             case None:
                 return "Running"
-            case Finish(code=ExitCode.DONE):
+            case RunEnd(code=ExitCode.DONE):
                 return "Done"
             case _:
                 return "Failed"

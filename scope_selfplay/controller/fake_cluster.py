@@ -6,7 +6,7 @@ of names and owners (422), and garbage collection by owner. Nothing is random, a
 called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults are injected per call:
 
     cluster = FakeCluster()
-    cluster.faults = lambda call: Fault.LOST_AFTER if call.number == 7 else None
+    cluster.faults = lambda call: ApiFault.LOST_AFTER if call.number == 7 else None
 """
 
 import json
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.controller.api import VERBS, Body, Kind, Reply, Unanswered
+from scope_selfplay.controller.api import VERBS, Body, NoReply, ObjectKind, Reply
 
 
-class Fault(StrEnum):
+class ApiFault(StrEnum):
     """What may happen to one call; `after` means that the server did what was asked."""
 
     TOO_MANY = "too_many"
@@ -34,10 +34,10 @@ class Killed(BaseException):
     """The controller's process ends here; not an Exception, so that nothing handles it."""
 
 
-class Call(NamedTuple):
+class ApiCall(NamedTuple):
     number: int
     method: str
-    kind: Kind
+    kind: ObjectKind
     name: str | None
 
 
@@ -47,7 +47,7 @@ class Refusal(Exception):
         self.status = status
 
 
-_KINDS = {(kind.group, kind.resource): kind for kind in Kind}
+_KINDS = {(kind.group, kind.resource): kind for kind in ObjectKind}
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(r"^/(?:api|apis/([a-z.0-9]+))/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
@@ -70,20 +70,20 @@ class FakeCluster:
     ) -> None:
         self.namespace = namespace
         self.now = 0.0
-        self.calls: list[Call] = []
+        self.calls: list[ApiCall] = []
         self.injected = 0
         """How many calls met a fault."""
-        self.faults: Callable[[Call], Fault | None] = lambda call: None
+        self.faults: Callable[[ApiCall], ApiFault | None] = lambda call: None
         self.watch_fault: Exception | None = None
         self.quota = dict(quota or {})
-        self.created: dict[tuple[Kind, str], int] = {}
+        self.created: dict[tuple[ObjectKind, str], int] = {}
         """How often each object was created."""
         self.on_advance: list[Callable[[float], None]] = []
         self._drops = drops
         self._verbs = verbs
         self._tick = tick
-        self._objects: dict[tuple[Kind, str], Body] = {}
-        self._history: list[tuple[int, Kind, str]] = []
+        self._objects: dict[tuple[ObjectKind, str], Body] = {}
+        self._history: list[tuple[int, ObjectKind, str]] = []
         self._version = 0
 
     def advance(self, seconds: float) -> None:
@@ -108,36 +108,36 @@ class FakeCluster:
         timeout: float,
     ) -> Reply:
         kind, name = self._locate(path)
-        call = Call(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
+        call = ApiCall(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
         self.calls.append(call)
         fault = self.faults(call)
         self.injected += fault is not None
         match fault:
-            case Fault.TOO_MANY:
+            case ApiFault.TOO_MANY:
                 return Reply(429, {"retry-after": "1"}, {"message": "too many requests"})
-            case Fault.SERVER_ERROR:
+            case ApiFault.SERVER_ERROR:
                 return Reply(500, {}, {"message": "etcd leader changed"})
-            case Fault.LOST:
-                raise Unanswered("connection refused")
-            case Fault.KILLED:
+            case ApiFault.LOST:
+                raise NoReply("connection refused")
+            case ApiFault.KILLED:
                 raise Killed
         reply = self._answer(method, kind, name, query, _copy(body))
         match fault:
-            case Fault.SERVER_ERROR_AFTER:
+            case ApiFault.SERVER_ERROR_AFTER:
                 return Reply(500, {}, {"message": "timed out waiting for the result"})
-            case Fault.LOST_AFTER:
+            case ApiFault.LOST_AFTER:
                 self.advance(timeout)
-                raise Unanswered("read timed out")
-            case Fault.KILLED_AFTER:
+                raise NoReply("read timed out")
+            case ApiFault.KILLED_AFTER:
                 raise Killed
         return reply
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
         """What has changed since the stream was opened; ends when everything was told."""
         kind, _ = self._locate(path)
-        self.calls.append(Call(len(self.calls), "WATCH", kind, None))
+        self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
         if "watch" not in self._verbs[kind.group, kind.resource]:
-            raise Unanswered(f"watch {path}: 403")
+            raise NoReply(f"watch {path}: 403")
         if self.watch_fault is not None:
             raise self.watch_fault
         seen = 0
@@ -147,11 +147,11 @@ class FakeCluster:
             if changed is kind:
                 yield {"type": "MODIFIED", "object": json.loads(body)}
 
-    def objects(self, kind: Kind) -> dict[str, Body]:
+    def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""
         return {name: body for (each, name), body in self._objects.items() if each is kind}
 
-    def put(self, kind: Kind, body: Body) -> Body:
+    def put(self, kind: ObjectKind, body: Body) -> Body:
         """Create an object as somebody else would, past faults, quotas and checks."""
         self._version += 1
         metadata = {
@@ -167,18 +167,18 @@ class FakeCluster:
         self._tell(kind, stored)
         return stored
 
-    def touch(self, kind: Kind, name: str) -> None:
+    def touch(self, kind: ObjectKind, name: str) -> None:
         """A new version, after a change of an object that `objects` gave out."""
         self._version += 1
         self._objects[kind, name]["metadata"]["resourceVersion"] = str(self._version)
         self._tell(kind, self._objects[kind, name])
 
-    def remove(self, kind: Kind, name: str) -> None:
+    def remove(self, kind: ObjectKind, name: str) -> None:
         """Delete at once what has no pods of its own, and ask pods to end."""
         body = self._objects.get((kind, name))
         if body is None:
             return
-        if kind is Kind.POD and body.get("status", {}).get("phase") in ("Pending", "Running"):
+        if kind is ObjectKind.POD and body.get("status", {}).get("phase") in ("Pending", "Running"):
             body["metadata"].setdefault("deletionTimestamp", f"{self.now:.0f}")
             self.touch(kind, name)
             return
@@ -186,7 +186,7 @@ class FakeCluster:
         self._version += 1
         self._tell(kind, body)
 
-    def erase(self, kind: Kind, name: str) -> None:
+    def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
         self._objects.pop((kind, name), None)
 
@@ -199,7 +199,7 @@ class FakeCluster:
                 self.remove(kind, name)
 
     def _answer(
-        self, method: str, kind: Kind, name: str | None, query: Mapping[str, str], body: Body | None
+        self, method: str, kind: ObjectKind, name: str | None, query: Mapping[str, str], body: Body | None
     ) -> Reply:
         try:
             self._check_rights(method, kind, name)
@@ -222,14 +222,14 @@ class FakeCluster:
         except Refusal as error:
             return Reply(error.status, {}, {"message": str(error)})
 
-    def _check_rights(self, method: str, kind: Kind, name: str | None) -> None:
+    def _check_rights(self, method: str, kind: ObjectKind, name: str | None) -> None:
         verbs = {"list" if method == "GET" and name is None else _VERBS[method]}
         if method == "PATCH" and (kind, name) not in self._objects:
             verbs.add("create")
         for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):
             raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
 
-    def _list(self, kind: Kind, selector: str) -> Body:
+    def _list(self, kind: ObjectKind, selector: str) -> Body:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
         found = [
             body
@@ -238,7 +238,7 @@ class FakeCluster:
         ]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": _copy(found)}
 
-    def _create(self, kind: Kind, body: Body) -> Body:
+    def _create(self, kind: ObjectKind, body: Body) -> Body:
         name = body["metadata"]["name"]
         if (kind, name) in self._objects:
             raise Refusal(409, f'{kind.resource} "{name}" already exists')
@@ -253,12 +253,12 @@ class FakeCluster:
         body["metadata"].pop("resourceVersion", None)
         return self.put(kind, body)
 
-    def _replace(self, kind: Kind, name: str | None, body: Body) -> Body:
+    def _replace(self, kind: ObjectKind, name: str | None, body: Body) -> Body:
         found = self._found(kind, name)
         self._check_version(found, body)
         return self._change(kind, found, {key: value for key, value in body.items() if key != "metadata"})
 
-    def _apply(self, kind: Kind, body: Body) -> Body:
+    def _apply(self, kind: ObjectKind, body: Body) -> Body:
         name = body["metadata"]["name"]
         if (kind, name) not in self._objects:
             if "resourceVersion" in body["metadata"]:
@@ -274,14 +274,14 @@ class FakeCluster:
             kind, found, {key: value for key, value in body.items() if key in ("spec", "data")}
         )
 
-    def _change(self, kind: Kind, found: Body, parts: Body) -> Body:
+    def _change(self, kind: ObjectKind, found: Body, parts: Body) -> Body:
         if any(found.get(key) != value for key, value in parts.items()):
             found["metadata"]["generation"] += 1
         found.update(parts)
         self.touch(kind, found["metadata"]["name"])
         return found
 
-    def _delete(self, kind: Kind, name: str | None, options: Body) -> Reply:
+    def _delete(self, kind: ObjectKind, name: str | None, options: Body) -> Reply:
         found = self._found(kind, name)
         uid = (options.get("preconditions") or {}).get("uid")
         if uid is not None and uid != found["metadata"]["uid"]:
@@ -291,7 +291,7 @@ class FakeCluster:
             self.collect_garbage()
         return Reply(200, {}, {"status": "Success"})
 
-    def _found(self, kind: Kind, name: str | None) -> Body:
+    def _found(self, kind: ObjectKind, name: str | None) -> Body:
         found = self._objects.get((kind, name or ""))
         if found is None:
             raise Refusal(404, f'{kind.resource} "{name}" not found')
@@ -302,9 +302,9 @@ class FakeCluster:
         if asked is not None and asked != found["metadata"]["resourceVersion"]:
             raise Refusal(409, "the object has been modified")
 
-    def _check(self, kind: Kind, body: Body) -> None:
+    def _check(self, kind: ObjectKind, body: Body) -> None:
         metadata = body["metadata"]
-        pattern = _SERVICE_NAME if kind is Kind.SERVICE else _NAME
+        pattern = _SERVICE_NAME if kind is ObjectKind.SERVICE else _NAME
         if not pattern.match(metadata["name"]):
             raise Refusal(422, f"metadata.name: invalid value {metadata['name']!r}")
         for key, value in (metadata.get("labels") or {}).items():
@@ -314,14 +314,14 @@ class FakeCluster:
         if len(controllers) > 1:
             raise Refusal(422, "metadata.ownerReferences: only one reference can have controller set to true")
 
-    def _locate(self, path: str) -> tuple[Kind, str | None]:
+    def _locate(self, path: str) -> tuple[ObjectKind, str | None]:
         match = _PATH.match(path)
         assert match is not None, path
         group, namespace, resource, name = match.groups()
         assert namespace == self.namespace, path
         return _KINDS[group or "", resource], name
 
-    def _tell(self, kind: Kind, body: Body) -> None:
+    def _tell(self, kind: ObjectKind, body: Body) -> None:
         self._history.append((self._version, kind, json.dumps({"metadata": body["metadata"]})))
         # An API server forgets too.
         del self._history[:-1000]

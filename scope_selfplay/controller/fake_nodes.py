@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.api import Body, Kind
-from scope_selfplay.controller.fake_cluster import FakeCluster
-from scope_selfplay.controller.names import SHARD, Step
+from scope_selfplay.controller.api import Body, ObjectKind
+from scope_selfplay.controller.names import SHARD, RunStep
 from scope_selfplay.controller.observed import step_of
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
+from scope_selfplay.testing.fake_cluster import FakeCluster
 
 GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
-class Ending:
+class PodEnding:
     """How one pod ends; `status` is laid over the pod's own."""
 
     exit_code: int = 0
@@ -29,7 +29,7 @@ class Ending:
     status: Body = field(default_factory=dict)
 
 
-Work = Callable[[Body, int], Ending | None]
+Work = Callable[[Body, int], PodEnding | None]
 """(body of a Job, rank of its pod) -> how the pod ends now, or None while it goes on."""
 
 
@@ -41,14 +41,14 @@ class SimulatedStages:
         self.published: list[str] = []
         """`<step> by <job>`, for every marker that a Job tried to publish and won."""
 
-    def __call__(self, job: Body, rank: int) -> Ending:
+    def __call__(self, job: Body, rank: int) -> PodEnding:
         labels = job["metadata"]["labels"]
         step = step_of(labels)
         if step is not None and rank == 0 and SHARD not in labels:
             self.publish(step, job["metadata"]["name"])
-        return Ending()
+        return PodEnding()
 
-    def publish(self, step: Step, by: str = "") -> None:
+    def publish(self, step: RunStep, by: str = "") -> None:
         """Publish as a stage does: by exclusive create, so that the first one wins."""
         folder = self.folder.stage(*step)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -93,20 +93,20 @@ class FakeNodes:
         cluster.on_advance.append(self._tick)
 
     def _tick(self, seconds: float) -> None:
-        for name, job in self._cluster.objects(Kind.JOB).items():
+        for name, job in self._cluster.objects(ObjectKind.JOB).items():
             if "template" in job["spec"]:
                 self._drive_job(name, job)
-        for name, deployment in self._cluster.objects(Kind.DEPLOYMENT).items():
+        for name, deployment in self._cluster.objects(ObjectKind.DEPLOYMENT).items():
             self._drive_deployment(name, deployment)
-        for name, pod in self._cluster.objects(Kind.POD).items():
+        for name, pod in self._cluster.objects(ObjectKind.POD).items():
             self._drive_pod(name, pod)
         self.peak = max(self.peak, self.taken())
-        pods = self._cluster.objects(Kind.POD)
+        pods = self._cluster.objects(ObjectKind.POD)
         self._since = {key: when for key, when in self._since.items() if key.split("/")[0] in pods}
 
     def taken(self) -> int:
         """GPUs that scheduled pods hold now."""
-        pods = self._cluster.objects(Kind.POD).values()
+        pods = self._cluster.objects(ObjectKind.POD).values()
         return sum(_gpus(pod) for pod in pods if pod["spec"].get("nodeName") and _is_alive(pod))
 
     def _drive_job(self, name: str, job: Body) -> None:
@@ -114,7 +114,7 @@ class FakeNodes:
         if status.get("conditions"):
             ended = float(status["endedAt"])
             if self._cluster.now - ended >= job["spec"].get("ttlSecondsAfterFinished", float("inf")):
-                self._cluster.remove(Kind.JOB, name)
+                self._cluster.remove(ObjectKind.JOB, name)
             return None
         began = float(job["metadata"]["creationTimestamp"])
         if self._cluster.now - began >= job["spec"].get("activeDeadlineSeconds", float("inf")):
@@ -125,7 +125,7 @@ class FakeNodes:
         phases = [pod["status"]["phase"] for pod in pods if pod is not None]
         # Their node went, and they with it.
         is_lost = any(
-            pod is None and self._cluster.created.get((Kind.POD, each))
+            pod is None and self._cluster.created.get((ObjectKind.POD, each))
             for pod, each in zip(pods, made, strict=True)
         )
         if "Failed" in phases or is_lost:
@@ -139,17 +139,17 @@ class FakeNodes:
             "conditions": [{"type": condition, "status": "True", "reason": reason}],
             "endedAt": self._cluster.now,
         }
-        self._cluster.touch(Kind.JOB, name)
+        self._cluster.touch(ObjectKind.JOB, name)
         for pod in self._owned(job):
             if _is_alive(pod):
-                self._cluster.remove(Kind.POD, pod["metadata"]["name"])
+                self._cluster.remove(ObjectKind.POD, pod["metadata"]["name"])
 
     def _drive_deployment(self, name: str, deployment: Body) -> None:
         generation = deployment["metadata"]["generation"]
         pods = self._owned(deployment)
         for pod in pods:
             if pod["metadata"]["annotations"]["generation"] != str(generation):
-                self._cluster.remove(Kind.POD, pod["metadata"]["name"])
+                self._cluster.remove(ObjectKind.POD, pod["metadata"]["name"])
         problem: Body | None = None
         if not pods:
             made = self._pod_of(deployment, f"{name}-{deployment['metadata']['uid']}-{generation}", None)
@@ -165,17 +165,17 @@ class FakeNodes:
         }
         if deployment.get("status") != status:
             deployment["status"] = status
-            self._cluster.touch(Kind.DEPLOYMENT, name)
+            self._cluster.touch(ObjectKind.DEPLOYMENT, name)
 
     def _pod_of(self, owner: Body, name: str, rank: int | None) -> Body | None:
         """The pod of this name, made now if it never was; None when a quota has no room or it is gone."""
-        pods = self._cluster.objects(Kind.POD)
+        pods = self._cluster.objects(ObjectKind.POD)
         if name in pods:
             return pods[name]
         limit = self._cluster.quota.get("pods")
         if limit is not None and len(pods) >= limit:
             return None
-        if self._cluster.created.get((Kind.POD, name)):
+        if self._cluster.created.get((ObjectKind.POD, name)):
             return None
         template = owner["spec"]["template"]
         labels = dict(template["metadata"]["labels"])
@@ -189,12 +189,12 @@ class FakeNodes:
             "ownerReferences": [reference],
         }
         body = {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Pending"}}
-        return self._cluster.put(Kind.POD, body)
+        return self._cluster.put(ObjectKind.POD, body)
 
     def _drive_pod(self, name: str, pod: Body) -> None:
         if "deletionTimestamp" in pod["metadata"]:
             if self._in_state(name, "ending") >= self.grace and not self.never_ends(name):
-                self._cluster.erase(Kind.POD, name)
+                self._cluster.erase(ObjectKind.POD, name)
             return
         if self.leaves_alone(name):
             return
@@ -223,7 +223,7 @@ class FakeNodes:
         owner = self._owner(pod)
         if owner is None:
             return
-        if pod["metadata"]["ownerReferences"][0]["kind"] == Kind.DEPLOYMENT:
+        if pod["metadata"]["ownerReferences"][0]["kind"] == ObjectKind.DEPLOYMENT:
             if running >= self.startup and not _is_ready(pod):
                 self._set(
                     name, pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -234,7 +234,7 @@ class FakeNodes:
             if ending is not None:
                 self._end(name, pod, ending)
 
-    def _end(self, name: str, pod: Body, ending: Ending) -> None:
+    def _end(self, name: str, pod: Body, ending: PodEnding) -> None:
         terminated = {"exitCode": ending.exit_code, "reason": ending.reason, "message": ending.message}
         phase = "Failed" if ending.exit_code or ending.status else "Succeeded"
         state: dict[str, Any] = {"containerStatuses": [{"name": "main", "state": {"terminated": terminated}}]}
@@ -243,19 +243,22 @@ class FakeNodes:
     def _set(self, name: str, pod: Body, status: Body) -> None:
         if pod["status"] != status:
             pod["status"] = status
-            self._cluster.touch(Kind.POD, name)
+            self._cluster.touch(ObjectKind.POD, name)
 
     def _in_state(self, name: str, state: str) -> float:
         return self._cluster.now - self._since.setdefault(f"{name}/{state}", self._cluster.now)
 
     def _owned(self, owner: Body) -> list[Body]:
         uid = owner["metadata"]["uid"]
-        pods = self._cluster.objects(Kind.POD).values()
+        pods = self._cluster.objects(ObjectKind.POD).values()
         return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == uid]
 
     def _owner(self, pod: Body) -> Body | None:
         uid = pod["metadata"]["ownerReferences"][0]["uid"]
-        owners = [*self._cluster.objects(Kind.JOB).values(), *self._cluster.objects(Kind.DEPLOYMENT).values()]
+        owners = [
+            *self._cluster.objects(ObjectKind.JOB).values(),
+            *self._cluster.objects(ObjectKind.DEPLOYMENT).values(),
+        ]
         return next((each for each in owners if each["metadata"]["uid"] == uid), None)
 
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.draft import Finish
-from scope_selfplay.controller.manifests import Author
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.draft import RunEnd
+from scope_selfplay.controller.manifests import ManifestContext
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.store.folders import stages_of
 
 
 class Markers(NamedTuple):
     """What the volume says; `promoted[t]` and `stops[t]` are known for every compared iteration t."""
 
-    done: frozenset[Step]
+    done: frozenset[RunStep]
     promoted: tuple[bool, ...]
     stops: tuple[str, ...] = ()
     """Why the comparison of iteration t ends the run; empty where it does not."""
@@ -22,28 +22,28 @@ class Markers(NamedTuple):
 
 @dataclass(frozen=True)
 class Desired:
-    author: Author
-    steps: tuple[Step, ...]
+    author: ManifestContext
+    steps: tuple[RunStep, ...]
     """What this controller brings about, in order."""
-    before: tuple[Step, ...] = ()
+    before: tuple[RunStep, ...] = ()
     """What must be done already."""
     edited: tuple[str, ...] = ()
     """Settings that changed since the run began, and `prompts`."""
-    problem: Finish | None = None
+    problem: RunEnd | None = None
     """What the API server or the volume refused for good."""
 
 
-def steps_of(config: RunConfig) -> tuple[Step, ...]:
+def steps_of(config: RunConfig) -> tuple[RunStep, ...]:
     """Every stage of a run, in order."""
-    return tuple(Step(iteration, stage) for iteration, stage in stages_of(config))
+    return tuple(RunStep(iteration, stage) for iteration, stage in stages_of(config))
 
 
 def desired(
-    author: Author,
+    author: ManifestContext,
     *,
     only_iteration: int | None = None,
     edited: Sequence[str] = (),
-    problem: Finish | None = None,
+    problem: RunEnd | None = None,
 ) -> Desired:
     """The whole run, or one iteration of it; iteration 1 brings the held-out tasks along."""
     steps = steps_of(author.config)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Body, Conflict, Kind, LeaseLost
-from scope_selfplay.controller.calls import TIMEOUT, Cluster
+from scope_selfplay.controller.api import Body, Conflict, LeaseLost, ObjectKind
+from scope_selfplay.controller.client import TIMEOUT, ClusterClient
 from scope_selfplay.controller.manifests import lease
 from scope_selfplay.controller.names import lease_name
 
@@ -23,7 +23,7 @@ MARGIN = 2 * TIMEOUT
 
 class Leadership:
     def __init__(
-        self, cluster: Cluster, config: RunConfig, identity: str, monotonic: Callable[[], float]
+        self, cluster: ClusterClient, config: RunConfig, identity: str, monotonic: Callable[[], float]
     ) -> None:
         """`cluster` must have no guard; `identity` is the pod's name, so that a restarted container leads on."""
         self.fence = 0
@@ -56,9 +56,9 @@ class Leadership:
         now = self._monotonic()
         if self._asked_at is not None and now < self._asked_at + RENEW:
             return True
-        found = self._cluster.get(Kind.LEASE, lease_name(self._config.name))
+        found = self._cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
         if found is None:
-            created, is_new = self._cluster.create(Kind.LEASE, lease(self._config, self._spec(1), None))
+            created, is_new = self._cluster.create(ObjectKind.LEASE, lease(self._config, self._spec(1), None))
             if is_new or _holder(created) == self._identity:
                 return self._lead(created, now)
             found = created
@@ -71,7 +71,7 @@ class Leadership:
         """Let the next controller lead at once, instead of after the whole lease."""
         if not self.holds:
             return
-        found = self._cluster.get(Kind.LEASE, lease_name(self._config.name))
+        found = self._cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
         self._asked_at = None
         if found is not None and _holder(found) == self._identity:
             self._write(found, {**found["spec"], "holderIdentity": ""})
@@ -97,7 +97,7 @@ class Leadership:
     def _write(self, found: Body, spec: Body) -> Body | None:
         version = found["metadata"]["resourceVersion"]
         try:
-            return self._cluster.replace(Kind.LEASE, lease(self._config, spec, version))
+            return self._cluster.replace(ObjectKind.LEASE, lease(self._config, spec, version))
         except Conflict:
             return None
 

@@ -5,12 +5,12 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from scope_selfplay.controller.outcomes import Outcome, Response, explanation, response_to
+from scope_selfplay.controller.outcomes import AttemptOutcome, FailureResponse, explanation, response_to
 from scope_selfplay.errors import ExitCode, RecordError
 from scope_selfplay.schemas import Value
 
 
-class Lane(Value):
+class AttemptHistory(Value):
     """The attempts of one stage, or of one share of it; always the same few numbers, however often it is tried."""
 
     seen: int = 0
@@ -27,11 +27,11 @@ class Lane(Value):
     """This share is made; the whole stage is done by its manifest alone."""
     shards: int | None = None
     """Of a whole stage: how many Jobs share it, from the first one on."""
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     message: str = ""
 
-    def after(self, attempt: int, outcome: Outcome, message: str) -> "Lane":
-        burns = response_to(outcome) is Response.RETRY
+    def after(self, attempt: int, outcome: AttemptOutcome, message: str) -> "AttemptHistory":
+        burns = response_to(outcome) is FailureResponse.RETRY
         return self.model_copy(
             update={
                 "seen": max(self.seen, attempt),
@@ -46,7 +46,7 @@ class Lane(Value):
     def has_failed(self, retries: int) -> bool:
         if self.outcome is None:
             return False
-        return response_to(self.outcome) is Response.FAIL or self.burned > retries
+        return response_to(self.outcome) is FailureResponse.FAIL or self.burned > retries
 
     @property
     def why(self) -> str:
@@ -62,10 +62,10 @@ class GivenUp(Value):
     """How often in a row."""
 
 
-class Ledger(Value):
+class AttemptLedger(Value):
     owner: str = ""
     """The controller Job that counted; another one begins with a fresh budget and goes on with the numbers."""
-    lanes: dict[str, Lane] = Field(default_factory=dict)
+    lanes: dict[str, AttemptHistory] = Field(default_factory=dict)
     given_up: dict[str, GivenUp] = Field(default_factory=dict)
     """By name, until the server answers."""
     code: ExitCode | None = None
@@ -85,8 +85,10 @@ class Ledger(Value):
             raise RecordError(f"status ConfigMap: its ledger cannot be read ({what}); delete it") from None
         if ledger.owner == owner:
             return ledger
-        fresh = {name: Lane(seen=lane.seen, counted=lane.seen) for name, lane in ledger.lanes.items()}
+        fresh = {
+            name: AttemptHistory(seen=lane.seen, counted=lane.seen) for name, lane in ledger.lanes.items()
+        }
         return cls(owner=owner, lanes=fresh)
 
-    def lane(self, name: str) -> Lane:
-        return self.lanes.get(name, Lane())
+    def lane(self, name: str) -> AttemptHistory:
+        return self.lanes.get(name, AttemptHistory())

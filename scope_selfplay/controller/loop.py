@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from scope_selfplay.controller.api import Kind, Transport, Unanswered
-from scope_selfplay.controller.calls import Cluster
-from scope_selfplay.controller.draft import Finish
+from scope_selfplay.controller.api import NoReply, ObjectKind, Transport
+from scope_selfplay.controller.client import ClusterClient
+from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.names import RUN
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
@@ -80,7 +80,7 @@ def control(
         signal.signal(signal.SIGTERM, before)
 
 
-def drive(controller: Controller, pause: Callable[[], None], is_stopped: Callable[[], bool]) -> Finish | None:
+def drive(controller: Controller, pause: Callable[[], None], is_stopped: Callable[[], bool]) -> RunEnd | None:
     """Round after round until there is a verdict; None when it was stopped before."""
     try:
         while not is_stopped():
@@ -93,7 +93,7 @@ def drive(controller: Controller, pause: Callable[[], None], is_stopped: Callabl
         controller.stop()
 
 
-def verdict(finish: Finish | None, say: Callable[[str], None]) -> ExitCode:
+def verdict(finish: RunEnd | None, say: Callable[[str], None]) -> ExitCode:
     if finish is None:
         say("stopped; whoever starts next goes on from here")
         return ExitCode.TERMINATED
@@ -110,10 +110,10 @@ def watch_jobs(
 ) -> None:
     """Wake the loop at every change of a Job. A watch that ends, fails or lies costs nothing: rounds go on."""
     rng = Random()
-    cluster = Cluster(transport, rng=rng, sleep=time.sleep)
+    cluster = ClusterClient(transport, rng=rng, sleep=time.sleep)
     while not stop.is_set():
-        with suppress(Unanswered):
-            for _ in cluster.changes(Kind.JOB, selector, _WATCH):
+        with suppress(NoReply):
+            for _ in cluster.changes(ObjectKind.JOB, selector, _WATCH):
                 wake.set()
         # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
         pause(rng.uniform(5, 15))

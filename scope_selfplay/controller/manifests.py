@@ -21,9 +21,9 @@ from scope_selfplay.controller.names import (
     SHARD,
     SHARDS,
     SPEC_HASH,
-    Part,
-    Share,
-    Step,
+    Component,
+    RunStep,
+    StageShard,
     job_name,
     lease_name,
     status_name,
@@ -55,7 +55,7 @@ class Owner(NamedTuple):
     uid: str
 
 
-class Author(NamedTuple):
+class ManifestContext(NamedTuple):
     """In whose name objects are written, and from which inputs."""
 
     config: RunConfig
@@ -67,15 +67,15 @@ class Author(NamedTuple):
     """The Lease's token; a later leader has a higher one."""
 
 
-class Attempt(NamedTuple):
+class StageAttempt(NamedTuple):
     """One try of a step; `share` is None where one Job does it all."""
 
-    step: Step
+    step: RunStep
     number: int
-    share: Share | None = None
+    share: StageShard | None = None
 
 
-def stage_job(author: Author, attempt: Attempt, servers: tuple[Server, ...]) -> Body:
+def stage_job(author: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Body:
     """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next."""
     config, step = author.config, attempt.step
     settings = stage_settings(config, step.stage)
@@ -101,7 +101,7 @@ def stage_job(author: Author, attempt: Attempt, servers: tuple[Server, ...]) -> 
     return _stamped(author, "Job", name, labels, spec, what=spec_hash(author, attempt))
 
 
-def rank_service(author: Author, step: Step) -> Body:
+def rank_service(author: ManifestContext, step: RunStep) -> Body:
     """Names for the nodes of one training: `<job>-0.<service>` is where the ranks meet."""
     spec = {
         "clusterIP": "None",
@@ -113,12 +113,12 @@ def rank_service(author: Author, step: Step) -> Body:
     return _stamped(author, "Service", ranks_name(author.config, step), labels, spec)
 
 
-def server_deployment(author: Author, server: Server) -> Body:
+def server_deployment(author: ManifestContext, server: Server) -> Body:
     """One replica that is replaced only after it has gone: there are no GPUs for two."""
     config = author.config
     labels = _server_labels(config, server)
     template = pod_template(config, server_program(config, server), labels, packs=author.packs)
-    grace = _RETRIEVER_GRACE if server.part is Part.RETRIEVER else _GRACE
+    grace = _RETRIEVER_GRACE if server.part is Component.RETRIEVER else _GRACE
     template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": grace}
     _mount_data_read_only(template)
     spec = {
@@ -131,7 +131,7 @@ def server_deployment(author: Author, server: Server) -> Body:
     return _stamped(author, "Deployment", server.name, labels, spec)
 
 
-def server_service(author: Author, server: Server) -> Body:
+def server_service(author: ManifestContext, server: Server) -> Body:
     spec = {
         "selector": {RUN: author.config.name, SERVER: server.name},
         "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
@@ -140,10 +140,10 @@ def server_service(author: Author, server: Server) -> Body:
     return _stamped(author, "Service", server.name, labels, spec)
 
 
-def status_map(author: Author, data: Mapping[str, str], resource_version: str | None) -> Body:
+def status_map(author: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
     """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
     body = _object(
-        author, "ConfigMap", status_name(author.config.name), _labels(author.config, Part.CONTROLLER)
+        author, "ConfigMap", status_name(author.config.name), _labels(author.config, Component.CONTROLLER)
     )
     if resource_version is not None:
         body["metadata"]["resourceVersion"] = resource_version
@@ -155,7 +155,7 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
     Nobody owns it: it must outlive the controller that made it, because its token may never start again.
     """
-    metadata: Body = {"name": lease_name(config.name), "labels": _labels(config, Part.CONTROLLER)}
+    metadata: Body = {"name": lease_name(config.name), "labels": _labels(config, Component.CONTROLLER)}
     if resource_version is not None:
         metadata["resourceVersion"] = resource_version
     return {
@@ -167,14 +167,14 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
 
 def event(
-    author: Author, about: Mapping[str, str], *, reason: str, message: str, warning: bool, now: str
+    author: ManifestContext, about: Mapping[str, str], *, reason: str, message: str, warning: bool, now: str
 ) -> Body:
     """A core/v1 Event about `about` (apiVersion, kind, namespace, name, uid); `now` is RFC 3339 in UTC.
 
     The name follows from what is said, so that saying it twice makes one Event.
     """
     name = f"{about['name']}.{_short(reason, message, about['uid'])}"
-    body = _object(author, "Event", name, _labels(author.config, Part.CONTROLLER))
+    body = _object(author, "Event", name, _labels(author.config, Component.CONTROLLER))
     del body["metadata"]["ownerReferences"]
     return {
         **body,
@@ -204,26 +204,30 @@ def nodes_of(config: RunConfig, stage: Stage) -> int:
             return 1
 
 
-def shards_of(config: RunConfig, stage: Stage) -> int:
+def shard_count(config: RunConfig, stage: Stage) -> int:
     return config.cluster.make_tasks.shards if stage is Stage.TASKS else 1
 
 
-def shares_of(count: int) -> tuple[Share | None, ...]:
+def stage_shards(count: int) -> tuple[StageShard | None, ...]:
     """The shares of a stage that `count` Jobs share, and at the end the Job that ends the stage."""
-    return (*(Share(number, count) for number in range(count)), Share(None, count)) if count > 1 else (None,)
+    return (
+        (*(StageShard(number, count) for number in range(count)), StageShard(None, count))
+        if count > 1
+        else (None,)
+    )
 
 
-def ranks_name(config: RunConfig, step: Step) -> str:
+def ranks_name(config: RunConfig, step: RunStep) -> str:
     return f"{config.name}-{step.name}"
 
 
-def spec_hash(author: Author, attempt: Attempt) -> str:
+def spec_hash(author: ManifestContext, attempt: StageAttempt) -> str:
     """Names what an attempt computes: settings, prompts, stage and share; not where or how fast."""
     share = attempt.share or ()
     return _short(author.config.hash, author.prompt_hash, attempt.step.name, str(tuple(share)))
 
 
-def _stage_program(author: Author, attempt: Attempt, servers: tuple[Server, ...]) -> Program:
+def _stage_program(author: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Program:
     config, step = author.config, attempt.step
     settings = stage_settings(config, step.stage)
     arguments = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--root", RUNS]
@@ -240,7 +244,7 @@ def _stage_program(author: Author, attempt: Attempt, servers: tuple[Server, ...]
     return Program(image, command, settings, environment, {})
 
 
-def _ranks_environment(config: RunConfig, attempt: Attempt) -> dict[str, str]:
+def _ranks_environment(config: RunConfig, attempt: StageAttempt) -> dict[str, str]:
     """On how many processes and nodes a training job starts itself; nothing where it is one process."""
     step = attempt.step
     gpus, nodes = gpus_of(config.cluster, stage_settings(config, step.stage)), nodes_of(config, step.stage)
@@ -252,11 +256,11 @@ def _ranks_environment(config: RunConfig, attempt: Attempt) -> dict[str, str]:
     return environment
 
 
-def _part(stage: Stage) -> Part:
-    return Part.TRAINER if stage in _TRAINS else Part.WORKER
+def _part(stage: Stage) -> Component:
+    return Component.TRAINER if stage in _TRAINS else Component.WORKER
 
 
-def _labels(config: RunConfig, part: Part) -> dict[str, str]:
+def _labels(config: RunConfig, part: Component) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "scope-selfplay",
         "app.kubernetes.io/component": part.value,
@@ -277,7 +281,7 @@ def _mount_data_read_only(template: Body) -> None:
 
 
 def _stamped(
-    author: Author, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
+    author: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
 ) -> Body:
     own = labels if kind == "Service" else labels | author.config.cluster.labels
     body = _object(author, kind, name, own)
@@ -288,7 +292,7 @@ def _stamped(
     return {**body, "spec": spec}
 
 
-def _object(author: Author, kind: str, name: str, labels: dict[str, str]) -> Body:
+def _object(author: ManifestContext, kind: str, name: str, labels: dict[str, str]) -> Body:
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",

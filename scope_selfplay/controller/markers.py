@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from scope_selfplay.controller.goals import Markers
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.store import RunFolder, Stage, StageManifest
 from scope_selfplay.store.folders import MANIFEST
 
 
-def read_markers(folder: RunFolder, steps: Iterable[Step]) -> Markers:
+def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:
     """Reads small files only; whether outputs are whole is checked by the stage that needs them.
 
     Raises RecordError for a manifest that is none, StorageError when the volume cannot be read.
@@ -22,7 +22,7 @@ def read_markers(folder: RunFolder, steps: Iterable[Step]) -> Markers:
     done = frozenset(step for step in steps if _is_done(folder.stage(*step).path / MANIFEST, step))
     promoted: list[bool] = []
     stops: list[str] = []
-    while Step(len(promoted), Stage.COMPARE) in done:
+    while RunStep(len(promoted), Stage.COMPARE) in done:
         path = folder.stage(len(promoted), Stage.COMPARE).path / "ratings.json"
         ruling = _ruling(path)
         promoted.append(bool(ruling["promoted"]))
@@ -30,7 +30,7 @@ def read_markers(folder: RunFolder, steps: Iterable[Step]) -> Markers:
     return Markers(done, tuple(promoted), tuple(stops))
 
 
-def _is_done(path: Path, step: Step) -> bool:
+def _is_done(path: Path, step: RunStep) -> bool:
     data = _read(path)
     if data is None:
         return False

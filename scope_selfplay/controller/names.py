@@ -26,7 +26,7 @@ FENCE = "scope/fence"
 PORT = 8000
 
 
-class Part(StrEnum):
+class Component(StrEnum):
     """What a pod is for: NetworkPolicies select it by the label `app.kubernetes.io/component`."""
 
     CONTROLLER = "controller"
@@ -38,7 +38,7 @@ class Part(StrEnum):
     RETRIEVER = "retriever"
 
 
-class Step(NamedTuple):
+class RunStep(NamedTuple):
     """One stage of one iteration."""
 
     iteration: int
@@ -53,24 +53,24 @@ class Step(NamedTuple):
         return {ITERATION: f"{self.iteration:02d}", STAGE: JOB_NAMES[self.stage]}
 
 
-class Share(NamedTuple):
+class StageShard(NamedTuple):
     """One of several Jobs that share the documents of a stage; counted from 0, None for the one that collects."""
 
     number: int | None
     of: int
 
 
-def job_name(run: str, step: Step, attempt: int, share: Share | None = None) -> str:
+def job_name(run: str, step: RunStep, attempt: int, share: StageShard | None = None) -> str:
     """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
     return f"{run}-{lane_name(step, share)}-a{attempt}"
 
 
-def lane_name(step: Step, share: Share | None) -> str:
+def lane_name(step: RunStep, share: StageShard | None) -> str:
     """One line of attempts: a share's, or the stage's own."""
     return step.name if share is None or share.number is None else f"{step.name}-s{share.number:02d}"
 
 
-def server_name(run: str, part: Part, step: Step | None) -> str:
+def server_name(run: str, part: Component, step: RunStep | None) -> str:
     """`step` is None for servers of the whole run."""
     return f"{run}-{part}" if step is None else f"{run}-i{step.iteration:02d}-{part}"
 

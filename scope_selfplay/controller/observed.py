@@ -15,8 +15,8 @@ from scope_selfplay.controller.names import (
     SHARDS,
     SPEC_HASH,
     STAGE,
-    Share,
-    Step,
+    RunStep,
+    StageShard,
 )
 
 Body = Mapping[str, Any]
@@ -41,7 +41,7 @@ class JobState(StrEnum):
 @dataclass(frozen=True)
 class PodSeen:
     name: str
-    step: Step | None
+    step: RunStep | None
     job: str | None
     server: str | None
     phase: str
@@ -79,9 +79,9 @@ class JobSeen:
     name: str
     uid: str
     owner: str | None
-    step: Step
+    step: RunStep
     attempt: int
-    share: Share | None
+    share: StageShard | None
     spec_hash: str
     state: JobState
     late: bool
@@ -95,7 +95,7 @@ class ServerSeen:
     name: str
     uid: str
     owner: str | None
-    step: Step | None
+    step: RunStep | None
     body_hash: str
     ready: bool
     ending: bool
@@ -107,7 +107,7 @@ class ServerSeen:
 class ServiceSeen(NamedTuple):
     name: str
     uid: str
-    step: Step | None
+    step: RunStep | None
     body_hash: str
     owner: str | None
 
@@ -153,10 +153,10 @@ def observe(
     )
 
 
-def step_of(labels: Mapping[str, str]) -> Step | None:
+def step_of(labels: Mapping[str, str]) -> RunStep | None:
     stages = {name: stage for stage, name in JOB_NAMES.items()}
     stage, iteration = stages.get(labels.get(STAGE, "")), labels.get(ITERATION, "")
-    return Step(int(iteration), stage) if stage is not None and iteration.isdigit() else None
+    return RunStep(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 
 
 def _job(body: Body, pods: Sequence[PodSeen]) -> JobSeen:
@@ -181,9 +181,9 @@ def _job(body: Body, pods: Sequence[PodSeen]) -> JobSeen:
     )
 
 
-def _share(labels: Mapping[str, str]) -> Share | None:
+def _share(labels: Mapping[str, str]) -> StageShard | None:
     number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
-    return Share(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
+    return StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
 
 
 def _server(body: Body, pods: Sequence[PodSeen]) -> ServerSeen:

@@ -9,7 +9,7 @@ _FIRST_PAUSE = 15.0
 _LONGEST_PAUSE = 600.0
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """In the order in which they explain each other where several pods of one Job ended differently."""
 
     USER = "user"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
-class Response(StrEnum):
+class FailureResponse(StrEnum):
     FAIL = "fail"
     RETRY = "retry"
     """Another attempt, and one less in the budget."""
@@ -34,18 +34,30 @@ class Response(StrEnum):
     """Another attempt after a pause that doubles, at no cost to the budget."""
 
 
-def response_to(outcome: Outcome) -> Response:
+def response_to(outcome: AttemptOutcome) -> FailureResponse:
     match outcome:
-        case Outcome.USER | Outcome.OUT_OF_MEMORY:
-            return Response.FAIL
-        case Outcome.OUTSIDE | Outcome.STOPPED | Outcome.DISRUPTED | Outcome.LOST | Outcome.UNPLACED:
-            return Response.SPARE
+        case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
+            return FailureResponse.FAIL
+        case (
+            AttemptOutcome.OUTSIDE
+            | AttemptOutcome.STOPPED
+            | AttemptOutcome.DISRUPTED
+            | AttemptOutcome.LOST
+            | AttemptOutcome.UNPLACED
+        ):
+            return FailureResponse.SPARE
         # A Job that vanished may have failed a moment before: to spare it could repeat for ever.
-        case Outcome.BUG | Outcome.KILLED | Outcome.LATE | Outcome.NO_MARKER | Outcome.VANISHED:
-            return Response.RETRY
+        case (
+            AttemptOutcome.BUG
+            | AttemptOutcome.KILLED
+            | AttemptOutcome.LATE
+            | AttemptOutcome.NO_MARKER
+            | AttemptOutcome.VANISHED
+        ):
+            return FailureResponse.RETRY
 
 
-def outcome_of(job: JobSeen) -> Outcome | None:
+def outcome_of(job: JobSeen) -> AttemptOutcome | None:
     """How a failed Job failed; None for one that has not.
 
     At its deadline a Job's pods are deleted, so whether one of them ever had a node is for the record to say.
@@ -53,10 +65,10 @@ def outcome_of(job: JobSeen) -> Outcome | None:
     if job.state is not JobState.FAILED:
         return None
     if job.late:
-        return Outcome.LATE
+        return AttemptOutcome.LATE
     ends = {end for pod in job.pods if (end := _end(pod)) is not None}
     # No pod is left to ask: its node went, or somebody deleted it.
-    return next((each for each in Outcome if each in ends), Outcome.LOST)
+    return next((each for each in AttemptOutcome if each in ends), AttemptOutcome.LOST)
 
 
 def pause_after(spared: int) -> float:
@@ -64,35 +76,35 @@ def pause_after(spared: int) -> float:
     return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(spared - 1, 10)) if spared else 0.0
 
 
-def explanation(outcome: Outcome, message: str) -> str:
+def explanation(outcome: AttemptOutcome, message: str) -> str:
     """One line for a person: what happened, what the program said, what to do."""
     said = f" ({message})" if message else ""
     match outcome:
-        case Outcome.USER:
+        case AttemptOutcome.USER:
             return message or "it ended with exit 64; its log says what to change"
-        case Outcome.OUT_OF_MEMORY:
+        case AttemptOutcome.OUT_OF_MEMORY:
             return f"out of memory{said}: raise cluster.<stage>.memory, or lower micro_batch or in_flight"
-        case Outcome.DISRUPTED:
+        case AttemptOutcome.DISRUPTED:
             return f"its pod was evicted, preempted or lost its node{said}"
-        case Outcome.OUTSIDE:
+        case AttemptOutcome.OUTSIDE:
             return f"something outside was down{said}"
-        case Outcome.BUG:
+        case AttemptOutcome.BUG:
             return f"it ended with an error{said}; see its log"
-        case Outcome.KILLED:
+        case AttemptOutcome.KILLED:
             return f"it was killed with SIGKILL{said}"
-        case Outcome.STOPPED:
+        case AttemptOutcome.STOPPED:
             return "it was stopped after saving"
-        case Outcome.LATE:
+        case AttemptOutcome.LATE:
             return "it met its deadline; raise cluster.<stage>.deadline if it makes progress"
-        case Outcome.UNPLACED:
+        case AttemptOutcome.UNPLACED:
             return "no pod of it had a node before its deadline; free one, or lower cluster.<stage>"
-        case Outcome.NO_MARKER:
+        case AttemptOutcome.NO_MARKER:
             return (
                 "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
             )
-        case Outcome.VANISHED:
+        case AttemptOutcome.VANISHED:
             return "its Job was deleted before the stage was done"
-        case Outcome.LOST:
+        case AttemptOutcome.LOST:
             return "its pod is gone, and how it ended with it"
 
 
@@ -102,22 +114,22 @@ def message_of(job: JobSeen) -> str:
     return next((pod.message for pod in job.pods if _end(pod) is outcome and pod.message), "")
 
 
-def _end(pod: PodSeen) -> Outcome | None:
+def _end(pod: PodSeen) -> AttemptOutcome | None:
     # An evicted pod's container ends with 137 or 143 like any other: the pod's reason comes first.
     if pod.disrupted:
-        return Outcome.DISRUPTED
+        return AttemptOutcome.DISRUPTED
     if pod.oom_killed:
-        return Outcome.OUT_OF_MEMORY
+        return AttemptOutcome.OUT_OF_MEMORY
     match pod.exit_code:
         case None | 0:
             return None
         case ExitCode.USER:
-            return Outcome.USER
+            return AttemptOutcome.USER
         case ExitCode.OUTSIDE:
-            return Outcome.OUTSIDE
+            return AttemptOutcome.OUTSIDE
         case ExitCode.TERMINATED | ExitCode.INTERRUPTED:
-            return Outcome.STOPPED
+            return AttemptOutcome.STOPPED
         case 137:
-            return Outcome.KILLED
+            return AttemptOutcome.KILLED
         case _:
-            return Outcome.BUG
+            return AttemptOutcome.BUG

@@ -9,13 +9,13 @@ for no other reason. In each iteration:
 
 from collections.abc import Mapping, Sequence
 
-from scope_selfplay.controller.api import Body, Kind
-from scope_selfplay.controller.draft import Draft, Finish, Plan
+from scope_selfplay.controller.api import Body, ObjectKind
+from scope_selfplay.controller.draft import Draft, NextActions, RunEnd
 from scope_selfplay.controller.goals import Desired, Markers, stop_of
-from scope_selfplay.controller.lanes import review_lanes, shares_in_hand
-from scope_selfplay.controller.ledger import Lane, Ledger
+from scope_selfplay.controller.histories import review_lanes, shares_in_hand
+from scope_selfplay.controller.ledger import AttemptHistory, AttemptLedger
 from scope_selfplay.controller.manifests import (
-    Attempt,
+    StageAttempt,
     nodes_of,
     rank_service,
     server_deployment,
@@ -23,9 +23,9 @@ from scope_selfplay.controller.manifests import (
     spec_hash,
     stage_job,
 )
-from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, Share, Step, lane_name
+from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, RunStep, StageShard, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState, Observed
-from scope_selfplay.controller.outcomes import Outcome, pause_after
+from scope_selfplay.controller.outcomes import AttemptOutcome, pause_after
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.controller.waiting import (
     TELL_AFTER,
@@ -42,7 +42,9 @@ _LEAVE_TAKING = 120.0
 """Seconds in which a Job may end by itself after its manifest was published."""
 
 
-def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: Mapping[str, float]) -> Plan:
+def next_actions(
+    wanted: Desired, observed: Observed, markers: Markers, waited: Mapping[str, float]
+) -> NextActions:
     """What to write, create and delete now, what to tell people, and whether the run has ended.
 
     `waited` has the seconds since a plan first named each of its `clocks`; a clock that a plan does not name
@@ -50,7 +52,7 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     """
     owner = wanted.author.owner.uid
     # A record that cannot be read is such a problem itself.
-    ledger = Ledger(owner=owner) if wanted.problem else Ledger.read(observed.status, owner)
+    ledger = AttemptLedger(owner=owner) if wanted.problem else AttemptLedger.read(observed.status, owner)
     draft = Draft(wanted.author, observed, waited, ledger)
     stop = stop_of(wanted.author.config, markers)
     steps = [each for each in wanted.steps if stop is None or each.iteration <= stop.iteration]
@@ -61,7 +63,7 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     if wanted.problem is not None:
         draft.fail(*wanted.problem)
     elif draft.ledger.code is not None:
-        draft.finish = Finish(draft.ledger.code, draft.ledger.verdict)
+        draft.finish = RunEnd(draft.ledger.code, draft.ledger.verdict)
     elif missing is not None:
         draft.fail(
             ExitCode.USER,
@@ -74,7 +76,7 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     elif step is None and wanted.edited:
         _refuse_edits(draft, wanted.edited)
     elif step is None:
-        draft.finish = Finish(ExitCode.DONE, stop.message if stop else "every stage is done")
+        draft.finish = RunEnd(ExitCode.DONE, stop.message if stop else "every stage is done")
     else:
         _pursue(draft, wanted, step, markers)
     if draft.finish is not None:
@@ -82,7 +84,7 @@ def next_actions(wanted: Desired, observed: Observed, markers: Markers, waited: 
     return draft.plan(step)
 
 
-def _pursue(draft: Draft, wanted: Desired, step: Step, markers: Markers) -> None:
+def _pursue(draft: Draft, wanted: Desired, step: RunStep, markers: Markers) -> None:
     config = wanted.author.config
     lanes = review_lanes(draft, draft.ledger, step)
     draft.ledger = draft.ledger.model_copy(update={"lanes": lanes})
@@ -129,20 +131,20 @@ def _refuse_edits(draft: Draft, edited: Sequence[str]) -> None:
     )
 
 
-def _remove_others(draft: Draft, step: Step, servers: Sequence[Server], markers: Markers) -> None:
+def _remove_others(draft: Draft, step: RunStep, servers: Sequence[Server], markers: Markers) -> None:
     """What no part of this step needs goes at once: servers of other stages, Jobs of other stages or attempts."""
     keep = {(server.name, server.step) for server in servers}
     for server in draft.observed.servers:
         if (server.name, server.step) not in keep:
-            draft.delete(Kind.DEPLOYMENT, server.name, server.uid, server.owner)
+            draft.delete(ObjectKind.DEPLOYMENT, server.name, server.uid, server.owner)
     if nodes_of(draft.author.config, step.stage) > 1:
         keep.add((rank_service(draft.author, step)["metadata"]["name"], step))
     for service in draft.observed.services:
         if (service.name, service.step) not in keep:
-            draft.delete(Kind.SERVICE, service.name, service.uid, service.owner)
+            draft.delete(ObjectKind.SERVICE, service.name, service.uid, service.owner)
     for job in draft.observed.jobs:
         if job.state is JobState.ACTIVE and job.step != step and not _takes_leave(draft, job, markers):
-            draft.delete(Kind.JOB, job.name, job.uid, job.owner)
+            draft.delete(ObjectKind.JOB, job.name, job.uid, job.owner)
 
 
 def _takes_leave(draft: Draft, job: JobSeen, markers: Markers) -> bool:
@@ -150,7 +152,7 @@ def _takes_leave(draft: Draft, job: JobSeen, markers: Markers) -> bool:
     return job.step in markers.done and draft.waited(f"leaving/{job.uid}") < _LEAVE_TAKING
 
 
-def _stranger(draft: Draft, step: Step, servers: Sequence[Server]) -> str | None:
+def _stranger(draft: Draft, step: RunStep, servers: Sequence[Server]) -> str | None:
     """An object under one of our names that another controller's Job owns: never adopted, never deleted."""
     names, mine = {server.name for server in servers}, draft.author.owner.uid
     for job in draft.observed.jobs:
@@ -163,10 +165,10 @@ def _stranger(draft: Draft, step: Step, servers: Sequence[Server]) -> str | None
 
 
 def _spec_hash(draft: Draft, job: JobSeen) -> str:
-    return spec_hash(draft.author, Attempt(job.step, job.attempt, job.share))
+    return spec_hash(draft.author, StageAttempt(job.step, job.attempt, job.share))
 
 
-def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool:
+def _gpus_are_taken(draft: Draft, step: RunStep, servers: Sequence[Server]) -> bool:
     """Whether pods of an earlier stage or attempt still hold a node; says so after a while."""
     serving = {(server.name, server.step) for server in servers}
     left = [
@@ -185,26 +187,30 @@ def _gpus_are_taken(draft: Draft, step: Step, servers: Sequence[Server]) -> bool
     return True
 
 
-def _apply_servers(draft: Draft, step: Step, servers: Sequence[Server]) -> None:
+def _apply_servers(draft: Draft, step: RunStep, servers: Sequence[Server]) -> None:
     """Make what is missing, and bring what differs up to date; between Jobs, so that no Job loses its judge."""
     author = draft.author
     deployments = {each.name: each.body_hash for each in draft.observed.servers}
     services = {each.name: each.body_hash for each in draft.observed.services}
     for server in servers:
-        _apply(draft, Kind.SERVICE, server_service(author, server), services.get(server.name))
+        _apply(draft, ObjectKind.SERVICE, server_service(author, server), services.get(server.name))
         if not rests(draft, server):
-            _apply(draft, Kind.DEPLOYMENT, server_deployment(author, server), deployments.get(server.name))
+            _apply(
+                draft, ObjectKind.DEPLOYMENT, server_deployment(author, server), deployments.get(server.name)
+            )
     if nodes_of(author.config, step.stage) > 1:
         service = rank_service(author, step)
-        _apply(draft, Kind.SERVICE, service, services.get(service["metadata"]["name"]))
+        _apply(draft, ObjectKind.SERVICE, service, services.get(service["metadata"]["name"]))
 
 
-def _apply(draft: Draft, kind: Kind, body: Body, found: str | None) -> None:
+def _apply(draft: Draft, kind: ObjectKind, body: Body, found: str | None) -> None:
     if found != body["metadata"]["annotations"][BODY_HASH]:
         draft.apply(kind, body)
 
 
-def _start_jobs(draft: Draft, step: Step, lanes: Mapping[str, Lane], servers: tuple[Server, ...]) -> None:
+def _start_jobs(
+    draft: Draft, step: RunStep, lanes: Mapping[str, AttemptHistory], servers: tuple[Server, ...]
+) -> None:
     *shares, last = shares_in_hand(draft, lanes, step)
     missing = [share for share in shares if not lanes[lane_name(step, share)].done]
     # With every share made, or none to make, it is one Job's turn: the one that publishes the manifest.
@@ -213,7 +219,7 @@ def _start_jobs(draft: Draft, step: Step, lanes: Mapping[str, Lane], servers: tu
 
 
 def _start_job(
-    draft: Draft, step: Step, share: Share | None, lane: Lane, servers: tuple[Server, ...]
+    draft: Draft, step: RunStep, share: StageShard | None, lane: AttemptHistory, servers: tuple[Server, ...]
 ) -> None:
     """The next attempt, when the last one is over and its pause too."""
     if lane.seen > lane.counted:
@@ -222,12 +228,12 @@ def _start_job(
     if pause and draft.waited(f"pause/{lane_name(step, share)}/{lane.counted}") < pause:
         draft.message = f"{lane_name(step, share)}: {lane.why}; trying again within {pause:.0f} s"
         return
-    attempt = Attempt(step, lane.seen + 1, share)
+    attempt = StageAttempt(step, lane.seen + 1, share)
     body = stage_job(draft.author, attempt, servers)
     draft.create(body)
     name = body["metadata"]["name"]
     if lane.outcome is not None:
-        draft.tell("Retry", f"{name}: {lane.why}", warning=lane.outcome is not Outcome.STOPPED)
+        draft.tell("Retry", f"{name}: {lane.why}", warning=lane.outcome is not AttemptOutcome.STOPPED)
     draft.tell("StageStarted", name)
     draft.message = f"starting {name}"
 
@@ -241,7 +247,7 @@ def _say_what_holds(draft: Draft, active: Sequence[JobSeen], servers: Sequence[S
     draft.message = draft.message or "; ".join([running, *(f"{name} does not answer" for name in late)])
 
 
-def _tell_progress(draft: Draft, markers: Markers, step: Step | None) -> None:
+def _tell_progress(draft: Draft, markers: Markers, step: RunStep | None) -> None:
     before = draft.observed.status.get("step")
     done = next((each for each in markers.done if each.name == before), None)
     if done is not None and done != step:
@@ -258,16 +264,16 @@ def _wind_down(draft: Draft, markers: Markers) -> None:
         if is_good and _takes_leave(draft, job, markers):
             draft.wait(f"{job.name} has published its manifest; waiting until it ended")
         else:
-            draft.delete(Kind.JOB, job.name, job.uid, job.owner)
+            draft.delete(ObjectKind.JOB, job.name, job.uid, job.owner)
     for server in draft.observed.servers:
-        draft.delete(Kind.DEPLOYMENT, server.name, server.uid, server.owner)
+        draft.delete(ObjectKind.DEPLOYMENT, server.name, server.uid, server.owner)
     for service in draft.observed.services:
-        draft.delete(Kind.SERVICE, service.name, service.uid, service.owner)
+        draft.delete(ObjectKind.SERVICE, service.name, service.uid, service.owner)
 
 
-def _code_of(lane: Lane) -> ExitCode:
+def _code_of(lane: AttemptHistory) -> ExitCode:
     match lane.outcome:
-        case Outcome.USER | Outcome.OUT_OF_MEMORY:
+        case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
             return ExitCode.USER
         case _:
             return ExitCode.BUG

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
-from scope_selfplay.controller.names import PORT, Part
+from scope_selfplay.controller.names import PORT, Component
 from scope_selfplay.controller.servers import KEY_VARIABLE, VOLUME, Server, settings_of
 
 Body = dict[str, Any]
@@ -120,7 +120,7 @@ def server_program(config: RunConfig, server: Server) -> Program:
             "failureThreshold": 3,
         }
     environment = {}
-    if server.part in (Part.SOLVER, Part.CHALLENGER) and not is_vllm(config, server.part):
+    if server.part in (Component.SOLVER, Component.CHALLENGER) and not is_vllm(config, server.part):
         environment = {"OMP_NUM_THREADS": str(_whole_cores(settings.cpu))}
     command = _server_command(config, server)
     return Program(_server_image(config, server.part), command, settings, environment, extra)
@@ -130,14 +130,14 @@ def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
     return 0 if cluster.tiny else settings.gpus
 
 
-def is_vllm(config: RunConfig, part: Part) -> bool:
+def is_vllm(config: RunConfig, part: Component) -> bool:
     """Without a GPU there is no use in vLLM: the library's own servers take its place."""
-    return part is not Part.RETRIEVER and gpus_of(config.cluster, settings_of(config, part)) > 0
+    return part is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, part)) > 0
 
 
-def served_name(config: RunConfig, part: Part) -> str:
+def served_name(config: RunConfig, part: Component) -> str:
     """The name under which a server knows its model."""
-    asked = config.judge.endpoint.model if part is Part.JUDGE else None
+    asked = config.judge.endpoint.model if part is Component.JUDGE else None
     return asked or part.value
 
 
@@ -150,19 +150,19 @@ def _server_command(config: RunConfig, server: Server) -> list[str]:
         known = ["--served-model-name", name, "--tensor-parallel-size", width]
         return ["vllm", "serve", server.model, *address, *known, *settings.args]
     match server.part:
-        case Part.RETRIEVER:
+        case Component.RETRIEVER:
             command = ["scope", "serve-retriever", server.model]
             return [*command, *address, *(f"--token-env={each}" for each in key), *settings.args]
-        case Part.JUDGE:
+        case Component.JUDGE:
             command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
         case _:
             command = ["scope", "serve-model", server.model]
     return [*command, *address, *(f"--api-key-env={each}" for each in key), *settings.args]
 
 
-def _server_image(config: RunConfig, part: Part) -> str:
+def _server_image(config: RunConfig, part: Component) -> str:
     images = config.cluster.images
-    if part is Part.RETRIEVER:
+    if part is Component.RETRIEVER:
         return images.retriever or images.worker
     return images.server or images.worker if is_vllm(config, part) else images.worker
 

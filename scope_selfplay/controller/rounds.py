@@ -12,12 +12,12 @@ from random import Random
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Body, Conflict, Kind, LeaseLost, QuotaError, Transport
-from scope_selfplay.controller.calls import Cluster
-from scope_selfplay.controller.draft import Apply, Create, Delete, Finish, Plan, Say
+from scope_selfplay.controller.api import Body, Conflict, LeaseLost, ObjectKind, QuotaError, Transport
+from scope_selfplay.controller.client import ClusterClient
+from scope_selfplay.controller.draft import Apply, Create, Delete, NextActions, RunEnd, Say
 from scope_selfplay.controller.goals import Markers, desired, steps_of
 from scope_selfplay.controller.leadership import Leadership
-from scope_selfplay.controller.manifests import Author, Owner, event, status_map
+from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
 from scope_selfplay.controller.markers import read_markers
 from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
 from scope_selfplay.controller.observed import Observed, observe, owner_of
@@ -65,17 +65,17 @@ class Controller:
         self._only = only_iteration
         self._monotonic = clock.monotonic
         self._log = say
-        unguarded = Cluster(transport, rng=rng, sleep=clock.sleep)
+        unguarded = ClusterClient(transport, rng=rng, sleep=clock.sleep)
         self.leadership = Leadership(unguarded, self._inputs.config, identity, clock.monotonic)
-        self.cluster = Cluster(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
+        self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
         self._owner: Owner | None = None
         self._status: tuple[Mapping[str, str], str | None] | None = None
         self._since: dict[str, float] = {}
         self._told: frozenset[str] = frozenset()
-        self._problem: Finish | None = None
+        self._problem: RunEnd | None = None
         self._markers = Markers(frozenset(), ())
 
-    def round(self) -> Finish | None:
+    def round(self) -> RunEnd | None:
         """Look once and do what is next; the verdict when everything has come to its end.
 
         Trouble outside ends the round, not the controller. What only a person can mend winds the run down; when
@@ -92,7 +92,7 @@ class Controller:
         except UserError as error:
             if self._problem is not None:
                 raise
-            self._problem = Finish(ExitCode.USER, str(error))
+            self._problem = RunEnd(ExitCode.USER, str(error))
         return None
 
     def stop(self) -> None:
@@ -100,10 +100,10 @@ class Controller:
         with suppress(OutsideError, LeaseLost, Conflict):
             self.leadership.release()
 
-    def _lead(self) -> Finish | None:
+    def _lead(self) -> RunEnd | None:
         edited = self._refresh()
         config, prompt_hash, packs, _ = self._inputs
-        author = Author(config, prompt_hash, packs, self._own_job(), self.leadership.fence)
+        author = ManifestContext(config, prompt_hash, packs, self._own_job(), self.leadership.fence)
         observed = self._observe(config)
         if self._problem is None:
             # Read last: a Job that was seen as ended has published by now what it ever will.
@@ -130,7 +130,7 @@ class Controller:
 
     def _own_job(self) -> Owner:
         if self._owner is None:
-            found = self.cluster.get(Kind.JOB, self._job)
+            found = self.cluster.get(ObjectKind.JOB, self._job)
             if found is None:
                 raise ConfigError(
                     f"Job {self._job}: there is none in namespace {self.cluster.namespace}; name the Job that this "
@@ -142,11 +142,12 @@ class Controller:
     def _observe(self, config: RunConfig) -> Observed:
         selector = f"{RUN}={config.name}"
         if self._status is None:
-            found = self.cluster.get(Kind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
+            found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
             self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
         # Pods come after their Jobs: a Job that has ended is never met by pods of before.
         jobs, deployments, services, pods = (
-            self.cluster.list(kind, selector) for kind in (Kind.JOB, Kind.DEPLOYMENT, Kind.SERVICE, Kind.POD)
+            self.cluster.list(kind, selector)
+            for kind in (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
         )
         return observe(jobs, pods, deployments, services, self._status[0])
 
@@ -154,7 +155,7 @@ class Controller:
         now = self._monotonic()
         return {clock: now - since for clock, since in self._since.items()}
 
-    def _write_status(self, author: Author, plan: Plan) -> None:
+    def _write_status(self, author: ManifestContext, plan: NextActions) -> None:
         """Onto the version that was read, and before every deed: a leader of before, which still believes in
         itself, fails here.
         """
@@ -162,12 +163,12 @@ class Controller:
         before, version = self._status
         if dict(before) == dict(plan.status) and not plan.actions:
             return
-        written = self.cluster.apply(Kind.CONFIG_MAP, status_map(author, plan.status, version))
+        written = self.cluster.apply(ObjectKind.CONFIG_MAP, status_map(author, plan.status, version))
         self._status = (plan.status, written["metadata"]["resourceVersion"])
         if plan.status["message"] not in ("", before.get("message")):
             self._log(plan.status["message"])
 
-    def _act(self, author: Author, action: Create | Apply | Delete) -> None:
+    def _act(self, author: ManifestContext, action: Create | Apply | Delete) -> None:
         try:
             match action:
                 case Create(body):
@@ -180,9 +181,9 @@ class Controller:
             self._tell(author, (Say("NoRoom", str(error), True),))
             raise
 
-    def _create(self, author: Author, body: Body) -> None:
+    def _create(self, author: ManifestContext, body: Body) -> None:
         """Create a Job, or adopt the one of this name that is ours and computes the same."""
-        found, is_new = self.cluster.create(Kind.JOB, body)
+        found, is_new = self.cluster.create(ObjectKind.JOB, body)
         if is_new:
             return
         spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
@@ -190,7 +191,7 @@ class Controller:
             name = body["metadata"]["name"]
             raise QuotaError(f"Job {name} exists and was not made by this run's controller; delete it")
 
-    def _tell(self, author: Author, says: tuple[Say, ...]) -> None:
+    def _tell(self, author: ManifestContext, says: tuple[Say, ...]) -> None:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
         about = {
             "apiVersion": "batch/v1",
@@ -206,7 +207,7 @@ class Controller:
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
                 try:
-                    self.cluster.create(Kind.EVENT, body)
+                    self.cluster.create(ObjectKind.EVENT, body)
                 except (OutsideError, UserError, Conflict) as error:
                     self._log(str(error))
         self._told = frozenset(told)

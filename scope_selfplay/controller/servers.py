@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, ServerConfig
-from scope_selfplay.controller.names import PORT, Part, Step, server_name
+from scope_selfplay.controller.names import PORT, Component, RunStep, server_name
 from scope_selfplay.store import Stage
 
 VOLUME = "/data"
@@ -15,31 +15,31 @@ KEY_VARIABLE = "VLLM_API_KEY"
 class Server(NamedTuple):
     """`step` is the stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`."""
 
-    part: Part
+    part: Component
     name: str
     model: str
-    step: Step | None
+    step: RunStep | None
 
     @property
     def url(self) -> str:
         return f"http://{self.name}:{PORT}"
 
 
-def servers_of(config: RunConfig, step: Step, promoted: Sequence[bool]) -> tuple[Server, ...]:
+def servers_of(config: RunConfig, step: RunStep, promoted: Sequence[bool]) -> tuple[Server, ...]:
     """The servers of one stage; `promoted[t]` says whether S_t was promoted, for every t before the iteration.
 
     A and B meet the Solver that was promoted last, C none, D only the Solver that was just trained.
     """
-    policies: dict[Part, str] = {}
+    policies: dict[Component, str] = {}
     match step.stage:
         case Stage.CHALLENGER:
-            policies[Part.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+            policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
         case Stage.TASKS:
-            policies[Part.CHALLENGER] = challenger_model(config, step.iteration)
+            policies[Component.CHALLENGER] = challenger_model(config, step.iteration)
             if step.iteration > 0:
-                policies[Part.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+                policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
         case Stage.COMPARE:
-            policies[Part.SOLVER] = solver_model(config, step.iteration)
+            policies[Component.SOLVER] = solver_model(config, step.iteration)
         case Stage.SOLVER:
             pass
     own = [
@@ -52,7 +52,10 @@ def servers_of(config: RunConfig, step: Step, promoted: Sequence[bool]) -> tuple
 
 def servers_of_run(config: RunConfig) -> tuple[Server, ...]:
     """Judge and retriever: they serve from the first stage to the last."""
-    models = {Part.JUDGE: config.cluster.judge.model, Part.RETRIEVER: config.cluster.retriever.index}
+    models = {
+        Component.JUDGE: config.cluster.judge.model,
+        Component.RETRIEVER: config.cluster.retriever.index,
+    }
     return tuple(
         Server(part, server_name(config.name, part, None), model, None)
         for part, model in models.items()
@@ -60,7 +63,7 @@ def servers_of_run(config: RunConfig) -> tuple[Server, ...]:
     )
 
 
-def settings_of(config: RunConfig, part: Part) -> ServerConfig:
+def settings_of(config: RunConfig, part: Component) -> ServerConfig:
     found: ServerConfig = getattr(config.cluster, part.value)
     return found
 
@@ -68,10 +71,10 @@ def settings_of(config: RunConfig, part: Part) -> ServerConfig:
 def endpoint_settings(servers: Sequence[Server], *, with_key: bool) -> list[str]:
     """`key=value` overrides that tell a stage where its servers are, and which variable holds their key."""
     groups = {
-        Part.JUDGE: ("judge.endpoint", "base_url={}/v1"),
-        Part.SOLVER: ("partners.solver", "base_url={}/v1"),
-        Part.CHALLENGER: ("partners.challenger", "base_url={}/v1"),
-        Part.RETRIEVER: ("search", "url={}"),
+        Component.JUDGE: ("judge.endpoint", "base_url={}/v1"),
+        Component.SOLVER: ("partners.solver", "base_url={}/v1"),
+        Component.CHALLENGER: ("partners.challenger", "base_url={}/v1"),
+        Component.RETRIEVER: ("search", "url={}"),
     }
     settings: list[str] = []
     for each in servers:

@@ -6,7 +6,7 @@ pauses that grow, for as long as it takes; only a program that says that it was 
 
 from collections.abc import Sequence
 
-from scope_selfplay.controller.api import Kind
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.draft import Draft
 from scope_selfplay.controller.ledger import GivenUp
 from scope_selfplay.controller.observed import JobSeen, PodSeen, ServerSeen
@@ -36,7 +36,7 @@ def servers_answer(draft: Draft, servers: Sequence[Server]) -> bool:
     if late:
         draft.message = draft.message or f"waiting for {', '.join(server.name for server in late)} to answer"
     # A server that is about to be changed is not the one that the Job shall meet.
-    return not late and not draft.actions_on(Kind.DEPLOYMENT)
+    return not late and not draft.actions_on(ObjectKind.DEPLOYMENT)
 
 
 def rests(draft: Draft, server: Server) -> bool:
@@ -82,7 +82,7 @@ def _judge_server(draft: Draft, server: Server, seen: ServerSeen) -> None:
     given_up = draft.ledger.given_up.get(seen.name)
     if given_up is not None and given_up.uid == seen.uid:
         draft.message = f"waiting until {seen.name} is deleted"
-        draft.delete(Kind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
+        draft.delete(ObjectKind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
         return
     say_why_servers_wait(draft, [seen])
     refused = next((pod for pod in seen.pods if pod.exit_code == ExitCode.USER), None)
@@ -100,7 +100,7 @@ def _give_up(draft: Draft, seen: ServerSeen, startup: int, times: int) -> None:
     last = next((pod.message or pod.stuck for pod in seen.pods if pod.message or pod.stuck), "no message")
     given_up = {**draft.ledger.given_up, seen.name: GivenUp(uid=seen.uid, times=times)}
     draft.ledger = draft.ledger.model_copy(update={"given_up": given_up})
-    draft.delete(Kind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
+    draft.delete(ObjectKind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
     draft.message = (
         f"{seen.name} did not answer within {startup} s ({last}); it is deleted, and made again after "
         f"{pause_after(times):.0f} s"

@@ -5,27 +5,27 @@ sections), `chunking`, `deck`. Reading is the only contact with the disk; `cli` 
 """
 
 from scope_selfplay.corpus.chunking import chunk
-from scope_selfplay.corpus.deck import (
+from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
+from scope_selfplay.corpus.sampling import (
     TURN_RATIO,
-    SourcePrompt,
+    TaskSource,
     apportion,
+    assign_sources,
     assign_task_types,
     draw,
-    prompts_for,
     search_turn_counts,
     shuffled,
 )
-from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
 
 __all__ = [
     "READERS",
     "TURN_RATIO",
-    "SourcePrompt",
+    "TaskSource",
     "apportion",
     "assign_task_types",
     "chunk",
     "draw",
-    "prompts_for",
+    "assign_sources",
     "read_documents",
     "read_sample",
     "search_turn_counts",

@@ -26,7 +26,7 @@ TURN_RATIO: Mapping[int, int] = MappingProxyType({1: 4, 2: 3, 3: 2})
 Choice = TypeVar("Choice")
 
 
-class SourcePrompt(Value):
+class TaskSource(Value):
     """What one Challenger episode starts from."""
 
     document: Document
@@ -48,7 +48,7 @@ def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:
     return deck
 
 
-def dealt_first(documents: Iterable[Document], count: int, *, seed: int) -> list[Document]:
+def first_shuffled(documents: Iterable[Document], count: int, *, seed: int) -> list[Document]:
     """The first `count` documents of the deck, in one pass that holds no more than these. Raises CorpusError as
     `shuffled` does for an id that occurs twice among them.
     """
@@ -79,13 +79,13 @@ def draw(deck: Sequence[Document], *, count: int, taken: Collection[str], wanted
     return left[:count]
 
 
-def prompts_for(
+def assign_sources(
     documents: Sequence[Document],
     task_types: Mapping[str, float],
     rng: random.Random,
     *,
     ratio: Mapping[int, int] = TURN_RATIO,
-) -> list[SourcePrompt]:
+) -> list[TaskSource]:
     """One prompt per document, with task types and search turns dealt out in exact shares (SCOPE appendix G).
 
     `task_types` maps each enabled type to its weight. Raises ValueError as `assign_task_types` does.
@@ -93,7 +93,7 @@ def prompts_for(
     types = assign_task_types(len(documents), task_types, rng)
     turns = search_turn_counts(len(documents), rng, ratio)
     return [
-        SourcePrompt(document=document, task_type=task_type, search_turns=count)
+        TaskSource(document=document, task_type=task_type, search_turns=count)
         for document, task_type, count in zip(documents, types, turns, strict=True)
     ]
 

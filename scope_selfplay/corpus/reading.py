@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from scope_selfplay.corpus.deck import dealt_first
 from scope_selfplay.corpus.markdown import split_page
+from scope_selfplay.corpus.sampling import first_shuffled
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import CorpusReader, Document
 from scope_selfplay.wire.strict_json import is_encodable, load_strict
@@ -58,7 +58,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
 
 def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
     """As many of them, those that a run of this seed deals first; every line is checked, only these are held."""
-    return dealt_first((document for _, document in _located(path, reader)), count, seed=seed)
+    return first_shuffled((document for _, document in _located(path, reader)), count, seed=seed)
 
 
 def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Document]]:

@@ -36,7 +36,7 @@ RELATIONS = ("partner", "rival")
 VERBS = {"long_form_qa": "Report", "summarisation": "Summarise"}
 
 
-class Question(NamedTuple):
+class FactQuestion(NamedTuple):
     """What a task asks: facts of the entity at the end of a chain of links that starts at a named entity.
 
     `links` reads as the task does, nearest to the asked entity first: ("rival", "partner") of X is the rival of
@@ -61,7 +61,7 @@ def write_link(relation: str, target: str) -> str:
     return f"Its {relation} is {target}."
 
 
-def write_question(question: Question) -> str:
+def write_question(question: FactQuestion) -> str:
     """`Report the founder and the river of the rival of Aldmoor Mill.`"""
     return f"{question.verb} {_listed(question.nouns)} of {_chain(question.links, question.anchor)}."
 
@@ -71,7 +71,7 @@ def write_identity(links: Sequence[str], anchor: str, target: str) -> str:
     return f"The {_chain(links, anchor).removeprefix('the ')} is {target}."
 
 
-def read_question(text: str) -> Question | None:
+def read_question(text: str) -> FactQuestion | None:
     """The question in a task, or None where the text is not one clear question of this language."""
     verb, _, rest = text.strip().removesuffix(".").partition(" ")
     if verb not in VERBS.values() or not rest.startswith("the "):
@@ -84,7 +84,7 @@ def read_question(text: str) -> Question | None:
     links = [part.removeprefix("the ") for part in takewhile(lambda part: part.startswith("the "), chain)]
     if len(links) == len(chain) or any(link not in RELATIONS for link in links):
         return None
-    question = Question(nouns, tuple(links), " of ".join(chain[len(links) :]), verb)
+    question = FactQuestion(nouns, tuple(links), " of ".join(chain[len(links) :]), verb)
     # Only the exact wording counts, else "the founder and, founder" would slip through the splitting above.
     return question if write_question(question) == text.strip() else None
 

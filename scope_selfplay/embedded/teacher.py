@@ -14,7 +14,7 @@ from scope_selfplay.embedded.language import (
     BY_NOUN,
     RELATIONS,
     VERBS,
-    Question,
+    FactQuestion,
     write_identity,
     write_link,
     write_place,
@@ -84,7 +84,7 @@ def solver_lesson(rng: random.Random, world: OpenWorld, care: Carelessness) -> S
     anchor, hops = world.any_name(), rng.choices(range(MAX_HOPS + 1), [2, 4, 3])[0]
     links = tuple(rng.choice(RELATIONS) for _ in range(hops))
     nouns = tuple(rng.sample(list(world.follow(anchor, links).facts), _fact_count(rng, hops)))
-    question = Question(nouns, links[::-1], anchor, rng.choice(list(VERBS.values())))
+    question = FactQuestion(nouns, links[::-1], anchor, rng.choice(list(VERBS.values())))
     turns = [f"<think> First {anchor}.</think>\n<search> {anchor}</search>"]
     name = anchor
     for link in links:
@@ -112,7 +112,7 @@ def challenger_lesson(rng: random.Random, world: OpenWorld, care: Carelessness) 
     known = ORDER if rng.random() < care.task else list(target.facts)
     nouns = tuple(sorted(rng.sample(known, _fact_count(rng, len(asked))), key=ORDER.index))
     verb = rng.choice(list(VERBS.values()))
-    task = write_question(Question(nouns, asked[::-1], source, verb))
+    task = write_question(FactQuestion(nouns, asked[::-1], source, verb))
     turns.append(f"<think> Ask of {target.name}.</think>\n<task> {task}</task>")
     return ChallengerLesson(source, searches, verb, turns)
 

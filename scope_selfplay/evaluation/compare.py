@@ -6,11 +6,18 @@ import numpy as np
 from pydantic import Field
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.graph import Edge, Graph, Node, edges, judged, owners
-from scope_selfplay.evaluation.held_out import Answered, Estimate, bootstrap, breakdown
-from scope_selfplay.evaluation.pairings import Contestant, Presentation
+from scope_selfplay.evaluation.graph import (
+    CheckpointNode,
+    CheckpointPair,
+    ComparisonGraph,
+    edges,
+    judged,
+    owners,
+)
+from scope_selfplay.evaluation.held_out import Answered, ScoreEstimate, bootstrap, breakdown
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
 from scope_selfplay.evaluation.promotion import Decision, Gain, rule
-from scope_selfplay.evaluation.strengths import Difference, Strengths
+from scope_selfplay.evaluation.strengths import CheckpointDifference, Strengths
 from scope_selfplay.judge import Judge, Style
 from scope_selfplay.schemas import Candidate, Comparison, Outcome, Value, Verdict
 
@@ -27,13 +34,13 @@ class Ratings(Value):
     promoted: bool
     reason: str = ""
     starts: tuple[str, ...] = ()
-    gain: Estimate | None
-    rating_gain: Difference | None = None
+    gain: ScoreEstimate | None
+    rating_gain: CheckpointDifference | None = None
     ratings: dict[str, float]
     intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
     position_offset: float = 0.0
-    edges: tuple[Edge, ...] = ()
-    held_out: dict[str, dict[str, Estimate]]
+    edges: tuple[CheckpointPair, ...] = ()
+    held_out: dict[str, dict[str, ScoreEstimate]]
 
 
 async def judge_presentation(judge: Judge, candidate: Candidate, shown: Presentation) -> Comparison:
@@ -56,7 +63,7 @@ async def judge_presentation(judge: Judge, candidate: Candidate, shown: Presenta
 
 def rate(
     candidates: Sequence[Candidate],
-    contestants: Sequence[Contestant],
+    contestants: Sequence[CheckpointAnswers],
     comparisons: Sequence[Comparison],
     *,
     starts: Sequence[str],
@@ -78,7 +85,7 @@ def rate(
         starts=tuple(starts),
         gain=None
         if gain is None
-        else Estimate(mean_score=gain.value, low=gain.low, high=gain.high, tasks=gain.tasks),
+        else ScoreEstimate(mean_score=gain.value, low=gain.low, high=gain.high, tasks=gain.tasks),
         rating_gain=strengths.difference(names[-1], starts[-1]) if starts else None,
         ratings={name: found.value for name, found in rated.items()},
         intervals={name: (found.low, found.high) for name, found in rated.items()},
@@ -88,36 +95,38 @@ def rate(
     )
 
 
-def comparison_graph(ratings: Ratings) -> Graph:
+def comparison_graph(ratings: Ratings) -> ComparisonGraph:
     """What a viewer draws: every checkpoint with its rating, and every pair that met."""
     nodes, newest = [], f"S_{len(ratings.starts)}"
     for name in ratings.held_out:
         low, high = ratings.intervals.get(name, (None, None))
         is_used = name in ratings.starts or (name == newest and ratings.promoted)
-        nodes.append(Node(name=name, rating=ratings.ratings.get(name), low=low, high=high, promoted=is_used))
-    return Graph(nodes=tuple(nodes), edges=ratings.edges)
+        nodes.append(
+            CheckpointNode(name=name, rating=ratings.ratings.get(name), low=low, high=high, promoted=is_used)
+        )
+    return ComparisonGraph(nodes=tuple(nodes), edges=ratings.edges)
 
 
 def _held_out(
-    candidates: Sequence[Candidate], each: Contestant, seed: int, resamples: int
-) -> dict[str, Estimate]:
+    candidates: Sequence[Candidate], each: CheckpointAnswers, seed: int, resamples: int
+) -> dict[str, ScoreEstimate]:
     answered = [
         Answered(candidate, each.grades[candidate.task.id]) for candidate in candidates if candidate.task
     ]
     return breakdown(answered, seed=seed, resamples=resamples)
 
 
-def _score_gain(contestants: Sequence[Contestant], seed: int, resamples: int) -> Gain:
+def _score_gain(contestants: Sequence[CheckpointAnswers], seed: int, resamples: int) -> Gain:
     """Differences of held-out scores, paired by task; a missing score leaves its task out."""
     grades = {each.name: each.grades for each in contestants}
 
-    def gain(new: str, old: str) -> Difference | None:
+    def gain(new: str, old: str) -> CheckpointDifference | None:
         pairs = [(grade.score, grades[old][task].score) for task, grade in grades[new].items()]
         differences = [one - other for one, other in pairs if one is not None and other is not None]
         if not differences:
             return None
         low, high = bootstrap(differences, seed=seed, resamples=resamples)
         value = float(np.mean(differences))
-        return Difference(value=value, low=low, high=high, tasks=len(differences))
+        return CheckpointDifference(value=value, low=low, high=high, tasks=len(differences))
 
     return gain

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scope_selfplay.evaluation.pairings import Contestant
-from scope_selfplay.evaluation.strengths import Judged
+from scope_selfplay.evaluation.pairings import CheckpointAnswers
+from scope_selfplay.evaluation.strengths import JudgedPair
 from scope_selfplay.schemas import Comparison, Value
 
 
-class Edge(Value):
+class CheckpointPair(Value):
     """Two checkpoints, the newer one second. `wins`, `ties` and `losses` are the newer one's; `equal` of the ties are
     pairs of equal answers, for which nobody was asked; `failed` calls brought no verdict. `mean_margin` is the newer
     one's score less the older one's, and `newer_first` counts the judged calls that showed the newer one first.
@@ -24,7 +24,7 @@ class Edge(Value):
     mean_margin: float | None = None
 
 
-class Node(Value):
+class CheckpointNode(Value):
     """A checkpoint; its rating is how far it lies above the first one, and `promoted` says that training went on from
     it."""
 
@@ -35,20 +35,20 @@ class Node(Value):
     promoted: bool
 
 
-class Graph(Value):
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+class ComparisonGraph(Value):
+    nodes: tuple[CheckpointNode, ...]
+    edges: tuple[CheckpointPair, ...]
 
 
-def owners(contestants: Iterable[Contestant]) -> dict[str, tuple[str, str]]:
+def owners(contestants: Iterable[CheckpointAnswers]) -> dict[str, tuple[str, str]]:
     """Rollout id -> (checkpoint, task id)."""
     return {rollout.id: (each.name, task) for each in contestants for task, rollout in each.rollouts.items()}
 
 
-def judged(comparisons: Iterable[Comparison], owner: Mapping[str, tuple[str, str]]) -> list[Judged]:
+def judged(comparisons: Iterable[Comparison], owner: Mapping[str, tuple[str, str]]) -> list[JudgedPair]:
     """Every comparison that has an outcome."""
     return [
-        Judged(
+        JudgedPair(
             owner[each.first_id][1],
             owner[each.first_id][0],
             owner[each.second_id][0],
@@ -62,7 +62,7 @@ def judged(comparisons: Iterable[Comparison], owner: Mapping[str, tuple[str, str
 
 def edges(
     names: Sequence[str], comparisons: Iterable[Comparison], owner: Mapping[str, tuple[str, str]]
-) -> list[Edge]:
+) -> list[CheckpointPair]:
     """One edge per pair that met, in the order of `names` (oldest first)."""
     meetings: dict[tuple[str, str], list[tuple[Comparison, bool]]] = {}
     for each in comparisons:
@@ -74,7 +74,7 @@ def edges(
     return [_edge(older, newer, meetings[older, newer]) for older, newer in ordered]
 
 
-def _edge(older: str, newer: str, met: Sequence[tuple[Comparison, bool]]) -> Edge:
+def _edge(older: str, newer: str, met: Sequence[tuple[Comparison, bool]]) -> CheckpointPair:
     known = [(each, newer_first) for each, newer_first in met if each.outcome is not None]
     margins = [
         (each.outcome.first - each.outcome.second) * (1 if newer_first else -1)
@@ -82,7 +82,7 @@ def _edge(older: str, newer: str, met: Sequence[tuple[Comparison, bool]]) -> Edg
         if each.outcome is not None
     ]
     asked = [(each, newer_first) for each, newer_first in known if each.verdict.attempts]
-    return Edge(
+    return CheckpointPair(
         older=older,
         newer=newer,
         wins=sum(margin > 0 for margin in margins),

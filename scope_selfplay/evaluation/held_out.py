@@ -9,7 +9,7 @@ from scope_selfplay.embedded.language import read_question
 from scope_selfplay.schemas import Candidate, Grade, Task, Value, numpy_rng_from
 
 
-class Estimate(Value):
+class ScoreEstimate(Value):
     """A mean over tasks with its 95 % bootstrap interval."""
 
     mean_score: float
@@ -33,12 +33,12 @@ def family(task: Task) -> str:
     return f"{task.type}, {task.search_turns} searches"
 
 
-def estimate(scores: Sequence[float], *, seed: int, resamples: int) -> Estimate | None:
+def estimate(scores: Sequence[float], *, seed: int, resamples: int) -> ScoreEstimate | None:
     """The mean with a percentile bootstrap over tasks; None without scores."""
     if not scores:
         return None
     low, high = bootstrap(scores, seed=seed, resamples=resamples)
-    return Estimate(mean_score=float(np.mean(scores)), low=low, high=high, tasks=len(scores))
+    return ScoreEstimate(mean_score=float(np.mean(scores)), low=low, high=high, tasks=len(scores))
 
 
 def bootstrap(values: Sequence[float], *, seed: int, resamples: int) -> tuple[float, float]:
@@ -49,7 +49,7 @@ def bootstrap(values: Sequence[float], *, seed: int, resamples: int) -> tuple[fl
     return float(low), float(high)
 
 
-def breakdown(answered: Sequence[Answered], *, seed: int, resamples: int) -> dict[str, Estimate]:
+def breakdown(answered: Sequence[Answered], *, seed: int, resamples: int) -> dict[str, ScoreEstimate]:
     """Estimates for all tasks, for asked and hidden criteria apart, and by family; in this order."""
     groups: dict[str, list[float]] = {
         "all": [each.grade.score for each in answered if each.grade.score is not None]

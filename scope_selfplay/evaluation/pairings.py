@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scope_selfplay.judge import same_text
-from scope_selfplay.judge.questions import shown_answer
+from scope_selfplay.judge.prompts import shown_answer
 from scope_selfplay.schemas import Grade, Key, Rollout, RolloutStatus, rng_from
 
 
 @dataclass(frozen=True)
-class Contestant:
+class CheckpointAnswers:
     """One checkpoint's answers to the held-out tasks, by task id."""
 
     name: str
@@ -36,7 +36,7 @@ class Presentation(NamedTuple):
 
 
 def presentations(
-    newest: Contestant, earlier: Sequence[Contestant], *, key: Key, both_orders: bool = False
+    newest: CheckpointAnswers, earlier: Sequence[CheckpointAnswers], *, key: Key, both_orders: bool = False
 ) -> list[Presentation]:
     """The newest checkpoint against every earlier one, on every task that both have answered.
 
@@ -45,7 +45,9 @@ def presentations(
     return [each for other in earlier for each in _against(newest, other, key, both_orders)]
 
 
-def _against(newest: Contestant, other: Contestant, key: Key, both_orders: bool) -> Iterator[Presentation]:
+def _against(
+    newest: CheckpointAnswers, other: CheckpointAnswers, key: Key, both_orders: bool
+) -> Iterator[Presentation]:
     shared = [
         Presentation(task, one, other.rollouts[task])
         for task, one in newest.rollouts.items()

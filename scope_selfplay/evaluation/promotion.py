@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.strengths import Difference
+from scope_selfplay.evaluation.strengths import CheckpointDifference
 from scope_selfplay.schemas import Value
 
-Gain = Callable[[str, str], Difference | None]
+Gain = Callable[[str, str], CheckpointDifference | None]
 """How far the first checkpoint lies above the second; None where nothing compares them."""
 
 
@@ -20,7 +20,7 @@ class Decision(StrEnum):
     STOP = "stop"
 
 
-class Ruling(Value):
+class PromotionDecision(Value):
     """`promoted`: whether S_t replaces the checkpoint that it was trained from; a stop decides that, too."""
 
     decision: Decision
@@ -28,27 +28,31 @@ class Ruling(Value):
     reason: str
 
 
-def rule(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> Ruling:
+def rule(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> PromotionDecision:
     """Decide on S_t from t `starts`, the checkpoints that iterations 1 to t were trained from."""
     if not starts:
-        return Ruling(decision=Decision.PROMOTE, promoted=True, reason="S_0 is where training starts")
+        return PromotionDecision(
+            decision=Decision.PROMOTE, promoted=True, reason="S_0 is where training starts"
+        )
     newest, start = f"S_{len(starts)}", starts[-1]
     found = gain(newest, start)
     said = _told(newest, start, found, settings)
     if settings.stop == "worse" and _is_worse(found, settings):
-        return Ruling(decision=Decision.STOP, promoted=False, reason=f"{said}; compare.stop is worse")
+        return PromotionDecision(
+            decision=Decision.STOP, promoted=False, reason=f"{said}; compare.stop is worse"
+        )
     promoted = _is_promoted(found, settings)
     if _is_stuck(settings, starts, gain):
         first = starts[-(settings.patience or 1)]
         reason = f"{said}; none of the last {settings.patience} is better than {first} (compare.patience)"
-        return Ruling(decision=Decision.STOP, promoted=promoted, reason=reason)
+        return PromotionDecision(decision=Decision.STOP, promoted=promoted, reason=reason)
     decision = Decision.PROMOTE if promoted else Decision.KEEP
-    return Ruling(
+    return PromotionDecision(
         decision=decision, promoted=promoted, reason=f"{said}; compare.promotion is {settings.promotion}"
     )
 
 
-def _is_promoted(found: Difference | None, settings: CompareConfig) -> bool:
+def _is_promoted(found: CheckpointDifference | None, settings: CompareConfig) -> bool:
     match settings.promotion:
         case "always":
             return True
@@ -72,15 +76,15 @@ def _is_stuck(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> boo
     return not any(each is None or _is_better(each, settings) for each in found)
 
 
-def _is_better(found: Difference | None, settings: CompareConfig) -> bool:
+def _is_better(found: CheckpointDifference | None, settings: CompareConfig) -> bool:
     return found is not None and found.low > settings.margin
 
 
-def _is_worse(found: Difference | None, settings: CompareConfig) -> bool:
+def _is_worse(found: CheckpointDifference | None, settings: CompareConfig) -> bool:
     return found is not None and found.high < -settings.margin
 
 
-def _told(newest: str, start: str, found: Difference | None, settings: CompareConfig) -> str:
+def _told(newest: str, start: str, found: CheckpointDifference | None, settings: CompareConfig) -> str:
     if found is None:
         return f"nothing compares {newest} with {start}"
     if _is_better(found, settings):

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 _RIDGE = 1e-6
 
 
-class Judged(NamedTuple):
+class JudgedPair(NamedTuple):
     """One outcome: on which task, which checkpoints in the order shown; `asked` is false for a tie of equal answers."""
 
     task: str
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
     asked: bool = True
 
 
-class Difference(Value):
+class CheckpointDifference(Value):
     """How far one checkpoint lies above another, in units of the evidence, with its 95 % interval over tasks."""
 
     value: float
@@ -44,7 +44,7 @@ class Strengths:
     `names` has a column each, `offset` the last one. Checkpoints that nothing connects have no difference.
     """
 
-    def __init__(self, judged: Sequence[Judged], *, seed: int, resamples: int) -> None:
+    def __init__(self, judged: Sequence[JudgedPair], *, seed: int, resamples: int) -> None:
         self.names = sorted({name for each in judged for name in (each.first, each.second)})
         self._judged = judged
         grams, pulls = self._moments()
@@ -57,7 +57,7 @@ class Strengths:
         """What being shown first is worth, in units of the margin."""
         return float(self._point[-1])
 
-    def difference(self, one: str, other: str) -> Difference | None:
+    def difference(self, one: str, other: str) -> CheckpointDifference | None:
         """Strength of `one` less that of `other`; None where no chain of comparisons leads from one to the other."""
         if not self._connected(one, other):
             return None
@@ -66,7 +66,7 @@ class Strengths:
         low, high = np.percentile(drawn, [2.5, 97.5])
         tasks = {each.task for each in self._judged if one in (each.first, each.second)}
         value = float(self._point[row] - self._point[column])
-        return Difference(value=value, low=float(low), high=float(high), tasks=len(tasks))
+        return CheckpointDifference(value=value, low=float(low), high=float(high), tasks=len(tasks))
 
     def _moments(self) -> tuple[Floats, Floats]:
         """Per task the normal equations of its presentations: (tasks, n+1, n+1) and (tasks, n+1)."""

@@ -5,12 +5,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.names import Part
+from scope_selfplay.controller.names import Component
 from scope_selfplay.k8s.references import Problem
 from scope_selfplay.k8s.selectors import Body, Pods, matches, pods_of
 
 _PORTS = {"http": 80, "https": 443}
-_STAGES = (Part.TRAINER, Part.WORKER)
+_STAGES = (Component.TRAINER, Component.WORKER)
 
 
 class Address(NamedTuple):
@@ -18,7 +18,7 @@ class Address(NamedTuple):
 
     setting: str
     url: str
-    callers: tuple[Part, ...]
+    callers: tuple[Component, ...]
 
 
 def outside_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
@@ -49,7 +49,7 @@ def outside_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Pro
 def addresses_of(config: RunConfig) -> list[Address]:
     """Where a server is started by the run, its address replaces that of the config."""
     cluster, judge, partners = config.cluster, config.judge, config.partners
-    found: list[tuple[str, str | None, tuple[Part, ...]]] = []
+    found: list[tuple[str, str | None, tuple[Component, ...]]] = []
     if judge.kind == "model":
         if not cluster.judge.serve:
             found.append(("judge.endpoint.base_url", judge.endpoint.base_url, _STAGES))
@@ -61,13 +61,13 @@ def addresses_of(config: RunConfig) -> list[Address]:
     if not cluster.solver.serve:
         found.append(("partners.solver.base_url", partners.solver.base_url, _STAGES))
     if not cluster.challenger.serve:
-        found.append(("partners.challenger.base_url", partners.challenger.base_url, (Part.WORKER,)))
+        found.append(("partners.challenger.base_url", partners.challenger.base_url, (Component.WORKER,)))
     if config.model.engine == "vllm_server":
-        found.append(("model.vllm_url", config.model.vllm_url, (Part.TRAINER,)))
+        found.append(("model.vllm_url", config.model.vllm_url, (Component.TRAINER,)))
     return [Address(setting, url, callers) for setting, url, callers in found if url]
 
 
-def _is_part(pods: Pods, part: Part) -> bool:
+def _is_part(pods: Pods, part: Component) -> bool:
     return pods.labels.get("app.kubernetes.io/component") == part.value
 
 

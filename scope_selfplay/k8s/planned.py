@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import (
-    Attempt,
-    Author,
+    ManifestContext,
     Owner,
+    StageAttempt,
     nodes_of,
     rank_service,
     server_deployment,
     server_service,
-    shards_of,
-    shares_of,
+    shard_count,
     stage_job,
+    stage_shards,
 )
-from scope_selfplay.controller.names import JOB_NAMES, Step
+from scope_selfplay.controller.names import JOB_NAMES, RunStep
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.store import Stage
@@ -30,7 +30,7 @@ def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int =
     servers: dict[str, Server] = {}
     for number, stage in stages_of(config):
         if number in (0, iteration):
-            step = Step(number, stage)
+            step = RunStep(number, stage)
             beside = servers_of(config, step, promoted)
             servers |= {each.name: each for each in beside}
             bodies += [stage_job(author, each, beside) for each in _attempts(config, step)]
@@ -47,10 +47,10 @@ def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1
     promoted = [True] * (config.iterations + 1)
     found: dict[str, list[Body]] = {}
     for stage in Stage:
-        step = Step(iteration, stage)
+        step = RunStep(iteration, stage)
         beside = servers_of(config, step, promoted)
         # The Job that collects comes when the workers are done.
-        attempts = _attempts(config, step)[: shards_of(config, stage)]
+        attempts = _attempts(config, step)[: shard_count(config, stage)]
         bodies = [stage_job(author, each, beside) for each in attempts]
         if nodes_of(config, stage) > 1:
             bodies.append(rank_service(author, step))
@@ -60,9 +60,9 @@ def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1
     return found
 
 
-def _author(config: RunConfig, packs: Sequence[str]) -> Author:
-    return Author(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
+def _author(config: RunConfig, packs: Sequence[str]) -> ManifestContext:
+    return ManifestContext(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
 
 
-def _attempts(config: RunConfig, step: Step) -> list[Attempt]:
-    return [Attempt(step, 1, share) for share in shares_of(shards_of(config, step.stage))]
+def _attempts(config: RunConfig, step: RunStep) -> list[StageAttempt]:
+    return [StageAttempt(step, 1, share) for share in stage_shards(shard_count(config, step.stage))]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.names import Part
+from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.controller.servers import VOLUME
 from scope_selfplay.k8s.kustomizing import (
@@ -160,7 +160,7 @@ def _encoder_folder(repository: str) -> str:
 def _judge_folder(config: RunConfig) -> str:
     """Empty where the judge is the base model itself, or no model that the run serves."""
     judge = config.cluster.judge
-    its_own = judge.serve and is_vllm(config, Part.JUDGE) and judge.model != config.model.path
+    its_own = judge.serve and is_vllm(config, Component.JUDGE) and judge.model != config.model.path
     return judge.model if its_own else ""
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.names import Part
+from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import gpus_of, is_vllm
 from scope_selfplay.controller.servers import settings_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.references import Problem
-from scope_selfplay.training.ranks import share_of
+from scope_selfplay.training.ranks import step_share
 
 
 def setting_problems(config: RunConfig) -> list[Problem]:
@@ -25,7 +25,12 @@ def _judge(config: RunConfig) -> Iterator[Problem]:
     """Without a GPU the judge is `scope serve-judge`, which knows the articles of the embedded world alone."""
     server = config.cluster.judge
     knows_them = config.corpus.path == "embedded" or {"--rehearsal", "--corpus"} & set(server.args)
-    if server.serve and config.judge.kind == "model" and not is_vllm(config, Part.JUDGE) and not knows_them:
+    if (
+        server.serve
+        and config.judge.kind == "model"
+        and not is_vllm(config, Component.JUDGE)
+        and not knows_them
+    ):
         yield Problem(
             "cluster.judge",
             "has no GPU, so it would judge the articles of the embedded world, and the corpus is "
@@ -57,7 +62,7 @@ def _gpu_images(config: RunConfig) -> Iterator[Problem]:
     ]
     served = [
         part.value
-        for part in (Part.JUDGE, Part.SOLVER, Part.CHALLENGER)
+        for part in (Component.JUDGE, Component.SOLVER, Component.CHALLENGER)
         if settings_of(config, part).serve and is_vllm(config, part)
     ]
     for name, image, users in (
@@ -80,6 +85,6 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
         ("train_solver", config.solver, cluster.train_solver),
     ):
         try:
-            share_of(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
+            step_share(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
         except ConfigError as error:
             yield Problem(f"cluster.{name}", f"has {pod.gpus} GPUs on each of {pod.nodes} nodes: {error}")

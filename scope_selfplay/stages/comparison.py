@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from scope_selfplay.evaluation.compare import judge_presentation, rate
-from scope_selfplay.evaluation.pairings import Contestant, Presentation, presentations
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation, presentations
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout
-from scope_selfplay.stages.frame import accepted_in, check_budget, inputs_of, run_stage
+from scope_selfplay.stages.stage_runner import accepted_in, check_budget, inputs_of, run_stage
 from scope_selfplay.store import (
     Appender,
     Stage,
@@ -24,18 +24,18 @@ def compare(run: Run, iteration: int) -> StageManifest:
     """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
-        scene = run.fresh_scene()
+        context = run.stage_context()
         policy = run.solver(iteration)
         key = run.key(iteration, Stage.COMPARE)
         candidates = accepted_in(run.folder.stage(0, Stage.TASKS))
         run.progress.begin(f"iteration {iteration}: compare {policy.name} on held-out tasks", len(candidates))
-        asyncio.run(_answer(run, scene, policy, candidates, folder, key))
+        asyncio.run(_answer(run, context, policy, candidates, folder, key))
         *earlier, newest = [_contestant(run, number) for number in range(iteration + 1)]
         run.progress.end(_mean_score(newest))
         shown = presentations(newest, earlier, key=key, both_orders=run.config.compare.both_orders)
         if shown:
             run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(shown))
-            asyncio.run(_judge(run, scene, candidates, shown, folder))
+            asyncio.run(_judge(run, context, candidates, shown, folder))
             run.progress.end(f"{len(shown)} pairs of answers")
         ratings = rate(
             candidates,
@@ -52,12 +52,20 @@ def compare(run: Run, iteration: int) -> StageManifest:
 
 
 async def _answer(
-    run: Run, scene: Scene, policy: Policy, candidates: Sequence[Candidate], folder: StageFolder, key: Key
+    run: Run,
+    context: RunContext,
+    policy: Policy,
+    candidates: Sequence[Candidate],
+    folder: StageFolder,
+    key: Key,
 ) -> None:
     """One greedy answer per held-out task, graded; only what an earlier try left out or failed at is made."""
     whole = {each.rollout_id for each in read_records(folder.grades, Grade) if each.is_whole}
     have = {each.subject_id for each in read_records(folder.rollouts, Rollout) if each.id in whole}
-    engine, voice = run.engine(policy, Role.SOLVER), run.voice(policy, Role.SOLVER, greedy=True)
+    engine, policy_format = (
+        run.engine(policy, Role.SOLVER),
+        run.policy_format(policy, Role.SOLVER, greedy=True),
+    )
 
     with Appender(folder.rollouts) as rollouts, Appender(folder.grades) as grades:
 
@@ -65,12 +73,14 @@ async def _answer(
             task, rubric = candidate.task, candidate.rubric
             assert task is not None and rubric is not None
             each = (*key, task.id)
-            rollout = await scene.roll(scene.solver(voice, each, task), engine, each)
-            grade = await scene.grade(task, rubric, rollout, each)
+            rollout = await context.sample_rollout(
+                context.solver_episode(policy_format, each, task), engine, each
+            )
+            grade = await context.grade(task, rubric, rollout, each)
             run.check_outages()
             rollouts.append(rollout.without_ids())
             grades.append(grade)
-            check_budget(run, scene.tally)
+            check_budget(run, context.tally)
 
         missing = [each for each in candidates if each.task and each.task.id not in have]
         for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
@@ -86,7 +96,7 @@ async def _answer(
 
 async def _judge(
     run: Run,
-    scene: Scene,
+    context: RunContext,
     candidates: Sequence[Candidate],
     shown: Sequence[Presentation],
     folder: StageFolder,
@@ -99,10 +109,10 @@ async def _judge(
     with Appender(folder.comparisons) as comparisons:
 
         async def one(each: Presentation) -> None:
-            comparison = await judge_presentation(scene.judge, by_task[each.task_id], each)
+            comparison = await judge_presentation(context.judge, by_task[each.task_id], each)
             comparisons.append(comparison)
-            scene.tally.add(comparison.verdict)
-            check_budget(run, scene.tally)
+            context.tally.add(comparison.verdict)
+            check_budget(run, context.tally)
 
         for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
             await future
@@ -119,16 +129,16 @@ def _comparisons(run: Run, iteration: int) -> list[Comparison]:
     return read_records(run.folder.stage(iteration, Stage.COMPARE).comparisons, Comparison)
 
 
-def _mean_score(contestant: Contestant) -> str:
+def _mean_score(contestant: CheckpointAnswers) -> str:
     scores = [grade.score for grade in contestant.grades.values() if grade.score is not None]
     return f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score"
 
 
-def _contestant(run: Run, iteration: int) -> Contestant:
+def _contestant(run: Run, iteration: int) -> CheckpointAnswers:
     folder = run.folder.stage(iteration, Stage.COMPARE)
     rollouts = read_records(folder.rollouts, Rollout)
     grades = {each.rollout_id: each for each in read_records(folder.grades, Grade)}
-    return Contestant(
+    return CheckpointAnswers(
         run.solver(iteration).name,
         {each.subject_id: each for each in rollouts},
         {each.subject_id: grades[each.id] for each in rollouts},

@@ -70,8 +70,8 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
-    if isinstance(run.scene.judge, ModelJudge):
-        usage = json.dumps(run.scene.judge.account(), indent=1)
+    if isinstance(run.context.judge, ModelJudge):
+        usage = json.dumps(run.context.judge.account(), indent=1)
         write_atomic(folder.path / "judge_usage.json", usage + "\n")
     write_parquet(folder.path)
     write_atomic(

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.errors import ConfigError, OutsideError, RecordError
-from scope_selfplay.pipeline import Assessed
+from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
-from scope_selfplay.stages.frame import check_budget, inputs_of, run_stage, shares_in
+from scope_selfplay.stages.stage_runner import check_budget, inputs_of, run_stage, shares_in
 from scope_selfplay.stages.stopwatch import begin_attempt
 from scope_selfplay.stages.task_making import (
     by_document,
-    check_harvest,
+    check_enough_accepted,
     keeping,
     quota,
     settle,
@@ -90,10 +90,10 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
 
     with keeping(own) as append:
 
-        def keep(made: Assessed) -> None:
+        def keep(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
-            check_budget(run, maker.scene.tally)
+            check_budget(run, maker.context.tally)
             board.refresh()
             run.progress.advance(board.accepted, f"of {target} tasks by all workers")
 
@@ -119,7 +119,7 @@ def collect_tasks(run: Run, iteration: int) -> StageManifest:
         documents = [source.document.id for source in task_sources(run, iteration)]
         kept = up_to_quota(documents, places, target=quota(run, iteration))
         settle(folder, kept, places)
-        check_harvest(run, iteration, kept)
+        check_enough_accepted(run, iteration, kept)
 
     # The held-out tasks come before everything.
     inputs = inputs_of(run, iteration, Stage.TASKS) if iteration else {}

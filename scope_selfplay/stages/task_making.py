@@ -6,14 +6,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.embedded.corpus import HELD_OUT
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.pipeline import Assessed, Difficulty, Scene, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, make_candidate
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Role, Rollout
-from scope_selfplay.stages.frame import check_budget, inputs_of, run_stage, taken_before, write_documents
+from scope_selfplay.stages.stage_runner import (
+    check_budget,
+    inputs_of,
+    run_stage,
+    taken_before,
+    write_documents,
+)
 from scope_selfplay.store import (
     Appender,
     Stage,
@@ -50,40 +56,45 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 
 
 class TaskMaker(NamedTuple):
-    """Makes the candidate of one document; `scene` keeps the stage's account of the judge."""
+    """Makes the candidate of one document; `context` keeps the stage's account of the judge."""
 
-    scene: Scene
+    context: RunContext
     make: Make
 
 
 def task_maker(run: Run, iteration: int) -> TaskMaker:
     """C_t and, but for the held-out tasks, the Solver S_{t-1} whose difficulty decides."""
-    scene, settings = run.fresh_scene(), run.config.tasks
+    context, settings = run.stage_context(), run.config.tasks
     policy = run.challenger(iteration)
-    engine, voice = run.engine(policy, Role.CHALLENGER), run.voice(policy, Role.CHALLENGER)
+    engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
     solver, difficulty = None, None
     if iteration > 0:
         solver = run.promoted(iteration - 1)
         difficulty = Difficulty(
-            run.engine(solver, Role.SOLVER), run.voice(solver, Role.SOLVER), settings.rollouts, window=True
+            run.engine(solver, Role.SOLVER),
+            run.policy_format(solver, Role.SOLVER),
+            settings.rollouts,
+            window=True,
         )
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     key = run.key(iteration, Stage.TASKS)
 
-    async def make(source: SourcePrompt) -> Assessed:
+    async def make(source: TaskSource) -> CandidateRecords:
         each = (*key, source.document.id)
-        rollout = await scene.roll(scene.challenger(voice, each, source), engine, each)
+        rollout = await context.sample_rollout(
+            context.challenger_episode(policy_format, each, source), engine, each
+        )
         made_from = provenance.model_copy(update={"document_id": source.document.id})
         made = await make_candidate(
-            scene, source, rollout, difficulty=difficulty, provenance=made_from, key=key
+            context, source, rollout, difficulty=difficulty, provenance=made_from, key=key
         )
         return made._replace(rollouts=(rollout, *made.rollouts))
 
-    return TaskMaker(scene, make)
+    return TaskMaker(context, make)
 
 
 @contextmanager
-def keeping(folder: StageFolder) -> Iterator[Callable[[Assessed], None]]:
+def keeping(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], None]]:
     """What appends a candidate and everything that was generated for it to the folder's records."""
     with (
         Appender(folder.rollouts) as rollouts,
@@ -91,7 +102,7 @@ def keeping(folder: StageFolder) -> Iterator[Callable[[Assessed], None]]:
         Appender(folder.candidates) as candidates,
     ):
 
-        def keep(made: Assessed) -> None:
+        def keep(made: CandidateRecords) -> None:
             # The candidate's line comes last: it says that everything of it is on disk.
             rollouts.append(*(rollout.without_ids() for rollout in made.rollouts))
             grades.append(*made.grades)
@@ -113,10 +124,10 @@ def _make_tasks(run: Run, folder: StageFolder, iteration: int) -> None:
     run.progress.begin(title_of(iteration), target)
     with keeping(folder) as append:
 
-        def keep(made: Assessed) -> None:
+        def keep(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
-            check_budget(run, maker.scene.tally)
+            check_budget(run, maker.context.tally)
 
         kept = asyncio.run(
             fill_quota(
@@ -130,7 +141,7 @@ def _make_tasks(run: Run, folder: StageFolder, iteration: int) -> None:
             )
         )
     settle(folder, kept, [folder])
-    check_harvest(run, iteration, kept)
+    check_enough_accepted(run, iteration, kept)
 
 
 def is_settled(candidate: Candidate) -> bool:
@@ -159,7 +170,7 @@ def title_of(iteration: int) -> str:
     return "make held-out tasks" if iteration == 0 else f"iteration {iteration}: make tasks"
 
 
-def task_sources(run: Run, iteration: int) -> list[SourcePrompt]:
+def task_sources(run: Run, iteration: int) -> list[TaskSource]:
     """As many fresh documents as may be tried, or as there are, in the order in which the quota fills."""
     wanted = run.config.tasks.max_candidates or 4 * quota(run, iteration)
     taken = set(taken_before(run, iteration, Stage.TASKS))
@@ -201,7 +212,7 @@ def _rollouts_of(candidate: Candidate) -> tuple[str, ...]:
     return (candidate.challenger_rollout_id, *candidate.rollout_ids)
 
 
-def check_harvest(run: Run, iteration: int, kept: Sequence[Candidate]) -> None:
+def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -> None:
     """Raises CorpusError when too few were accepted to go on with."""
     target = quota(run, iteration)
     accepted = sum(candidate.status is CandidateStatus.ACCEPTED for candidate in kept)

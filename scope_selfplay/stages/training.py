@@ -6,10 +6,10 @@ from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.pipeline import Difficulty, JudgeTally
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run, training_seed
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout, Score, Selection, Value
-from scope_selfplay.stages.frame import (
+from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
     inputs_of,
@@ -37,7 +37,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
     """Stage A: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
-        settings, scene = run.config.challenger, run.fresh_scene()
+        settings, context = run.config.challenger, run.stage_context()
         start, opponent = run.challenger(iteration - 1), run.promoted(iteration - 1)
         count = settings.steps * settings.batch
         sources = run.sources(
@@ -47,17 +47,19 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             write_documents(folder, [source.document.id for source in sources])
         difficulty = Difficulty(
             run.engine(opponent, Role.SOLVER),
-            run.voice(opponent, Role.SOLVER),
+            run.policy_format(opponent, Role.SOLVER),
             settings.rollouts,
             window=False,
         )
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), scene.tally)
+        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.tally)
 
         def make_roll(model: Any) -> RollStep:
-            return make_challenger_roll(model, job, scene, by_id, difficulty, provenance=provenance, key=key)
+            return make_challenger_roll(
+                model, job, context, by_id, difficulty, provenance=provenance, key=key
+            )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
         _tidy(job)
@@ -69,16 +71,16 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
     """Stage C: GRPO from S_{t-1} on the kept tasks. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
-        settings, scene = run.config.solver, run.fresh_scene()
+        settings, context = run.config.solver, run.stage_context()
         start = run.promoted(iteration - 1)
         tasks = _training_tasks(run, iteration)
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, scene.tally)
+        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.tally)
 
         def make_roll(model: Any) -> RollStep:
-            return make_solver_roll(model, job, scene, tasks, checkpoint=start.identity, key=key)
+            return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
         _tidy(job)
@@ -93,7 +95,7 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
     folder = run.folder.stage(iteration, stage)
     if folder.manifest is None:
         folder.work.mkdir(parents=True, exist_ok=True)
-        run.progress = Silent()
+        run.progress = SilentProgress()
         work(folder)
     return None
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
-from scope_selfplay.corpus import SourcePrompt
-from scope_selfplay.pipeline import Assessed, Difficulty, Scene, make_candidate
+from scope_selfplay.corpus import TaskSource
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
 from scope_selfplay.schemas import (
     Candidate,
@@ -55,22 +55,27 @@ def reward_challenger(
 def make_challenger_roll(
     model: Any,
     job: GrpoJob,
-    scene: Scene,
-    sources: Mapping[str, SourcePrompt],
+    context: RunContext,
+    sources: Mapping[str, TaskSource],
     difficulty: Difficulty,
     *,
     provenance: Provenance,
     key: Key,
 ) -> RollStep:
     """What makes and rewards the rollouts of one Challenger step; a task is tried while others are written."""
-    learner = make_learner(model, job, scene, Role.CHALLENGER, provenance.challenger)
-    settings = scene.config.challenger
+    learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
+    settings = context.config.challenger
 
     async def one(
-        source: SourcePrompt, member: int, tried: dict[str, asyncio.Future[Assessed]], clock: RolloutClock
-    ) -> tuple[Rollout, Assessed]:
+        source: TaskSource,
+        member: int,
+        tried: dict[str, asyncio.Future[CandidateRecords]],
+        clock: RolloutClock,
+    ) -> tuple[Rollout, CandidateRecords]:
         each = (*key, source.document.id, member)
-        rollout = await scene.roll(scene.challenger(learner.voice, each, source), learner.engine, each)
+        rollout = await context.sample_rollout(
+            context.challenger_episode(learner.policy_format, each, source), learner.engine, each
+        )
         clock.finished()
         made_from = provenance.model_copy(update={"document_id": source.document.id})
         if format_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
@@ -79,7 +84,7 @@ def make_challenger_roll(
         twin = f"{source.document.id}\n{rollout.task}"
         if rollout.task is None or twin not in tried:
             tried[twin] = asyncio.ensure_future(
-                make_candidate(scene, source, rollout, difficulty=difficulty, provenance=made_from, key=key)
+                make_candidate(context, source, rollout, difficulty=difficulty, provenance=made_from, key=key)
             )
         assessed = await tried[twin]
         own = {"challenger_rollout_id": rollout.id, "id": f"{assessed.candidate.id}-{member}"}
@@ -88,7 +93,7 @@ def make_challenger_roll(
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         clock = RolloutClock()
-        tried: dict[str, asyncio.Future[Assessed]] = {}
+        tried: dict[str, asyncio.Future[CandidateRecords]] = {}
         calls = [
             one(sources[record], row % settings.group_size, tried, clock)
             for row, record in enumerate(records)
@@ -103,25 +108,25 @@ def make_challenger_roll(
             for (rollout, assessed), structure in zip(results, structures, strict=True)
         ]
         _keep(job, results)
-        metrics = _metrics(scene, results, structures) | {
+        metrics = _metrics(context, results, structures) | {
             "masked": mean([reward is None for reward in rewards]),
             **clock.seconds(),
         }
         lined_up = zip(results, rewards, strict=True)
         return StepResult(
-            [scored(rollout, reward, learner.voice) for (rollout, _), reward in lined_up], metrics
+            [scored(rollout, reward, learner.policy_format) for (rollout, _), reward in lined_up], metrics
         )
 
     return roll
 
 
 def _metrics(
-    scene: Scene, results: Sequence[tuple[Rollout, Assessed]], structures: Sequence[float]
+    context: RunContext, results: Sequence[tuple[Rollout, CandidateRecords]], structures: Sequence[float]
 ) -> dict[str, float | None]:
     candidates = [assessed.candidate for _, assessed in results]
     means = [candidate.mean for candidate in candidates]
     known = [value for value in means if value is not None]
-    target, tasks = scene.config.challenger.target, scene.config.tasks
+    target, tasks = context.config.challenger.target, context.config.tasks
     return {
         # Failed gates count as 0: this is the term that equation 4 adds, not the mean over passing tasks.
         "difficulty": mean(
@@ -144,7 +149,7 @@ def _metrics(
     }
 
 
-def _keep(job: GrpoJob, results: Sequence[tuple[Rollout, Assessed]]) -> None:
+def _keep(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
     tried = {assessed.candidate.rollout_ids: assessed for _, assessed in results}
     with (
         Appender(job.books.candidates) as candidates,

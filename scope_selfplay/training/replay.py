@@ -7,18 +7,18 @@ in sampling, for whatever policy is to learn from it. What does not read back as
 
 import asyncio
 
-from scope_selfplay.episodes import Episode, Voice, drive
+from scope_selfplay.episodes import Episode, PolicyFormat, drive
 from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.schemas import Finish, Key, Passage, Rollout
 
 
-def replay(recorded: Rollout, episode: Episode, voice: Voice, *, end: int) -> Rollout | None:
+def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, end: int) -> Rollout | None:
     """The rollout with ids, or None where this policy's family would read it otherwise than it was recorded.
 
     `end` is the token that ends a turn where no stop text does.
     """
-    tape = _Tape(recorded, voice, end)
+    tape = _Tape(recorded, policy_format, end)
     rollout = asyncio.run(drive(episode, tape, tape, key=("replay", recorded.id), topk=1))
     same = (
         rollout.status is recorded.status
@@ -32,10 +32,10 @@ def replay(recorded: Rollout, episode: Episode, voice: Voice, *, end: int) -> Ro
 class _Tape:
     """Engine and retriever in one: gives back, turn by turn, what was said and found."""
 
-    def __init__(self, recorded: Rollout, voice: Voice, end: int) -> None:
+    def __init__(self, recorded: Rollout, policy_format: PolicyFormat, end: int) -> None:
         self.identity = recorded.index
         self._recorded = recorded
-        self._voice = voice
+        self._voice = policy_format
         self._end = end
         self._turn = -1
 

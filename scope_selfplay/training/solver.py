@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Arrivals, Group, StepRewards, open_rewarding
-from scope_selfplay.designs.answers import format_score
 from scope_selfplay.inference import Generate, PolicyModel, Sample
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
+from scope_selfplay.reward_designs import Arrivals, RolloutGroup, StepRewards, open_rewarding
+from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
@@ -24,17 +24,23 @@ class GradedTask(NamedTuple):
 
 
 def make_solver_roll(
-    model: Any, job: GrpoJob, scene: Scene, tasks: Mapping[str, GradedTask], *, checkpoint: str, key: Key
+    model: Any,
+    job: GrpoJob,
+    context: RunContext,
+    tasks: Mapping[str, GradedTask],
+    *,
+    checkpoint: str,
+    key: Key,
 ) -> RollStep:
     """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
-    learner = make_learner(model, job, scene, Role.SOLVER, checkpoint)
-    settings = scene.config.solver
-    rewarding = open_rewarding(settings, scene.judge, scene.tally, job.codec.count)
+    learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
+    settings = context.config.solver
+    rewarding = open_rewarding(settings, context.judge, context.tally, job.codec.count)
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         clock = RolloutClock()
-        begun = _Begun(scene, learner, clock, greedy_first=rewarding.design.has_anchor)
+        begun = _Begun(context, learner, clock, greedy_first=rewarding.design.has_anchor)
         firsts = records[:: settings.group_size]
         groups = [_begin(begun, tasks[record], (*key, step, record)) for record in firsts]
         found = await rewarding.step(groups, (*key, step))
@@ -43,7 +49,9 @@ def make_solver_roll(
         rewards = chain.from_iterable(found.rewards)
         metrics = _metrics(settings, rollouts, found, job.codec.count)
         lined_up = zip(rollouts, rewards, strict=True)
-        return StepResult([scored(*each, learner.voice) for each in lined_up], metrics | clock.seconds())
+        return StepResult(
+            [scored(*each, learner.policy_format) for each in lined_up], metrics | clock.seconds()
+        )
 
     return roll
 
@@ -51,30 +59,32 @@ def make_solver_roll(
 class _Begun(NamedTuple):
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
-    scene: Scene
+    context: RunContext
     learner: Learner
     clock: RolloutClock
     greedy_first: bool
 
 
-def _begin(step: _Begun, graded: GradedTask, key: Key) -> Group:
+def _begin(step: _Begun, graded: GradedTask, key: Key) -> RolloutGroup:
     """Starts the rollouts of one group."""
-    scene, learner = step.scene, step.learner
-    size = scene.config.solver.group_size
-    arrivals = Arrivals(size, deterministic=scene.config.model.deterministic)
+    context, learner = step.context, step.learner
+    size = context.config.solver.group_size
+    arrivals = Arrivals(size, deterministic=context.config.model.deterministic)
 
     async def one(member: int) -> Rollout:
-        voice = replace(learner.voice, greedy=step.greedy_first and member == 0)
+        policy_format = replace(learner.policy_format, greedy=step.greedy_first and member == 0)
         engine = _Metered(learner.engine, lambda tokens: arrivals.spoke(member, tokens))
         each = (*key, member)
         try:
-            return await scene.roll(scene.solver(voice, each, graded.task), engine, each)
+            return await context.sample_rollout(
+                context.solver_episode(policy_format, each, graded.task), engine, each
+            )
         finally:
             arrivals.finish(member)
             step.clock.finished()
 
     rollouts = [asyncio.ensure_future(one(member)) for member in range(size)]
-    return Group(graded.task, graded.rubric, rollouts, arrivals, key)
+    return RolloutGroup(graded.task, graded.rubric, rollouts, arrivals, key)
 
 
 class _Metered:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from scope_selfplay.engines import in_process_engine, make_voice
-from scope_selfplay.episodes import Voice
+from scope_selfplay.engines import in_process_engine, policy_format_for
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel
 from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.schemas import Role, Rollout, RolloutStatus
-from scope_selfplay.training.grpo import GrpoJob, Scored
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
 from scope_selfplay.training.rows import rows_from
 
 
@@ -21,11 +21,11 @@ class Learner:
     """The policy in training and how it is spoken to."""
 
     engine: InProcessModel | SteppedEngine | ServedModel
-    voice: Voice
+    policy_format: PolicyFormat
 
     def renew(self, step: int) -> None:
         """Sample the coming step from the weights as they are now."""
-        self.engine.refresh(f"{self.voice.checkpoint}@{step}")
+        self.engine.refresh(f"{self.policy_format.checkpoint}@{step}")
 
 
 class RolloutClock:
@@ -42,20 +42,20 @@ class RolloutClock:
         return {"rollout_seconds": self._last - self._begun, "reward_seconds": perf_counter() - self._last}
 
 
-def make_learner(model: Any, job: GrpoJob, scene: Scene, role: Role, checkpoint: str) -> Learner:
+def make_learner(model: Any, job: GrpoJob, context: RunContext, role: Role, checkpoint: str) -> Learner:
     """`model` is the model in training, or a PolicyModel that samples from it."""
     engine = (
         model
         if isinstance(model, SteppedEngine | ServedModel)
-        else in_process_engine(scene, job.codec, role, model, identity=checkpoint, say=job.say)
+        else in_process_engine(context, job.codec, role, model, identity=checkpoint, say=job.say)
     )
-    return Learner(engine, make_voice(scene, job.codec, role, checkpoint))
+    return Learner(engine, policy_format_for(context, job.codec, role, checkpoint))
 
 
-def scored(rollout: Rollout, reward: float | None, voice: Voice) -> Scored:
+def scored(rollout: Rollout, reward: float | None, policy_format: PolicyFormat) -> RewardedRollout:
     """The rows that a rollout is trained on, with its reward."""
-    rows = rows_from(rollout, per_turn=voice.dialect.drops_earlier_thinking)
-    return Scored(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
+    rows = rows_from(rollout, per_turn=policy_format.dialect.drops_earlier_thinking)
+    return RewardedRollout(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
 
 
 def conduct(rollouts: Sequence[Rollout]) -> dict[str, float | None]:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.fake_nodes import Ending, SimulatedStages
+from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
+
 from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.observed import step_of
 
@@ -30,7 +31,7 @@ class SimulatedNode(threading.Thread):
         self.stages = SimulatedStages(root, "r1")
         self.jobs: dict[str, str] = {}
         """Every stage Job that had a pod here: uid -> name."""
-        self.ending_of: Callable[[str], Ending] = lambda job: Ending()
+        self.ending_of: Callable[[str], PodEnding] = lambda job: PodEnding()
         self.holds: Callable[[str], bool] = lambda pod: False
         """Pods that come no further, whatever state they are in."""
         self.stuck: Callable[[str], bool] = lambda pod: False

@@ -11,12 +11,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.config import parse_config
-from scope_selfplay.controller.api import VERBS, ForbiddenError, Kind, Reply, Transport
+from scope_selfplay.controller.api import VERBS, ForbiddenError, ObjectKind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
-from scope_selfplay.controller.draft import Finish
-from scope_selfplay.controller.fake_nodes import Ending
+from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
 from tests.cluster.simulated_node import SimulatedNode
@@ -114,7 +114,7 @@ class Site:
             say=self.said.append,
         )
 
-    def drive(self, controller: Controller, seconds: float = 400) -> Finish:
+    def drive(self, controller: Controller, seconds: float = 400) -> RunEnd:
         try:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
@@ -157,7 +157,7 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
 ) -> None:
     run = site()
     controller = run.controller()
-    changes = controller.cluster.changes(Kind.JOB, "scope/run=r1", 5)
+    changes = controller.cluster.changes(ObjectKind.JOB, "scope/run=r1", 5)
     assert next(iter(changes))["object"]["metadata"]["name"] == "r1-controller"
     # A Job of a stage that is not this one's turn: what an older controller may leave behind.
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "r1-controller", "uid": run.uid}
@@ -217,13 +217,13 @@ def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: 
     run = site(iterations=1)
     evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
     endings = {
-        "r1-i00-make-tasks-a1": Ending(exit_code=75, message="judge is down"),
-        "r1-i00-make-tasks-a2": Ending(exit_code=1, message="KeyError: 'x'"),
-        "r1-i00-make-tasks-a3": Ending(exit_code=137, status=evicted),
-        "r1-i00-compare-a1": Ending(exit_code=137, reason="OOMKilled"),
+        "r1-i00-make-tasks-a1": PodEnding(exit_code=75, message="judge is down"),
+        "r1-i00-make-tasks-a2": PodEnding(exit_code=1, message="KeyError: 'x'"),
+        "r1-i00-make-tasks-a3": PodEnding(exit_code=137, status=evicted),
+        "r1-i00-compare-a1": PodEnding(exit_code=137, reason="OOMKilled"),
     }
     record_property("injected", len(endings))
-    run.node.ending_of = lambda job: endings.get(job, Ending())
+    run.node.ending_of = lambda job: endings.get(job, PodEnding())
     finish = run.drive(run.controller())
     assert finish.code is ExitCode.USER
     assert finish.message.startswith("i00-compare: out of memory")

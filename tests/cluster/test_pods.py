@@ -17,13 +17,13 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.manifests import Attempt, stage_job
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.manifests import StageAttempt, stage_job
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
 from scope_selfplay.k8s.kustomizing import Layout
 from scope_selfplay.k8s.render import run_folder
 from scope_selfplay.local import run_all
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
@@ -194,7 +194,7 @@ def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
 def same_results_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
     """The same config in one process: the judge and the retriever inside, no Service anywhere."""
     config = load_config(settings, ["judge.kind=lexical", "judge.endpoint={}"])
-    run_all(open_run(config, home, Silent()))
+    run_all(open_run(config, home, SilentProgress()))
     alone = RunFolder(home / "tiny")
     for iteration in range(config.iterations + 1):
         assert corpus(run, iteration) == corpus(alone, iteration), f"iteration {iteration}"
@@ -228,7 +228,7 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
         pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
     for name in ("first", "second"):
         author = author_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
-        body = stage_job(author, Attempt(Step(1, Stage.SOLVER), 1), ())
+        body = stage_job(author, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
         body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
         spec = body["spec"]["template"]["spec"]
         # Only the scheduler is asked: no account, volume or image has to be there.

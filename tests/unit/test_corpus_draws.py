@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scope_selfplay.corpus import (
     TURN_RATIO,
     apportion,
+    assign_sources,
     assign_task_types,
     draw,
-    prompts_for,
     search_turn_counts,
     shuffled,
 )
@@ -177,13 +177,13 @@ def test_a_negative_count_is_refused() -> None:
 
 def test_prompts_pair_documents_in_order_with_exact_shares() -> None:
     documents = corpus(90)
-    prompts = prompts_for(
+    prompts = assign_sources(
         documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
     )
     assert [prompt.document for prompt in prompts] == documents
     assert Counter(prompt.task_type for prompt in prompts) == {"long-form QA": 60, "planning": 30}
     assert Counter(prompt.search_turns for prompt in prompts) == {1: 40, 2: 30, 3: 20}
-    again = prompts_for(
+    again = assign_sources(
         documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
     )
     assert again == prompts
@@ -193,7 +193,7 @@ def test_task_types_and_search_turns_are_dealt_independently() -> None:
     pairs = Counter(
         (prompt.task_type, prompt.search_turns)
         for seed in range(50)
-        for prompt in prompts_for(corpus(18), {"a": 1.0, "b": 1.0}, random.Random(seed))
+        for prompt in assign_sources(corpus(18), {"a": 1.0, "b": 1.0}, random.Random(seed))
     )
     assert all(
         abs(pairs[type, turns] - 50 * 9 * TURN_RATIO[turns] / 9) < 45 for type in "ab" for turns in TURN_RATIO

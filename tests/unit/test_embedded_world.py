@@ -13,7 +13,7 @@ from scope_selfplay.embedded.language import (
     BY_NOUN,
     RELATIONS,
     VERBS,
-    Question,
+    FactQuestion,
     read_attribute,
     read_link,
     read_place,
@@ -48,7 +48,7 @@ from scope_selfplay.schemas import Document, Gate, Task
 NOUNS = [attribute.noun for attribute in ATTRIBUTES]
 names = st.sampled_from(all_names())
 questions = st.builds(
-    Question,
+    FactQuestion,
     nouns=st.lists(st.sampled_from(NOUNS), min_size=1, max_size=len(NOUNS), unique=True).map(tuple),
     links=st.lists(st.sampled_from(RELATIONS), max_size=4).map(tuple),
     anchor=names,
@@ -103,7 +103,7 @@ def test_equal_seeds_make_equal_worlds() -> None:
 
 
 @given(questions)
-def test_a_written_question_reads_back_in_every_family(question: Question) -> None:
+def test_a_written_question_reads_back_in_every_family(question: FactQuestion) -> None:
     text = write_question(question)
     assert read_question(text) == question
     assert read_question(f"  {text}\n") == question
@@ -117,7 +117,7 @@ FAMILIES = itertools.product(
 def test_no_family_of_tasks_is_closed_to_the_challenger() -> None:
     count = 0
     for verb, hops, nouns, pair in FAMILIES:
-        question = Question(tuple(nouns), (pair * 2)[:hops], "Aldmoor Mill", verb)
+        question = FactQuestion(tuple(nouns), (pair * 2)[:hops], "Aldmoor Mill", verb)
         assert read_question(write_question(question)) == question
         count += 1
     assert count == 2 * 4 * 3 * 4

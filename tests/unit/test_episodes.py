@@ -10,9 +10,9 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
-    Limits,
+    PolicyFormat,
+    RolloutLimits,
     Search,
-    Voice,
     challenger_episode,
     drive,
     solver_episode,
@@ -71,16 +71,19 @@ class Conversation:
         return self
 
 
-def voice_of(codec: WordCodec, name: str = "qwen2.5", **limits: Any) -> Voice:
-    return Voice(codec, dialect(name), "S_0", Limits(**{"max_response": 1000, **limits}))
+def voice_of(codec: WordCodec, name: str = "qwen2.5", **limits: Any) -> PolicyFormat:
+    return PolicyFormat(codec, dialect(name), "S_0", RolloutLimits(**{"max_response": 1000, **limits}))
 
 
 def solver(name: str = "qwen2.5", *, turns: int = 5, greedy: bool = False, **limits: Any) -> Conversation:
     codec = WordCodec()
-    voice = voice_of(codec, name, **limits)
-    voice = Voice(codec, voice.dialect, voice.checkpoint, voice.limits, greedy)
+    policy_format = voice_of(codec, name, **limits)
+    policy_format = PolicyFormat(
+        codec, policy_format.dialect, policy_format.checkpoint, policy_format.limits, greedy
+    )
     return Conversation(
-        solver_episode(voice, KEY, task_id="t1", prompt="Task: name it.", max_search_turns=turns), codec
+        solver_episode(policy_format, KEY, task_id="t1", prompt="Task: name it.", max_search_turns=turns),
+        codec,
     )
 
 

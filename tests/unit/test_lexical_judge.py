@@ -8,7 +8,7 @@ import pytest
 from scope_selfplay.embedded.language import (
     BY_NOUN,
     RELATIONS,
-    Question,
+    FactQuestion,
     write_identity,
     write_link,
     write_place,
@@ -49,7 +49,7 @@ def task_about(text: str) -> Task:
 
 def question(entity: Entity, count: int = 2, links: tuple[str, ...] = ()) -> Task:
     target = follow(entity, links)
-    return task_about(write_question(Question(tuple(target.facts)[:count], links[::-1], entity.name)))
+    return task_about(write_question(FactQuestion(tuple(target.facts)[:count], links[::-1], entity.name)))
 
 
 def follow(entity: Entity, links: Sequence[str]) -> Entity:

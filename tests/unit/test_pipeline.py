@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import Limits, Voice
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.pipeline import Assessed, Difficulty, Scene, evidence, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, evidence, make_candidate
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import (
     Candidate,
@@ -36,7 +36,7 @@ from scope_selfplay.schemas import (
 from tests.word_codec import WordCodec
 
 PACK = load_pack(Path(__file__).parents[2] / "prompts" / "embedded")
-SOURCE = SourcePrompt(
+SOURCE = TaskSource(
     document=Document(id="d1", title="Heron", text="About the heron."),
     task_type="long_form_qa",
     search_turns=1,
@@ -104,15 +104,15 @@ def proposal(task: str | None = "Name it.", *, fault: RolloutFault | None = None
     )
 
 
-def scene_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> Scene:
-    return Scene(config, PACK, Empty(), judge, gates)  # type: ignore[arg-type]
+def scene_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> RunContext:
+    return RunContext(config, PACK, Empty(), judge, gates)  # type: ignore[arg-type]
 
 
 def solvers(answers: Sequence[str]) -> Difficulty:
     codec = WordCodec()
     model = ScriptedModel(codec, lambda _, key: answers[int(key[-2])], identity="S_0")
-    voice = Voice(codec, dialect("qwen2.5"), "S_0", Limits(500))
-    return Difficulty(model, voice, len(answers), window=True)
+    policy_format = PolicyFormat(codec, dialect("qwen2.5"), "S_0", RolloutLimits(500))
+    return Difficulty(model, policy_format, len(answers), window=True)
 
 
 async def judged(
@@ -122,17 +122,17 @@ async def judged(
     rollout: Rollout | None = None,
     overrides: Sequence[str] = (),
     gates: tuple[Gate, ...] = tuple(Gate),
-) -> tuple[Assessed, Scene]:
-    scene = scene_of(judge, load_config(None, overrides), gates)
+) -> tuple[CandidateRecords, RunContext]:
+    context = scene_of(judge, load_config(None, overrides), gates)
     made = await make_candidate(
-        scene,
+        context,
         SOURCE,
         rollout or proposal(),
         difficulty=solvers(answers),
         provenance=PROVENANCE,
         key=(0, 1, "tasks"),
     )
-    return made, scene
+    return made, context
 
 
 def answers_of(*words: str) -> list[str]:
@@ -211,19 +211,19 @@ def test_every_reason_is_reached_but_the_one_that_a_quota_gives() -> None:
 
 async def test_a_failed_gate_costs_its_calls_and_no_more() -> None:
     judge = Bench(entity=False, source=False)
-    made, scene = await judged(judge, gates=(Gate.ENTITY, Gate.SOURCE))
+    made, context = await judged(judge, gates=(Gate.ENTITY, Gate.SOURCE))
     assert judge.asked == ["entity", "source"] and made.rollouts == ()
     assert made.candidate.reason is Reason.GATE_ENTITY
-    assert (scene.tally.calls, scene.tally.failed) == (2, 0)
+    assert (context.tally.calls, context.tally.failed) == (2, 0)
 
 
 async def test_every_call_to_the_judge_is_counted() -> None:
     judge = Bench()
-    _, scene = await judged(judge, answers_of("yes no no", "unreadable no no", ":"))
+    _, context = await judged(judge, answers_of("yes no no", "unreadable no no", ":"))
     grades = judge.asked.count("grade")
     # The opener was graded without a call.
-    assert grades == 6 and scene.tally.calls == 3 + grades
-    assert (scene.tally.failed, scene.tally.unreadable) == (1, 1)
+    assert grades == 6 and context.tally.calls == 3 + grades
+    assert (context.tally.failed, context.tally.unreadable) == (1, 1)
 
 
 async def test_the_rubric_writer_sees_the_source_and_each_passage_once() -> None:
@@ -243,10 +243,10 @@ async def test_the_mean_leaves_missing_grades_out() -> None:
 
 
 async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
-    down = Difficulty(Down(), solvers([ANSWER]).voice, 4, window=True)
-    scene = scene_of(Bench(), RunConfig())
+    down = Difficulty(Down(), solvers([ANSWER]).policy_format, 4, window=True)
+    context = scene_of(Bench(), RunConfig())
     made = await make_candidate(
-        scene, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")
+        context, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")
     )
     assert (made.candidate.status, made.candidate.mean) == (UNRESOLVED, None)
     assert made.candidate.reason is Reason.ENGINE_FAILED
@@ -258,11 +258,11 @@ async def test_a_task_that_was_not_tried_is_filed_under_what_failed_most() -> No
         async def search(self, query: str, topk: int) -> list[Passage]:
             raise SearchError("retriever down")
 
-    scene = Scene(RunConfig(), PACK, SearchIsDown(), Bench(), ())  # type: ignore[arg-type]
+    context = RunContext(RunConfig(), PACK, SearchIsDown(), Bench(), ())  # type: ignore[arg-type]
     unread = "unreadable unreadable unreadable"
     answers = ["<search>heron</search>", "<search>heron</search>", *answers_of(unread, "yes no no")]
     made = await make_candidate(
-        scene, SOURCE, proposal(), difficulty=solvers(answers), provenance=PROVENANCE, key=(0, 1, "tasks")
+        context, SOURCE, proposal(), difficulty=solvers(answers), provenance=PROVENANCE, key=(0, 1, "tasks")
     )
     assert (made.candidate.status, made.candidate.reason) == (UNRESOLVED, Reason.SEARCH_FAILED)
     assert [each.fault for each in made.rollouts] == [RolloutFault.SEARCH, RolloutFault.SEARCH, None, None]

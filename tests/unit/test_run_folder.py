@@ -5,14 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
+from scope_selfplay.stages.stage_runner import run_stage
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, UserError
-from scope_selfplay.given_tasks import Question, candidate_of
-from scope_selfplay.progress import Silent
+from scope_selfplay.given_tasks import GivenQuestion, candidate_of
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.stages.frame import run_stage
 from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 from tests.models import write_model
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
     settings = ("domain=embedded", "corpus.embedded_articles=16", "corpus.embedded_held_out=16", "name=tiny")
-    return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, Silent())
+    return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, SilentProgress())
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def test_addresses_that_end_with_a_job_are_not_written_into_the_runs_settings(
     run = small_run(model, tmp_path)
     before = files_below(run.folder.path)
     config = load_config(run.folder.config, ["search.url=http://r1-retriever:8000"])
-    opened = open_run(config, tmp_path, Silent(), record=False)
+    opened = open_run(config, tmp_path, SilentProgress(), record=False)
     assert opened.config.search.url == "http://r1-retriever:8000"
     assert files_below(run.folder.path) == before
 
@@ -197,7 +197,7 @@ def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=rf"{name}: a verifier .* the Challenger's tasks have none; give"):
         small_run(model, tmp_path / "runs", change)
     given = tmp_path / "given.jsonl"
-    answered = candidate_of(Question(question="1 + 1", answer="2"))
+    answered = candidate_of(GivenQuestion(question="1 + 1", answer="2"))
     assert answered.task is not None
     bare = answered.model_copy(
         update={"task": answered.task.model_copy(update={"id": "bare", "reference": None})}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import ConfigError, OutsideError, RecordError
-from scope_selfplay.pipeline import Assessed
+from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -27,9 +27,9 @@ from scope_selfplay.store import StageFolder, read_records
 from scope_selfplay.task_making import fill_share
 
 
-def source(row: int) -> SourcePrompt:
+def source(row: int) -> TaskSource:
     document = Document(id=f"d{row}", title="t", text="x")
-    return SourcePrompt(document=document, task_type="long_form_qa", search_turns=1)
+    return TaskSource(document=document, task_type="long_form_qa", search_turns=1)
 
 
 def candidate(row: int, accepted: bool) -> Candidate:
@@ -56,7 +56,7 @@ class Team:
         own, board = new_folder(self.folder, shard), Board(self.folder, self.place)
         board.refresh()
 
-        async def make(each: SourcePrompt) -> Assessed:
+        async def make(each: TaskSource) -> CandidateRecords:
             row = self.place[each.document.id]
             for _ in range(self.delays[row]):
                 await asyncio.sleep(0)
@@ -69,11 +69,11 @@ class Team:
                 subject_id=each.document.id,
                 turns=(),
             )
-            return Assessed(candidate(row, self.fates[row]), (rollout,))
+            return CandidateRecords(candidate(row, self.fates[row]), (rollout,))
 
         with keeping(own) as append:
 
-            def keep(made: Assessed) -> None:
+            def keep(made: CandidateRecords) -> None:
                 append(made)
                 self.made.append(self.place[made.candidate.provenance.document_id])
                 board.refresh()
@@ -158,7 +158,7 @@ def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_pa
             rollout = Rollout(
                 id="r0", role=Role.CHALLENGER, checkpoint=speaker, subject_id="d0", turns=(), task=speaker
             )
-            append(Assessed(candidate(0, True), (rollout,)))
+            append(CandidateRecords(candidate(0, True), (rollout,)))
     places = share_folders(folder)
     settle(folder, up_to_quota(["d0"], places, target=1), places)
     assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]

@@ -9,13 +9,13 @@ import pytest
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.evaluation.compare import Ratings
-from scope_selfplay.evaluation.held_out import Estimate
-from scope_selfplay.progress import Lines, Silent
+from scope_selfplay.evaluation.held_out import ScoreEstimate
+from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.stages.task_making import check_harvest
+from scope_selfplay.stages.task_making import check_enough_accepted
 from scope_selfplay.store import (
     RunFolder,
     Stage,
@@ -40,8 +40,8 @@ def candidate(number: int, reason: Reason, mean: float | None = None) -> Candida
     )
 
 
-def estimate(mean: float) -> Estimate:
-    return Estimate(mean_score=mean, low=mean - 0.1, high=mean + 0.1, tasks=100)
+def estimate(mean: float) -> ScoreEstimate:
+    return ScoreEstimate(mean_score=mean, low=mean - 0.1, high=mean + 0.1, tasks=100)
 
 
 def finish(run: Run, iteration: int, stage: Stage) -> None:
@@ -162,7 +162,9 @@ def test_what_was_never_measured_is_null_and_never_zero(run: Run) -> None:
 
 
 def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
-    bare = Run(load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), Silent())
+    bare = Run(
+        load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), SilentProgress()
+    )
     summary = summary_of(bare)
     assert (summary["iterations"], summary["held_out"]) == ([], {})
 
@@ -246,7 +248,7 @@ def test_a_sparkline_without_a_range_is_empty() -> None:
 
 def test_piped_progress_is_plain_lines() -> None:
     lines: list[str] = []
-    progress = Lines(lines.append, every=0.0)
+    progress = LineProgress(lines.append, every=0.0)
     progress.begin("make tasks", 4)
     progress.advance(1, "of 3 candidates")
     progress.end("2 accepted")
@@ -258,7 +260,7 @@ def test_piped_progress_is_plain_lines() -> None:
 
 def test_piped_progress_does_not_flood() -> None:
     lines: list[str] = []
-    progress = Lines(lines.append, every=60.0)
+    progress = LineProgress(lines.append, every=60.0)
     progress.begin("train", None)
     for step in range(1000):
         progress.advance(step)
@@ -270,4 +272,4 @@ def test_piped_progress_does_not_flood() -> None:
 )
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
     with pytest.raises(CorpusError, match=advice):
-        check_harvest(run, iteration, [candidate(0, Reason.GATE_ENTITY)])
+        check_enough_accepted(run, iteration, [candidate(0, Reason.GATE_ENTITY)])

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.corpus import SourcePrompt
-from scope_selfplay.pipeline import Assessed
+from scope_selfplay.corpus import TaskSource
+from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import Candidate, CandidateStatus, Document, Provenance, Reason
 from scope_selfplay.stages.task_making import by_document, is_settled
 from scope_selfplay.store import StageFolder, write_records
 from scope_selfplay.task_making import fill_quota
 
 
-def source(number: int) -> SourcePrompt:
+def source(number: int) -> TaskSource:
     document = Document(id=f"d{number}", title="t", text="x")
-    return SourcePrompt(document=document, task_type="long_form_qa", search_turns=1)
+    return TaskSource(document=document, task_type="long_form_qa", search_turns=1)
 
 
 def candidate(name: str, accepted: bool) -> Candidate:
@@ -41,7 +41,7 @@ class Maker:
         self.cancelled = 0
         self.running = self.most_running = 0
 
-    async def make(self, each: SourcePrompt) -> Assessed:
+    async def make(self, each: TaskSource) -> CandidateRecords:
         name, row = each.document.id, int(each.document.id[1:])
         self.started.append(name)
         self.running += 1
@@ -54,7 +54,7 @@ class Maker:
             raise
         finally:
             self.running -= 1
-        return Assessed(candidate(name, self._fates[row]))
+        return CandidateRecords(candidate(name, self._fates[row]))
 
     async def fill(
         self, target: int, *, in_flight: int = 4, finished: Mapping[str, Candidate] | None = None
@@ -130,7 +130,7 @@ async def test_what_runs_behind_the_last_accepted_is_cancelled() -> None:
 async def test_a_fault_ends_the_quota_and_leaves_nothing_running() -> None:
     maker = Maker([True] * 6, [0, 30, 30, 30, 30, 30])
 
-    async def broken(each: SourcePrompt) -> Assessed:
+    async def broken(each: TaskSource) -> CandidateRecords:
         if each.document.id == "d0":
             raise OSError("disk full")
         return await maker.make(each)

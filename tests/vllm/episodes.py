@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import CorpusConfig, RunConfig, load_config
-from scope_selfplay.corpus import SourcePrompt
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.embedded.corpus import embedded_documents
-from scope_selfplay.engines import make_voice
+from scope_selfplay.engines import policy_format_for
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import Document, Passage, Role, Rollout
 
@@ -42,24 +42,24 @@ class Titles:
         return [Passage(id=each.id, title=each.title, text=each.text) for each in found[:topk]]
 
 
-def make_scene() -> tuple[Scene, list[SourcePrompt]]:
+def make_context() -> tuple[RunContext, list[TaskSource]]:
     config: RunConfig = load_config(EMBEDDED / "run.yaml")
     documents = embedded_documents(0, CorpusConfig(embedded_articles=80, embedded_held_out=16))
     sources = [
-        SourcePrompt(document=document, task_type="long_form_qa", search_turns=1 + row % 3)
+        TaskSource(document=document, task_type="long_form_qa", search_turns=1 + row % 3)
         for row, document in enumerate(documents[:COUNT])
     ]
     pack = load_pack(REPOSITORY / "prompts" / "embedded")
-    return Scene(config, pack, Titles(documents), LexicalJudge(documents), ()), sources
+    return RunContext(config, pack, Titles(documents), LexicalJudge(documents), ()), sources
 
 
 async def roll_all(model: PolicyModel, codec: ChatCodec, *, greedy: bool) -> list[Rollout]:
     """One Challenger rollout for every source, all at once."""
-    scene, sources = make_scene()
-    voice = make_voice(scene, codec, Role.CHALLENGER, model.identity, greedy=greedy)
+    context, sources = make_context()
+    policy_format = policy_format_for(context, codec, Role.CHALLENGER, model.identity, greedy=greedy)
     return await asyncio.gather(
         *(
-            scene.roll(scene.challenger(voice, (row,), source), model, (row,))
+            context.sample_rollout(context.challenger_episode(policy_format, (row,), source), model, (row,))
             for row, source in enumerate(sources)
         )
     )

@@ -4,19 +4,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 
-from scope_selfplay.controller.fake_cluster import Call, Fault
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(14)]
 Report = Callable[[str, object], None]
-ORDINARY = (Fault.TOO_MANY, Fault.SERVER_ERROR, Fault.SERVER_ERROR_AFTER, Fault.LOST, Fault.LOST_AFTER)
+ORDINARY = (
+    ApiFault.TOO_MANY,
+    ApiFault.SERVER_ERROR,
+    ApiFault.SERVER_ERROR_AFTER,
+    ApiFault.LOST,
+    ApiFault.LOST_AFTER,
+)
 
 
 @pytest.mark.parametrize("fault", ORDINARY)
 def test_every_third_call_fails_and_nothing_is_made_twice(
-    tmp_path: Path, fault: Fault, record_property: Report
+    tmp_path: Path, fault: ApiFault, record_property: Report
 ) -> None:
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
@@ -30,11 +36,11 @@ def test_every_third_call_fails_and_nothing_is_made_twice(
 
 @pytest.mark.parametrize("fault", ORDINARY)
 def test_every_write_fails_once_and_nothing_is_made_twice(
-    tmp_path: Path, fault: Fault, record_property: Report
+    tmp_path: Path, fault: ApiFault, record_property: Report
 ) -> None:
     world, failed = World(tmp_path), set[tuple[str, str, str | None]]()
 
-    def once(call: Call) -> Fault | None:
+    def once(call: ApiCall) -> ApiFault | None:
         key = (call.method, call.kind.value, call.name)
         if call.method == "GET" or key in failed:
             return None
@@ -51,7 +57,7 @@ def test_every_write_fails_once_and_nothing_is_made_twice(
 
 def test_an_api_server_that_is_away_for_an_hour_ends_nothing(tmp_path: Path, record_property: Report) -> None:
     world = World(tmp_path, tick=15)
-    world.cluster.faults = lambda call: Fault.LOST if 200 < world.cluster.now < 3800 else None
+    world.cluster.faults = lambda call: ApiFault.LOST if 200 < world.cluster.now < 3800 else None
     assert world.drive(rounds=1000).code is ExitCode.DONE
     assert set(world.jobs_created.values()) == {1}
     record_property("injected", world.cluster.injected)

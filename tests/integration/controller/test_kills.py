@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 
-from scope_selfplay.controller.fake_cluster import Call, Fault, Killed
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import World
 
@@ -20,7 +20,7 @@ def test_a_controller_killed_around_any_call_leaves_what_an_undisturbed_one_leav
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     expected, calls = undisturbed.end_state(), len(undisturbed.cluster.calls)
-    kills = [(fault, number) for fault in (Fault.KILLED, Fault.KILLED_AFTER) for number in range(calls)]
+    kills = [(fault, number) for fault in (ApiFault.KILLED, ApiFault.KILLED_AFTER) for number in range(calls)]
     record_property("injected", len(kills))
     for fault, number in kills:
         state, created = _with_kill(tmp_path / f"{fault}-{number}", number, fault)
@@ -34,7 +34,7 @@ def test_a_controller_killed_again_and_again_comes_to_the_same_end(
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     world, kills = World(tmp_path / "killed"), 0
-    world.cluster.faults = lambda call: Fault.KILLED_AFTER if call.number % 11 == 10 else None
+    world.cluster.faults = lambda call: ApiFault.KILLED_AFTER if call.number % 11 == 10 else None
     for _ in range(100):
         try:
             assert world.drive().code is ExitCode.DONE
@@ -53,7 +53,7 @@ def test_a_killed_leader_is_followed_by_a_restarted_container_or_another_pod(
     tmp_path: Path, identity: str
 ) -> None:
     world = World(tmp_path)
-    world.cluster.faults = lambda call: Fault.KILLED if call.number == 60 else None
+    world.cluster.faults = lambda call: ApiFault.KILLED if call.number == 60 else None
     with pytest.raises(Killed):
         world.drive()
     began = world.cluster.now
@@ -67,10 +67,10 @@ def test_a_killed_leader_is_followed_by_a_restarted_container_or_another_pod(
     assert world.drive(successor).code is ExitCode.DONE
 
 
-def _with_kill(root: Path, number: int, fault: Fault) -> tuple[dict[str, Any], dict[str, int]]:
+def _with_kill(root: Path, number: int, fault: ApiFault) -> tuple[dict[str, Any], dict[str, int]]:
     world = World(root)
 
-    def once(call: Call) -> Fault | None:
+    def once(call: ApiCall) -> ApiFault | None:
         return fault if call.number == number else None
 
     world.cluster.faults = once

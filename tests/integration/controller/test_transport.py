@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import Unanswered
+from scope_selfplay.controller.api import NoReply
 
 pytestmark = pytest.mark.integration
 kubernetes = pytest.importorskip("kubernetes", reason="needs the extra k8s")
@@ -114,7 +114,7 @@ def test_a_reply_that_is_no_json_is_a_message(server: Server) -> None:
 def test_a_server_that_does_not_answer_is_given_up_in_time(server: Server) -> None:
     server.seconds = 20
     began = time.monotonic()
-    with pytest.raises(Unanswered):
+    with pytest.raises(NoReply):
         _send(server.server_port, "POST", timeout=1.0, body={})
     assert time.monotonic() - began < 10
     assert len(server.seen) == 1
@@ -124,7 +124,7 @@ def test_a_refused_connection_is_no_answer() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(Unanswered):
+    with pytest.raises(NoReply):
         _send(port)
 
 
@@ -133,7 +133,7 @@ def test_a_watch_yields_lines_and_an_expired_one_is_no_answer(server: Server) ->
     watch = _transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0)
     assert [change["type"] for change in watch] == ["ADDED", "DELETED"]
     server.status = 410
-    with pytest.raises(Unanswered, match="410"):
+    with pytest.raises(NoReply, match="410"):
         list(_transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0))
 
 

@@ -17,13 +17,18 @@ pytest.importorskip("math_verify", reason="needs the math extra")
 
 from scope_selfplay.config import load_config
 from scope_selfplay.maths.cli import RUN_FILE
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.launching import Node, accelerate_environment, rank_environments, sharding_file
+from scope_selfplay.training.launching import (
+    TrainingNode,
+    accelerate_environment,
+    rank_environments,
+    sharding_file,
+)
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -46,7 +51,7 @@ class Training:
         tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
         given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
         config = load_config(RUN_FILE, [*SETTINGS.split(), *given])
-        run = open_run(config, root / "runs", Silent())
+        run = open_run(config, root / "runs", SilentProgress())
         make_held_out(run)
         compare(run, 0)
         self.folder = run.folder.stage(1, Stage.SOLVER)
@@ -97,7 +102,7 @@ def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(traini
     assert list(training.folder.work.glob(f"checkpoint-{saved}/trainer_state.json"))
     assert read_manifest(training.folder.path) is None and saved < 3
 
-    port = rank_environments(Node(1))[0]["MASTER_PORT"]
+    port = rank_environments(TrainingNode(1))[0]["MASTER_PORT"]
     nodes = [
         training.start(
             *("--iteration", "1", "--attempt", "2"),

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from scope_selfplay.judge.server import respond
+from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.embedded.corpus import embedded_documents
 from scope_selfplay.errors import JudgeError
-from scope_selfplay.inference.fake_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.lexical_server import respond
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
 from scope_selfplay.store import Stage, read_records
@@ -67,7 +67,7 @@ def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
 def _held_out(config: RunConfig, root: Path) -> tuple[Run, list[Candidate]]:
     from scope_selfplay.stages import make_held_out
 
-    run = open_run(config, root, Silent())
+    run = open_run(config, root, SilentProgress())
     make_held_out(run)
     return run, read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.names import Part
+from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.k8s.checking import check_folder, config_of, packs_of
 from scope_selfplay.k8s.folders import packs_needed
@@ -56,7 +56,7 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
         written[pods.owner] = module.main.make_context(pods.owner, list(container["args"])).params
     if folder.name == "models":
         assert str(written["Job/fetch-model"]["folder"]) == config.model.path
-        if is_vllm(config, Part.JUDGE):
+        if is_vllm(config, Component.JUDGE):
             assert config.cluster.judge.model == config.model.path
     elif folder.name == "index":
         build = written["Job/build-index"]
@@ -169,15 +169,18 @@ def test_the_network_has_exactly_the_edges_of_the_method() -> None:
     everything = [*objects, *planned_objects(config, packs_of(objects))]
     policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
     by_part = {each.labels["app.kubernetes.io/component"]: each for each in pods_of(everything)}
-    assert set(by_part) == set(Part)
+    assert set(by_part) == set(Component)
     edges = {
         (sender, receiver)
-        for sender, receiver in product(Part, Part)
+        for sender, receiver in product(Component, Component)
         if allows(policies, "Egress", by_part[sender], by_part[receiver], 8000)
         and allows(policies, "Ingress", by_part[receiver], by_part[sender], 8000)
     }
-    servers = {Part.JUDGE, Part.SOLVER, Part.RETRIEVER}
-    assert edges == {*product([Part.TRAINER, Part.WORKER], servers), (Part.WORKER, Part.CHALLENGER)}
+    servers = {Component.JUDGE, Component.SOLVER, Component.RETRIEVER}
+    assert edges == {
+        *product([Component.TRAINER, Component.WORKER], servers),
+        (Component.WORKER, Component.CHALLENGER),
+    }
 
 
 def test_every_component_and_folder_of_a_run_is_in_the_docs() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.episodes import Voice
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import InferenceError, JudgeError, UserError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.pipeline import Scene
+from scope_selfplay.pipeline import RunContext
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import (
@@ -86,16 +86,16 @@ class Scripted(Run):
         return WordCodec()
 
     @cached_property
-    def scene(self) -> Scene:
-        return Scene(self.config, self.pack, Nothing(), Counting(), ())  # type: ignore[arg-type]
+    def context(self) -> RunContext:
+        return RunContext(self.config, self.pack, Nothing(), Counting(), ())  # type: ignore[arg-type]
 
     def solver(self, iteration: int) -> Policy:
         return Policy(f"S_{iteration}", self.folder.path)
 
-    def voice(self, policy: Policy, role: Any, *, greedy: bool = False) -> Voice:
+    def policy_format(self, policy: Policy, role: Any, *, greedy: bool = False) -> PolicyFormat:
         from scope_selfplay.dialects import dialect
 
-        return Voice(self.codec, dialect("qwen2.5"), policy.name, self.scene.limits(role), greedy)
+        return PolicyFormat(self.codec, dialect("qwen2.5"), policy.name, self.context.limits(role), greedy)
 
     def engine(self, policy: Policy, role: Any) -> Any:
         if policy.name in self.down:
@@ -124,7 +124,7 @@ def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
 
 
 def judge_of(run: Scripted) -> Counting:
-    judge: Any = run.scene.judge
+    judge: Any = run.context.judge
     return judge
 
 

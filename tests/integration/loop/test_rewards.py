@@ -10,11 +10,11 @@ pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
 from scope_selfplay.config import load_config
-from scope_selfplay.embedded.language import BY_NOUN, Question, write_question
+from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import read_article
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import (
     Candidate,
@@ -70,7 +70,7 @@ TRAINED = (
 
 def open_with(policy: Path, root: Path, name: str, *overrides: str) -> Run:
     settings = [*SETTINGS.split(), f"model.path={policy}", f"name={name.replace('_', '-')}", *overrides]
-    return open_run(load_config(None, settings), root, Silent())
+    return open_run(load_config(None, settings), root, SilentProgress())
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def write_tasks(documents: Sequence[Document], path: Path) -> Path:
         (noun, value), (other, _) = list(entity.facts.items())[:2]
         task = Task(
             id=f"t{number}",
-            text=write_question(Question((noun, other), (), entity.name)),
+            text=write_question(FactQuestion((noun, other), (), entity.name)),
             type="long_form_qa",
             document_id=document.id,
             reference=BY_NOUN[noun].sentence(value),

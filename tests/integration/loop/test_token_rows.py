@@ -12,11 +12,11 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.cli import cli
 from scope_selfplay.dialects import dialect, spoken_dialect
-from scope_selfplay.episodes import Limits, Voice, drive, solver_episode
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_episode
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage
-from scope_selfplay.training.rows import Row, Rows, rows_from
+from scope_selfplay.training.rows import Rows, TrainingRow, rows_from
 from scope_selfplay.training.token_lint import Kind, lint_tokens
 from tests.families import tokenizer_of
 
@@ -77,8 +77,10 @@ class Orsk:
 
 def rows_of(codec: ChatCodec, family: Any, *, ends: bool) -> Rows:
     lines = ["".join(parts) for parts in TURNS[family.name]]
-    voice = Voice(codec, family, "S_0", Limits(4096))
-    episode = solver_episode(voice, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5)
+    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
+    episode = solver_episode(
+        policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
+    )
     rollout = asyncio.run(drive(episode, Recording(codec, lines, ends=ends), Orsk(), key=("k",), topk=1))
     assert rollout.answer == "Ana Reyes"
     return rows_from(rollout, per_turn=family.drops_earlier_thinking)
@@ -114,12 +116,12 @@ def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> N
     logprobs = [[-float(n) for n in range(len(first))], [-float(len(first) + n) for n in range(len(second))]]
     if name == "qwen3":
         assert rows == [
-            Row(prompt, first, [1] * len(first), logprobs[0]),
-            Row(prompt + said + heard, second, [1] * len(second), logprobs[1]),
+            TrainingRow(prompt, first, [1] * len(first), logprobs[0]),
+            TrainingRow(prompt + said + heard, second, [1] * len(second), logprobs[1]),
         ]
         return
     assert rows == [
-        Row(
+        TrainingRow(
             prompt,
             first + heard + second,
             [1] * len(first) + [0] * len(heard) + [1] * len(second),
@@ -143,8 +145,10 @@ def test_thinking_that_the_template_opened_is_cut_with_its_opening() -> None:
     )
     codec, family = ChatCodec(tokenizer), dialect("qwen3")
     lines = [thought.removeprefix("<think>\n") + rest for thought, rest in TURNS["qwen3"]]
-    voice = Voice(codec, family, "S_0", Limits(4096))
-    episode = solver_episode(voice, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5)
+    policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
+    episode = solver_episode(
+        policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
+    )
     rollout = asyncio.run(drive(episode, Recording(codec, lines, ends=True), Orsk(), key=("k",), topk=1))
     first, second = rollout.turns
     opened = codec.tokenizer.decode(first.prompt_ids)

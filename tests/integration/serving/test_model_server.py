@@ -25,13 +25,13 @@ from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
 from scope_selfplay.training.policy import load_model, weights_hash
-from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 from scope_selfplay.wire.listening import listen
 
 pytestmark = pytest.mark.integration
 
 OPTIONS = EngineOptions(name="tiny", slots=8, max_length=160)
-HASTY = Patience(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
+HASTY = RetryPolicy(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,16 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
+from retrieval.index_service import IndexService, ServiceSettings
+
 from retrieval.build import build_bm25
-from retrieval.metrics import Metrics
+from retrieval.metrics import RetrieverMetrics
 from retrieval.readers import read_documents
 from retrieval.server import build_app
-from retrieval.service import Service, Settings
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import SearchError
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Reason, Rollout, RolloutStatus
 from scope_selfplay.stages import make_held_out
@@ -60,7 +61,7 @@ class Away:
 
 @asynccontextmanager
 async def _serving(index: Path, away: list[Away], *, before: int, seconds: float) -> AsyncIterator[str]:
-    service = Service(Settings(folder=index, workers=0), Metrics())
+    service = IndexService(ServiceSettings(folder=index, workers=0), RetrieverMetrics())
     await service.load()
     away.append(Away(build_app(service), before=before, seconds=seconds))
     try:
@@ -71,7 +72,7 @@ async def _serving(index: Path, away: list[Away], *, before: int, seconds: float
 
 
 def _held_out(root: Path, *settings: str) -> Run:
-    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Silent())
+    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, SilentProgress())
     make_held_out(run)
     return run
 

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
+from scope_selfplay.judge.server import lexical_app
+
 from retrieval.build import build_bm25
 from retrieval.readers import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
@@ -16,9 +18,8 @@ from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.inference.chat_server import serving
-from scope_selfplay.judge.lexical_server import lexical_app
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
 from scope_selfplay.stages import compare, make_held_out, make_tasks
@@ -48,7 +49,7 @@ SMALL = (
 
 def _run(root: Path, *settings: str) -> Run:
     """Held-out tasks, their answers by S_0, and tasks of C_0 tried on S_0: all that frozen policies do."""
-    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Silent())
+    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, SilentProgress())
     make_held_out(run)
     compare(run, 0)
     make_tasks(run, 1)
@@ -114,7 +115,7 @@ def test_a_partner_with_other_weights_is_refused(
 ) -> None:
     with in_thread(listening(open_service(str(speaking_policy), EngineOptions(slots=2)))) as url:
         config = load_config(DEFAULT_CONFIG, [*SMALL, f"partners.solver.base_url={url}"])
-        run = open_run(config, in_one_process.folder.path.parent, Silent())
+        run = open_run(config, in_one_process.folder.path.parent, SilentProgress())
         with pytest.raises(
             RunMismatchError, match=r"partners\.solver: .* serves weights .*S_0-\w+ is expected"
         ):

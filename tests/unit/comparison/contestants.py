@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scope_selfplay.evaluation.pairings import Contestant
+from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -42,7 +42,7 @@ def contestant(
     *,
     failed: Sequence[int] = (),
     scores: Sequence[float | None] = (),
-) -> Contestant:
+) -> CheckpointAnswers:
     """Answer i is to task i; its score is 0 unless `scores` says otherwise."""
     rollouts, grades = {}, {}
     for row, answer in enumerate(answers):
@@ -60,7 +60,7 @@ def contestant(
         verdict = UNREADABLE if score is None else Verdict(value=score > 0)
         rollouts[f"t{row}"] = rollout
         grades[f"t{row}"] = Grade(rollout_id=rollout.id, verdicts=(verdict,), score=score)
-    return Contestant(name, rollouts, grades)
+    return CheckpointAnswers(name, rollouts, grades)
 
 
 def comparison(first: str, second: str, outcome: Outcome | None, *, attempts: int = 1) -> Comparison:

@@ -6,18 +6,18 @@ import pytest
 
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.promotion import Decision, Gain, rule
-from scope_selfplay.evaluation.strengths import Difference
+from scope_selfplay.evaluation.strengths import CheckpointDifference
 
 BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)
 PROMOTE, KEEP, STOP = Decision
 
 
 def gains(known: Mapping[tuple[str, str], tuple[float, float]]) -> Gain:
-    def gain(new: str, old: str) -> Difference | None:
+    def gain(new: str, old: str) -> CheckpointDifference | None:
         if (new, old) not in known:
             return None
         low, high = known[new, old]
-        return Difference(value=(low + high) / 2, low=low, high=high, tasks=100)
+        return CheckpointDifference(value=(low + high) / 2, low=low, high=high, tasks=100)
 
     return gain
 

@@ -7,7 +7,7 @@ import pytest
 
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.compare import Ratings, comparison_graph, judge_presentation, rate
-from scope_selfplay.evaluation.pairings import Contestant, presentations
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, presentations
 from scope_selfplay.evaluation.promotion import Decision
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
 from tests.unit.comparison.contestants import candidate, comparison, contestant
@@ -32,12 +32,12 @@ class Reader:
         return comparison(first.id, second.id, Outcome(words[0] + self._bonus, words[1]))
 
 
-def solver(number: int, scores: Sequence[float | None] = (), *, words: int = 1) -> Contestant:
+def solver(number: int, scores: Sequence[float | None] = (), *, words: int = 1) -> CheckpointAnswers:
     answers = [" ".join(["word"] * words) for _ in range(TASKS)]
     return contestant(f"S_{number}", answers, scores=scores)
 
 
-async def played(judge: Reader, contestants: Sequence[Contestant]) -> list[Comparison]:
+async def played(judge: Reader, contestants: Sequence[CheckpointAnswers]) -> list[Comparison]:
     by_task = {each.task.id: each for each in CANDIDATES if each.task}
     found = []
     for row, newest in enumerate(contestants):
@@ -47,7 +47,7 @@ async def played(judge: Reader, contestants: Sequence[Contestant]) -> list[Compa
 
 
 def rated(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[CheckpointAnswers],
     comparisons: Sequence[Comparison],
     starts: Sequence[str] = ("S_0",),
     **settings: object,

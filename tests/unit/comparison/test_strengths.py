@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.evaluation.strengths import Judged, Strengths
+from scope_selfplay.evaluation.strengths import JudgedPair, Strengths
 from scope_selfplay.ranking import Match, fit_margins
 from scope_selfplay.schemas import Outcome
 
@@ -18,7 +18,7 @@ TRUTH = {"S_0": 0.0, "S_1": 0.3, "S_2": 0.5}
 
 def meetings(
     rng: random.Random, tasks: int, *, offset: float = 0.0, noise: float = 0.0, spread: float = 0.0
-) -> list[Judged]:
+) -> list[JudgedPair]:
     """Every pair on every task, in alternating order, by a judge who pays `offset` for the first place."""
     found = []
     for task in range(tasks):
@@ -26,11 +26,11 @@ def meetings(
         for number, (one, other) in enumerate([("S_1", "S_0"), ("S_2", "S_0"), ("S_2", "S_1")]):
             first, second = (one, other) if (task + number) % 2 else (other, one)
             margin = own[first] - own[second] + offset + noise * rng.gauss(0, 1)
-            found.append(Judged(f"t{task}", first, second, Outcome(margin, 0.0)))
+            found.append(JudgedPair(f"t{task}", first, second, Outcome(margin, 0.0)))
     return found
 
 
-def fitted(judged: Sequence[Judged], resamples: int = 200, seed: int = 0) -> Strengths:
+def fitted(judged: Sequence[JudgedPair], resamples: int = 200, seed: int = 0) -> Strengths:
     return Strengths(judged, seed=seed, resamples=resamples)
 
 
@@ -81,10 +81,10 @@ def test_presentations_of_one_task_are_not_independent_evidence() -> None:
 
 def test_ties_of_equal_answers_pull_together_and_say_nothing_about_places() -> None:
     asked = [
-        Judged("t0", "S_1", "S_0", Outcome(2.0, 0.0)),
-        Judged("t1", "S_0", "S_1", Outcome(1.0, 1.0)),
+        JudgedPair("t0", "S_1", "S_0", Outcome(2.0, 0.0)),
+        JudgedPair("t1", "S_0", "S_1", Outcome(1.0, 1.0)),
     ]
-    tie = Judged("t2", "S_1", "S_0", Outcome(0.5, 0.5), asked=False)
+    tie = JudgedPair("t2", "S_1", "S_0", Outcome(0.5, 0.5), asked=False)
     found = fitted([*asked, tie])
     gap = found.difference("S_1", "S_0")
     # By hand: d + o = 2, -d + o = 0, d = 0 in least squares.
@@ -93,7 +93,9 @@ def test_ties_of_equal_answers_pull_together_and_say_nothing_about_places() -> N
 
 
 def test_what_nothing_connects_has_no_difference() -> None:
-    found = fitted([Judged("t0", "S_1", "S_0", Outcome(1, 0)), Judged("t0", "S_3", "S_2", Outcome(1, 0))])
+    found = fitted(
+        [JudgedPair("t0", "S_1", "S_0", Outcome(1, 0)), JudgedPair("t0", "S_3", "S_2", Outcome(1, 0))]
+    )
     assert found.difference("S_1", "S_0") is not None
     assert found.difference("S_2", "S_0") is None and found.difference("S_9", "S_0") is None
     assert fitted([]).difference("S_0", "S_0") is None and fitted([]).offset == 0.0

@@ -3,8 +3,8 @@
 from typing import Any
 
 from scope_selfplay.config import RunConfig, parse_config
-from scope_selfplay.controller.manifests import Author, Owner
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.manifests import ManifestContext, Owner
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.store import Stage
 
 PAPER: dict[str, Any] = {
@@ -39,10 +39,10 @@ def config_of(data: dict[str, Any], **changes: Any) -> RunConfig:
     return parse_config(data | changes)
 
 
-def author_of(config: RunConfig, fence: int = 1) -> Author:
+def author_of(config: RunConfig, fence: int = 1) -> ManifestContext:
     owner = Owner(f"{config.name}-controller", "11111111-2222-3333-4444-555555555555")
-    return Author(config, "0123456789abcdef", (config.domain,), owner, fence)
+    return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
 
 
-def a_step(iteration: int, stage: Stage) -> Step:
-    return Step(iteration, stage)
+def a_step(iteration: int, stage: Stage) -> RunStep:
+    return RunStep(iteration, stage)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay.controller.manifests import (
-    Attempt,
+    StageAttempt,
     event,
     lease,
     rank_service,
@@ -16,7 +16,7 @@ from scope_selfplay.controller.manifests import (
     stage_job,
     status_map,
 )
-from scope_selfplay.controller.names import JOB_NAMES, SPEC_HASH, Share, Step
+from scope_selfplay.controller.names import JOB_NAMES, SPEC_HASH, RunStep, StageShard
 from scope_selfplay.controller.servers import servers_of
 from scope_selfplay.store import Stage
 from tests.unit.controller.authors import PAPER, TINY, author_of, config_of
@@ -41,20 +41,20 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
     for data in (PAPER, TINY):
         author = author_of(config_of(data))
         for stage in Stage:
-            step = Step(2, stage)
+            step = RunStep(2, stage)
             servers = servers_of(author.config, step, (True, True))
-            bodies = [stage_job(author, Attempt(step, 1), servers)]
+            bodies = [stage_job(author, StageAttempt(step, 1), servers)]
             for server in servers:
                 bodies += [server_deployment(author, server), server_service(author, server)]
             files[f"{author.config.name}.{JOB_NAMES[stage]}"] = bodies
     placed = author_of(config_of(PAPER, cluster=_PLACED))
-    training, making = Step(1, Stage.SOLVER), Step(1, Stage.TASKS)
+    training, making = RunStep(1, Stage.SOLVER), RunStep(1, Stage.TASKS)
     servers = servers_of(placed.config, making, (True,))
     files["placed.nodes-and-shards"] = [
-        stage_job(placed, Attempt(training, 3), servers_of(placed.config, training, (True,))),
+        stage_job(placed, StageAttempt(training, 3), servers_of(placed.config, training, (True,))),
         rank_service(placed, training),
-        stage_job(placed, Attempt(making, 1, Share(3, 4)), servers),
-        stage_job(placed, Attempt(making, 1, Share(None, 4)), servers),
+        stage_job(placed, StageAttempt(making, 1, StageShard(3, 4)), servers),
+        stage_job(placed, StageAttempt(making, 1, StageShard(None, 4)), servers),
         server_deployment(placed, servers[0]),
     ]
     about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": "ml", "name": "r1-controller", "uid": "u1"}

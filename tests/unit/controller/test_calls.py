@@ -5,6 +5,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from scope_selfplay.controller.client import TRIES, ClusterClient, dropped_fields
+from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
 from scope_selfplay.controller.api import (
     Body,
@@ -12,14 +14,12 @@ from scope_selfplay.controller.api import (
     Conflict,
     ForbiddenError,
     InvalidError,
-    Kind,
     LeaseLost,
+    NoReply,
+    ObjectKind,
     QuotaError,
     Reply,
-    Unanswered,
 )
-from scope_selfplay.controller.calls import TRIES, Cluster, dropped_fields
-from scope_selfplay.controller.fake_cluster import FakeCluster, Fault
 from scope_selfplay.errors import ExitCode
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
@@ -28,8 +28,8 @@ JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": 
 @pytest.mark.fault(14)
 def test_retry_after_is_honoured() -> None:
     fake, slept = FakeCluster(), list[float]()
-    fake.faults = lambda call: Fault.TOO_MANY if call.number < 2 else None
-    Cluster(fake, rng=Random(0), sleep=slept.append).list(Kind.JOB, "")
+    fake.faults = lambda call: ApiFault.TOO_MANY if call.number < 2 else None
+    ClusterClient(fake, rng=Random(0), sleep=slept.append).list(ObjectKind.JOB, "")
     assert len(slept) == 2
     assert min(slept) >= 1
 
@@ -40,9 +40,9 @@ def test_pauses_grow_and_differ_between_controllers() -> None:
     for seed in (1, 2):
         slept: list[float] = []
         fake = FakeCluster()
-        fake.faults = lambda call: Fault.LOST
+        fake.faults = lambda call: ApiFault.LOST
         with pytest.raises(ClusterError, match=f"no success in {TRIES} tries .connection refused."):
-            Cluster(fake, rng=Random(seed), sleep=slept.append).list(Kind.JOB, "")
+            ClusterClient(fake, rng=Random(seed), sleep=slept.append).list(ObjectKind.JOB, "")
         assert len(slept) == TRIES - 1
         assert sum(slept) < 31
         runs.append(slept)
@@ -58,44 +58,44 @@ def test_every_request_has_a_timeout() -> None:
             return super().send(*args, timeout=timeout, **rest)
 
     cluster = _cluster(Noting())
-    cluster.list(Kind.JOB, "")
-    cluster.create(Kind.JOB, JOB)
-    cluster.apply(Kind.SERVICE, JOB)
+    cluster.list(ObjectKind.JOB, "")
+    cluster.create(ObjectKind.JOB, JOB)
+    cluster.apply(ObjectKind.SERVICE, JOB)
     assert timeouts == [10.0] * 3
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
-def test_a_create_that_may_have_happened_is_read_again(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
+def test_a_create_that_may_have_happened_is_read_again(fault: ApiFault) -> None:
     fake = FakeCluster()
     fake.faults = lambda call: fault if call.number == 0 else None
-    found, is_new = _cluster(fake).create(Kind.JOB, JOB)
+    found, is_new = _cluster(fake).create(ObjectKind.JOB, JOB)
     assert (found["metadata"]["name"], is_new) == ("job", False)
     assert [call.method for call in fake.calls] == ["POST", "POST", "GET"]
-    assert fake.created == {(Kind.JOB, "job"): 1}
+    assert fake.created == {(ObjectKind.JOB, "job"): 1}
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
-def test_a_replace_that_meets_its_own_result_is_done(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
+def test_a_replace_that_meets_its_own_result_is_done(fault: ApiFault) -> None:
     fake = FakeCluster()
     cluster = _cluster(fake)
-    made, _ = cluster.create(Kind.LEASE, {"metadata": {"name": "x"}, "spec": {"holderIdentity": "me"}})
+    made, _ = cluster.create(ObjectKind.LEASE, {"metadata": {"name": "x"}, "spec": {"holderIdentity": "me"}})
     version = made["metadata"]["resourceVersion"]
     body = {"metadata": {"name": "x", "resourceVersion": version}, "spec": {"holderIdentity": "you"}}
     fake.faults = lambda call: fault if call.number == 1 else None
-    assert cluster.replace(Kind.LEASE, body)["spec"] == body["spec"]
+    assert cluster.replace(ObjectKind.LEASE, body)["spec"] == body["spec"]
     with pytest.raises(Conflict):
-        cluster.replace(Kind.LEASE, body | {"spec": {"holderIdentity": "she"}})
+        cluster.replace(ObjectKind.LEASE, body | {"spec": {"holderIdentity": "she"}})
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
-def test_an_event_that_exists_was_told_and_is_not_read_again(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
+def test_an_event_that_exists_was_told_and_is_not_read_again(fault: ApiFault) -> None:
     fake = FakeCluster()
     fake.faults = lambda call: fault if call.number == 0 else None
     body = {"metadata": {"name": "r1.e1"}, "message": "m"}
-    assert _cluster(fake).create(Kind.EVENT, body) == (body, False)
+    assert _cluster(fake).create(ObjectKind.EVENT, body) == (body, False)
     assert [call.method for call in fake.calls] == ["POST", "POST"]
 
 
@@ -108,29 +108,29 @@ def test_an_apply_of_what_may_not_be_read_and_may_have_happened_is_looked_at_in_
 
     fake = Slow()
     with pytest.raises(Conflict, match="deployments x was changed by somebody else"):
-        _cluster(fake).apply(Kind.DEPLOYMENT, {"metadata": {"name": "x"}, "spec": {"replicas": 1}})
+        _cluster(fake).apply(ObjectKind.DEPLOYMENT, {"metadata": {"name": "x"}, "spec": {"replicas": 1}})
     assert [call.method for call in fake.calls] == ["PATCH", "PATCH"]
 
 
 def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
     fake = FakeCluster()
     cluster = _cluster(fake)
-    cluster.delete(Kind.JOB, "job", "uid-9")
-    cluster.create(Kind.JOB, JOB)
-    cluster.delete(Kind.JOB, "job", "uid-of-before")
-    assert list(fake.objects(Kind.JOB)) == ["job"]
+    cluster.delete(ObjectKind.JOB, "job", "uid-9")
+    cluster.create(ObjectKind.JOB, JOB)
+    cluster.delete(ObjectKind.JOB, "job", "uid-of-before")
+    assert list(fake.objects(ObjectKind.JOB)) == ["job"]
 
 
 def test_fields_that_an_old_server_drops_are_named_and_the_object_is_taken_back() -> None:
     fake = FakeCluster(drops=("spec.completions",))
     with pytest.raises(InvalidError, match=r"Job job: this cluster ignores spec\.completions; it is too old"):
-        _cluster(fake).create(Kind.JOB, JOB)
-    assert fake.objects(Kind.JOB) == {}
+        _cluster(fake).create(ObjectKind.JOB, JOB)
+    assert fake.objects(ObjectKind.JOB) == {}
 
 
 def test_a_server_that_does_not_know_the_ttl_is_good_enough() -> None:
     body = {"metadata": {"name": "job"}, "spec": {"ttlSecondsAfterFinished": 5}}
-    _, is_new = _cluster(FakeCluster(drops=("spec.ttlSecondsAfterFinished",))).create(Kind.JOB, body)
+    _, is_new = _cluster(FakeCluster(drops=("spec.ttlSecondsAfterFinished",))).create(ObjectKind.JOB, body)
     assert is_new
 
 
@@ -165,7 +165,7 @@ def test_a_refusal_is_one_line_with_its_exit_code(
             return Reply(status, {}, {"message": message})
 
     with pytest.raises(error, match=text) as caught:
-        _cluster(Refusing()).create(Kind.JOB, JOB)
+        _cluster(Refusing()).create(ObjectKind.JOB, JOB)
     assert caught.value.exit_code is code  # type: ignore[attr-defined]
 
 
@@ -175,13 +175,13 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
         raise LeaseLost
 
     fake = FakeCluster()
-    cluster = Cluster(fake, rng=Random(0), sleep=fake.advance, guard=lost)
-    cluster.list(Kind.JOB, "")
+    cluster = ClusterClient(fake, rng=Random(0), sleep=fake.advance, guard=lost)
+    cluster.list(ObjectKind.JOB, "")
     writes: list[Callable[[], object]] = [
-        lambda: cluster.create(Kind.JOB, JOB),
-        lambda: cluster.apply(Kind.JOB, JOB),
-        lambda: cluster.replace(Kind.JOB, JOB),
-        lambda: cluster.delete(Kind.JOB, "job", "uid"),
+        lambda: cluster.create(ObjectKind.JOB, JOB),
+        lambda: cluster.apply(ObjectKind.JOB, JOB),
+        lambda: cluster.replace(ObjectKind.JOB, JOB),
+        lambda: cluster.delete(ObjectKind.JOB, "job", "uid"),
     ]
     for write in writes:
         with pytest.raises(LeaseLost):
@@ -192,29 +192,29 @@ def test_nothing_is_written_once_the_lease_may_be_lost() -> None:
 @pytest.mark.parametrize(
     ("kind", "call", "verb"),
     [
-        (Kind.EVENT, lambda cluster: cluster.get(Kind.EVENT, "x"), "get"),
-        (Kind.EVENT, lambda cluster: cluster.list(Kind.EVENT, ""), "list"),
-        (Kind.JOB, lambda cluster: cluster.replace(Kind.JOB, JOB), "update"),
-        (Kind.POD, lambda cluster: cluster.apply(Kind.POD, JOB), "create"),
-        (Kind.LEASE, lambda cluster: cluster.delete(Kind.LEASE, "x", "uid"), "delete"),
+        (ObjectKind.EVENT, lambda cluster: cluster.get(ObjectKind.EVENT, "x"), "get"),
+        (ObjectKind.EVENT, lambda cluster: cluster.list(ObjectKind.EVENT, ""), "list"),
+        (ObjectKind.JOB, lambda cluster: cluster.replace(ObjectKind.JOB, JOB), "update"),
+        (ObjectKind.POD, lambda cluster: cluster.apply(ObjectKind.POD, JOB), "create"),
+        (ObjectKind.LEASE, lambda cluster: cluster.delete(ObjectKind.LEASE, "x", "uid"), "delete"),
     ],
 )
 def test_the_fake_grants_what_the_role_grants(
-    kind: Kind, call: Callable[[Cluster], object], verb: str
+    kind: ObjectKind, call: Callable[[ClusterClient], object], verb: str
 ) -> None:
     fake = FakeCluster()
     with pytest.raises(ForbiddenError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
         call(_cluster(fake))
-    assert [list(fake.objects(each)) for each in Kind] == [[]] * len(Kind)
+    assert [list(fake.objects(each)) for each in ObjectKind] == [[]] * len(ObjectKind)
 
 
 @pytest.mark.fault(15)
 def test_an_expired_watch_says_so() -> None:
     fake = FakeCluster()
-    fake.watch_fault = Unanswered("watch: 410")
-    with pytest.raises(Unanswered):
-        list(_cluster(fake).changes(Kind.JOB, "", 10))
+    fake.watch_fault = NoReply("watch: 410")
+    with pytest.raises(NoReply):
+        list(_cluster(fake).changes(ObjectKind.JOB, "", 10))
 
 
-def _cluster(fake: FakeCluster) -> Cluster:
-    return Cluster(fake, rng=Random(0), sleep=fake.advance)
+def _cluster(fake: FakeCluster) -> ClusterClient:
+    return ClusterClient(fake, rng=Random(0), sleep=fake.advance)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jobs.run_controller import read_inputs
-from scope_selfplay.controller.api import Kind
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.rounds import Controller, Inputs
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.prompts.shipped import shipped_prompts
@@ -153,7 +153,7 @@ def test_a_record_of_attempts_that_was_edited_by_hand_ends_the_run(tmp_path: Pat
     world = World(tmp_path, ONE)
     world.have_done_all_but(STAGE)
     body = {"metadata": {"name": "r1-status", "labels": {}}, "data": {"ledger": "{"}}
-    world.cluster.put(Kind.CONFIG_MAP, body)
+    world.cluster.put(ObjectKind.CONFIG_MAP, body)
     finish = world.drive()
     assert (finish.code, "its ledger cannot be read" in finish.message) == (ExitCode.USER, True)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_nodes import PodEnding
 
-from scope_selfplay.controller.api import Kind
-from scope_selfplay.controller.fake_nodes import Ending
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import ONE, World
@@ -19,31 +19,31 @@ TARGET = {"conditions": [{"type": "DisruptionTarget", "status": "True", "message
 STAGE = "i01-train-solver"
 
 SPARED = [
-    (Ending(exit_code=75, message="judge is down"), "something outside was down (judge is down)"),
-    (Ending(exit_code=143), "it was stopped after saving"),
-    (Ending(exit_code=130), "it was stopped after saving"),
-    (Ending(exit_code=137, status=EVICTED), "its pod was evicted, preempted or lost its node"),
-    (Ending(exit_code=143, status=TARGET), "its pod was evicted, preempted or lost its node"),
-    (Ending(status={"reason": "NodeLost"}), "its pod was evicted, preempted or lost its node"),
+    (PodEnding(exit_code=75, message="judge is down"), "something outside was down (judge is down)"),
+    (PodEnding(exit_code=143), "it was stopped after saving"),
+    (PodEnding(exit_code=130), "it was stopped after saving"),
+    (PodEnding(exit_code=137, status=EVICTED), "its pod was evicted, preempted or lost its node"),
+    (PodEnding(exit_code=143, status=TARGET), "its pod was evicted, preempted or lost its node"),
+    (PodEnding(status={"reason": "NodeLost"}), "its pod was evicted, preempted or lost its node"),
     (
-        Ending(status={"reason": "UnexpectedAdmissionError"}),
+        PodEnding(status={"reason": "UnexpectedAdmissionError"}),
         "its pod was evicted, preempted or lost its node",
     ),
 ]
 BURNED = [
-    (Ending(exit_code=1, message="Traceback\nKeyError: 'x'\n"), "it ended with an error (KeyError: 'x')"),
-    (Ending(exit_code=2), "it ended with an error; see its log"),
-    (Ending(exit_code=137), "it was killed with SIGKILL"),
+    (PodEnding(exit_code=1, message="Traceback\nKeyError: 'x'\n"), "it ended with an error (KeyError: 'x')"),
+    (PodEnding(exit_code=2), "it ended with an error; see its log"),
+    (PodEnding(exit_code=137), "it was killed with SIGKILL"),
 ]
 FATAL = [
-    (Ending(exit_code=64, message="a\nscope: tasks.low is above tasks.high"), "scope: tasks.low is above"),
-    (Ending(exit_code=137, reason="OOMKilled"), "out of memory: raise cluster.<stage>.memory"),
+    (PodEnding(exit_code=64, message="a\nscope: tasks.low is above tasks.high"), "scope: tasks.low is above"),
+    (PodEnding(exit_code=137, reason="OOMKilled"), "out of memory: raise cluster.<stage>.memory"),
 ]
 
 
 @pytest.mark.parametrize(("ending", "why"), SPARED)
 def test_what_is_nobodys_fault_is_tried_again_however_often(
-    tmp_path: Path, ending: Ending, why: str, record_property: Report
+    tmp_path: Path, ending: PodEnding, why: str, record_property: Report
 ) -> None:
     record_property("injected", 4)
     world = _world(tmp_path, ending, times=4)
@@ -54,7 +54,7 @@ def test_what_is_nobodys_fault_is_tried_again_however_often(
 
 @pytest.mark.parametrize(("ending", "why"), BURNED)
 def test_our_own_failures_are_tried_again_within_the_budget(
-    tmp_path: Path, ending: Ending, why: str, record_property: Report
+    tmp_path: Path, ending: PodEnding, why: str, record_property: Report
 ) -> None:
     record_property("injected", 3 + 4)
     world = _world(tmp_path / "within", ending, times=3)
@@ -69,30 +69,30 @@ def test_our_own_failures_are_tried_again_within_the_budget(
 
 
 @pytest.mark.parametrize(("ending", "why"), FATAL)
-def test_what_a_person_must_mend_is_never_tried_again(tmp_path: Path, ending: Ending, why: str) -> None:
+def test_what_a_person_must_mend_is_never_tried_again(tmp_path: Path, ending: PodEnding, why: str) -> None:
     world = _world(tmp_path, ending, times=1)
     finish = world.drive()
     assert finish.code is ExitCode.USER
     assert finish.message.startswith(f"{STAGE}: {why}")
     assert f"r1-{STAGE}-a2" not in world.jobs_created
     assert world.status["phase"] == "Failed"
-    assert not world.cluster.objects(Kind.DEPLOYMENT)
+    assert not world.cluster.objects(ObjectKind.DEPLOYMENT)
 
 
 def test_a_failed_run_stays_failed_until_it_is_applied_again(tmp_path: Path) -> None:
-    world = _world(tmp_path, Ending(exit_code=1), times=4)
+    world = _world(tmp_path, PodEnding(exit_code=1), times=4)
     assert world.drive().code is ExitCode.BUG
     assert world.drive(world.controller(identity="pod-2")).code is ExitCode.BUG
     assert f"r1-{STAGE}-a5" not in world.jobs_created
-    world.cluster.remove(Kind.JOB, "r1-controller")
+    world.cluster.remove(ObjectKind.JOB, "r1-controller")
     world.cluster.advance(30)
     world.add_controller_job()
     assert world.drive(world.controller(identity="pod-3")).code is ExitCode.DONE
 
 
-@pytest.mark.parametrize("ending", [Ending(exit_code=64, message="no such model"), Ending(exit_code=1)])
+@pytest.mark.parametrize("ending", [PodEnding(exit_code=64, message="no such model"), PodEnding(exit_code=1)])
 def test_the_pods_that_its_job_makes_after_a_verdict_say_it_again_and_do_nothing(
-    tmp_path: Path, ending: Ending
+    tmp_path: Path, ending: PodEnding
 ) -> None:
     world = _world(tmp_path, ending, times=99)
     finish = world.drive()
@@ -101,7 +101,7 @@ def test_the_pods_that_its_job_makes_after_a_verdict_say_it_again_and_do_nothing
         assert world.drive(world.controller(identity=f"later-{number}")) == finish
     assert world.cluster.created == created
     written = {call.kind for call in world.cluster.calls[before:] if call.method != "GET"}
-    assert written == {Kind.LEASE, Kind.CONFIG_MAP}
+    assert written == {ObjectKind.LEASE, ObjectKind.CONFIG_MAP}
 
 
 @pytest.mark.fault(20)
@@ -110,20 +110,20 @@ def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
     world, lost = World(tmp_path, data), list[str]()
     world.have_done_all_but(STAGE)
 
-    def work(job: dict[str, Any], rank: int) -> Ending | None:
+    def work(job: dict[str, Any], rank: int) -> PodEnding | None:
         name = job["metadata"]["name"]
         if STAGE in name and not lost:
             if rank != 1:
                 return None
             lost.append(name)
-            return Ending(status={"reason": "NodeLost"})
+            return PodEnding(status={"reason": "NodeLost"})
         return world.stages(job, rank)
 
     world.nodes._work = work
     assert world.drive().code is ExitCode.DONE
-    pods = [name for kind, name in world.cluster.created if kind is Kind.POD and STAGE in name]
+    pods = [name for kind, name in world.cluster.created if kind is ObjectKind.POD and STAGE in name]
     assert [sum(f"a{attempt}-" in name for name in pods) for attempt in (1, 2)] == [3, 3]
-    assert f"r1-{STAGE}" not in world.cluster.objects(Kind.SERVICE)
+    assert f"r1-{STAGE}" not in world.cluster.objects(ObjectKind.SERVICE)
 
 
 @pytest.mark.fault(20)
@@ -132,12 +132,12 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
 
-    def work(job: dict[str, Any], rank: int) -> Ending:
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
         if STAGE in job["metadata"]["name"]:
             return (
-                Ending(exit_code=143),
-                Ending(exit_code=64, message="no such model"),
-                Ending(exit_code=1),
+                PodEnding(exit_code=143),
+                PodEnding(exit_code=64, message="no such model"),
+                PodEnding(exit_code=1),
             )[rank]
         return world.stages(job, rank)
 
@@ -148,7 +148,7 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
 def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(
     tmp_path: Path, record_property: Report
 ) -> None:
-    world = _world(tmp_path, Ending(), times=2)
+    world = _world(tmp_path, PodEnding(), times=2)
     assert world.drive().code is ExitCode.DONE
     record_property("injected", 2)
     assert f"r1-{STAGE}-a3" in world.jobs_created
@@ -156,7 +156,7 @@ def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(
 
 
 def test_a_marker_that_shows_late_is_waited_for(tmp_path: Path) -> None:
-    world = _world(tmp_path, Ending(), times=99)
+    world = _world(tmp_path, PodEnding(), times=99)
     controller = world.controller()
     while "waiting for its manifest" not in world.status.get("message", ""):
         controller.round()
@@ -209,7 +209,7 @@ def test_a_finished_job_that_its_ttl_deleted_is_not_run_again(
     assert world.drive(world.controller(identity="pod-2")).code is ExitCode.DONE
     assert set(world.jobs_created.values()) == {1}
     record_property("injected", len(world.jobs_created))
-    assert not [name for name in world.cluster.objects(Kind.JOB) if "-a1" in name]
+    assert not [name for name in world.cluster.objects(ObjectKind.JOB) if "-a1" in name]
 
 
 @pytest.mark.fault(17)
@@ -221,7 +221,7 @@ def test_an_unfinished_job_that_somebody_deleted_is_made_again_once(tmp_path: Pa
         controller.round()
         world.cluster.advance(10)
         if world.status.get("jobs") == f"r1-{STAGE}-a1":
-            world.cluster.remove(Kind.JOB, f"r1-{STAGE}-a1")
+            world.cluster.remove(ObjectKind.JOB, f"r1-{STAGE}-a1")
             deleted.append(STAGE)
     assert world.drive(controller).code is ExitCode.DONE
     assert [name for name in world.jobs_created if STAGE in name] == [f"r1-{STAGE}-a1", f"r1-{STAGE}-a2"]
@@ -235,21 +235,21 @@ def test_a_node_that_goes_with_its_pod_costs_no_budget(tmp_path: Path, record_pr
     while gone < 5:
         controller.round()
         world.cluster.advance(5)
-        for name in world.cluster.objects(Kind.POD):
+        for name in world.cluster.objects(ObjectKind.POD):
             if STAGE in name and f"a{gone + 1}-" in name:
-                world.cluster.erase(Kind.POD, name)
+                world.cluster.erase(ObjectKind.POD, name)
                 gone += 1
     assert world.drive(controller).code is ExitCode.DONE
     record_property("injected", gone)
     assert "its pod is gone" in world.messages
 
 
-def _world(root: Path, ending: Ending, *, times: int) -> World:
+def _world(root: Path, ending: PodEnding, *, times: int) -> World:
     """A run in which the first attempts of one stage end in one way."""
     world, ended = World(root), list[str]()
     world.have_done_all_but(STAGE)
 
-    def work(job: dict[str, Any], rank: int) -> Ending:
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
         if STAGE in job["metadata"]["name"] and len(ended) < times:
             ended.append(job["metadata"]["name"])
             return ending

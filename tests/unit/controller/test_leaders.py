@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.controller.api import Kind, LeaseLost
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.api import LeaseLost, ObjectKind
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.store import Stage
@@ -43,7 +43,7 @@ def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     _let_sleep(world, new, 100)
     before = len(world.cluster.calls)
     with pytest.raises(LeaseLost):
-        old.cluster.delete(Kind.DEPLOYMENT, "r1-judge", "uid-1")
+        old.cluster.delete(ObjectKind.DEPLOYMENT, "r1-judge", "uid-1")
     assert old.round() is None
     assert {call.method for call in world.cluster.calls[before:]} == {"GET"}
     assert new.leadership.fence == fence + 1
@@ -67,7 +67,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first
         old.round()
     frozen[0], stopped[0] = True, world.cluster.now
     _let_sleep(world, new, 150)
-    world.cluster.remove(Kind.DEPLOYMENT, "r1-judge")
+    world.cluster.remove(ObjectKind.DEPLOYMENT, "r1-judge")
     created = dict(world.cluster.created)
     old.round()
     assert world.said[-1] == "configmaps r1-status was changed by somebody else; looking again"
@@ -77,7 +77,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first
 @pytest.mark.fault(12)
 def test_a_marker_of_a_stale_job_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
-    step = Step(1, Stage.SOLVER)
+    step = RunStep(1, Stage.SOLVER)
     world.stages.publish(step, "the successor")
     world.stages.publish(step, "the stale one")
     assert world.stages.published == ["i01-train-solver by the successor"]

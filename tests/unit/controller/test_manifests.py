@@ -10,8 +10,8 @@ import yaml
 from retrieval.cli import serve_retriever
 from retrieval.serving import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import Attempt, event, server_deployment, stage_job
-from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Part, Share, Step, job_name
+from scope_selfplay.controller.manifests import StageAttempt, event, server_deployment, stage_job
+from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Component, RunStep, StageShard, job_name
 from scope_selfplay.controller.servers import KEY_VARIABLE, promoted_solver, servers_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge.cli import serve_judge
@@ -36,7 +36,7 @@ def test_no_golden_file_is_left_over() -> None:
 def test_names_fit_into_a_label_for_the_longest_run_id() -> None:
     longest = "a" * 32
     for stage in Stage:
-        assert len(job_name(longest, Step(99, stage), 999, Share(98, 99))) <= 63
+        assert len(job_name(longest, RunStep(99, stage), 999, StageShard(98, 99))) <= 63
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:
@@ -85,7 +85,7 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
     author = author_of(config)
     bodies = {
         each.part: server_deployment(author, each)
-        for each in servers_of(config, Step(1, Stage.TASKS), (True,))
+        for each in servers_of(config, RunStep(1, Stage.TASKS), (True,))
     }
     assert [_command(bodies[part])[:2] for part in ("judge", "solver", "challenger")] == [
         ["scope", "serve-judge"],
@@ -105,10 +105,10 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
 def test_further_volumes_are_read_only_in_every_pod() -> None:
     extra = {"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "company-ca"}}}
     config = config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [extra]})
-    step = Step(1, Stage.COMPARE)
+    step = RunStep(1, Stage.COMPARE)
     servers = servers_of(config, step, (True,))
     author = author_of(config)
-    jobs = [stage_job(author, Attempt(step, 1), servers)]
+    jobs = [stage_job(author, StageAttempt(step, 1), servers)]
     for body in (*jobs, *(server_deployment(author, each) for each in servers)):
         pod = body["spec"]["template"]["spec"]
         assert {"name": "extra-ca", "configMap": {"name": "company-ca"}} in pod["volumes"]
@@ -157,7 +157,7 @@ def test_hashes_follow_what_they_name(change: dict[str, Any], spec: bool, body: 
 
 def test_a_later_leader_writes_the_same_server_body() -> None:
     config = config_of(PAPER)
-    server = servers_of(config, Step(1, Stage.SOLVER), (True,))[0]
+    server = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
     bodies = [server_deployment(author_of(config, fence), server) for fence in (1, 2)]
     assert len({each["metadata"]["annotations"][BODY_HASH] for each in bodies}) == 1
 
@@ -179,29 +179,31 @@ def test_the_frozen_solver_is_the_one_promoted_last(
 
 def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
     config = config_of(TINY, challenger={"frozen": True})
-    served = {each.part.value: each.model for each in servers_of(config, Step(3, Stage.TASKS), (True,) * 3)}
+    served = {
+        each.part.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
+    }
     assert served["challenger"] == "embedded"
 
 
 def test_a_server_that_runs_elsewhere_is_neither_made_nor_named() -> None:
     config = config_of(PAPER, cluster={"judge": {"serve": False}})
-    servers = servers_of(config, Step(1, Stage.SOLVER), (True,))
+    servers = servers_of(config, RunStep(1, Stage.SOLVER), (True,))
     assert [each.part.value for each in servers] == ["retriever"]
     assert "judge.endpoint" not in " ".join(_command(_training_job(config)))
 
 
 def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     config = config_of(TINY, cluster=TINY["cluster"] | {"key_secret": "scope-key"})
-    step = Step(1, Stage.TASKS)
+    step = RunStep(1, Stage.TASKS)
     servers = servers_of(config, step, (True,))
-    programs = {Part.RETRIEVER: serve_retriever, Part.JUDGE: serve_judge}
+    programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
     for each in servers:
-        option = "--token-env" if each.part is Part.RETRIEVER else "--api-key-env"
+        option = "--token-env" if each.part is Component.RETRIEVER else "--api-key-env"
         assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(author_of(config), each))
         program = programs.get(each.part, serve_model)
         assert option in [name for parameter in program.params for name in parameter.opts]
     assert len(servers) == 4
-    told = _command(stage_job(author_of(config), Attempt(step, 1), servers))
+    told = _command(stage_job(author_of(config), StageAttempt(step, 1), servers))
     groups = ("search", "judge.endpoint", "partners.solver", "partners.challenger")
     assert {f"{group}.api_key_env={KEY_VARIABLE}" for group in groups} <= set(told)
     assert KEY_VARIABLE not in " ".join(_command(_training_job(config_of(TINY))))
@@ -224,8 +226,8 @@ def test_the_controllers_job_outlives_three_drains_a_day_until_its_deadline() ->
 
 
 def _training_job(config: RunConfig) -> dict[str, Any]:
-    step = Step(1, Stage.SOLVER)
-    return stage_job(author_of(config), Attempt(step, 1), servers_of(config, step, (True,)))
+    step = RunStep(1, Stage.SOLVER)
+    return stage_job(author_of(config), StageAttempt(step, 1), servers_of(config, step, (True,)))
 
 
 def _has_pod(body: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """How an attempt's end is read, without a run around it."""
 
-from scope_selfplay.controller.outcomes import Outcome, Response, pause_after, response_to
+from scope_selfplay.controller.outcomes import AttemptOutcome, FailureResponse, pause_after, response_to
 
 
 def test_pauses_double_up_to_ten_minutes() -> None:
@@ -8,4 +8,4 @@ def test_pauses_double_up_to_ten_minutes() -> None:
 
 
 def test_every_outcome_has_a_response() -> None:
-    assert {response_to(outcome) for outcome in Outcome} == set(Response)
+    assert {response_to(outcome) for outcome in AttemptOutcome} == set(FailureResponse)

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Kind
-from scope_selfplay.controller.fake_nodes import Ending
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.authors import config_of
 from tests.unit.controller.worlds import ONE, World
@@ -36,11 +36,11 @@ def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, befo
     world.have_done_all_but(FIRST)
     last = _names(FIRST, before)[before - 1]
 
-    def work(job: dict[str, Any], rank: int) -> Ending:
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
         name = job["metadata"]["name"]
         if name == last:
             failed.append(name)
-            return Ending(75, message="judge is down")
+            return PodEnding(75, message="judge is down")
         return world.stages(job, rank)
 
     world.nodes._work = work
@@ -56,7 +56,7 @@ def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, befo
 
 def test_running_shares_say_themselves_how_many_they_are(tmp_path: Path) -> None:
     world = _running(tmp_path, 4)
-    world.cluster.remove(Kind.CONFIG_MAP, "r1-status")
+    world.cluster.remove(ObjectKind.CONFIG_MAP, "r1-status")
     _edit(world, 2)
     assert world.drive(world.controller(identity="pod-2")).code is ExitCode.DONE
     assert _made(world, FIRST) == _names(FIRST, 4)
@@ -65,7 +65,7 @@ def test_running_shares_say_themselves_how_many_they_are(tmp_path: Path) -> None
 def test_a_new_controller_job_begins_with_the_new_number(tmp_path: Path) -> None:
     world = _running(tmp_path, 4)
     _edit(world, 2)
-    world.cluster.remove(Kind.JOB, "r1-controller")
+    world.cluster.remove(ObjectKind.JOB, "r1-controller")
     world.cluster.advance(60)
     world.add_controller_job()
     assert world.drive(world.controller(identity="pod-2")).code is ExitCode.DONE

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 
-from scope_selfplay.controller.api import VERBS, Kind
-from scope_selfplay.controller.draft import Finish
-from scope_selfplay.controller.fake_cluster import Call, Fault
+from scope_selfplay.controller.api import VERBS, ObjectKind
+from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.goals import Markers, desired
 from scope_selfplay.controller.observed import Observed
 from scope_selfplay.controller.plan import next_actions
@@ -52,14 +52,17 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_said_after_five
     tmp_path: Path, pod: str
 ) -> None:
     world, controller = _running(tmp_path)
-    name = next(name for name in world.cluster.objects(Kind.POD) if name.startswith(pod))
+    name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(pod))
     world.nodes.never_ends = lambda each: each == name
-    world.cluster.remove(Kind.POD, name)
-    world.cluster.objects(Kind.POD)[name]["status"] = {"phase": "Running"}
+    world.cluster.remove(ObjectKind.POD, name)
+    world.cluster.objects(ObjectKind.POD)[name]["status"] = {"phase": "Running"}
     if pod != "r1-judge":
         # Newer clusters hold `Failed` back until the Job's pods have ended.
         target = {"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}
-        world.cluster.objects(Kind.JOB)[f"{pod}-a1"]["status"] = {"conditions": [target], "endedAt": 1e12}
+        world.cluster.objects(ObjectKind.JOB)[f"{pod}-a1"]["status"] = {
+            "conditions": [target],
+            "endedAt": 1e12,
+        }
     _go(world, controller, 280)
     assert "StillEnding" not in world.reasons
     _go(world, controller, 60)
@@ -108,7 +111,7 @@ def test_a_server_that_never_answers_is_made_again_however_often(tmp_path: Path)
     second = world.controller()
     _go(world, second, 1200)
     assert "made again after 60 s" in world.messages
-    assert world.cluster.created[Kind.DEPLOYMENT, "r1-judge"] == 4
+    assert world.cluster.created[ObjectKind.DEPLOYMENT, "r1-judge"] == 4
     assert (world.status["phase"], world.jobs_created) == ("Running", {})
     world.nodes.startup = 10
     assert world.drive(second).code is ExitCode.DONE
@@ -123,10 +126,10 @@ def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path
     while len(gaps) < 3:
         controller.round()
         world.cluster.advance(5)
-        if "r1-judge" in world.cluster.objects(Kind.DEPLOYMENT):
+        if "r1-judge" in world.cluster.objects(ObjectKind.DEPLOYMENT):
             continue
         gone = world.cluster.now
-        while "r1-judge" not in world.cluster.objects(Kind.DEPLOYMENT):
+        while "r1-judge" not in world.cluster.objects(ObjectKind.DEPLOYMENT):
             controller.round()
             world.cluster.advance(5)
         gaps.append(world.cluster.now - gone)
@@ -137,7 +140,7 @@ def test_what_was_down_outside_is_no_verdict_for_good() -> None:
     author = author_of(config_of(ONE))
     nothing = Markers(frozenset(), ())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
-        plan = next_actions(desired(author, problem=Finish(code, "why")), Observed(), nothing, {})
+        plan = next_actions(desired(author, problem=RunEnd(code, "why")), Observed(), nothing, {})
         assert json.loads(plan.status["ledger"])["code"] == kept
 
 
@@ -170,15 +173,15 @@ def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason:
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.SERVER_ERROR_AFTER])
+@pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
 def test_events_whose_first_reply_is_lost_cost_nothing(
-    tmp_path: Path, fault: Fault, record_property: Callable[[str, object], None]
+    tmp_path: Path, fault: ApiFault, record_property: Callable[[str, object], None]
 ) -> None:
     world, lost = World(tmp_path), set[str | None]()
     world.have_done_all_but(STAGE)
 
-    def fault_of(call: Call) -> Fault | None:
-        if call.kind is not Kind.EVENT or call.name in lost:
+    def fault_of(call: ApiCall) -> ApiFault | None:
+        if call.kind is not ObjectKind.EVENT or call.name in lost:
             return None
         lost.add(call.name)
         return fault
@@ -211,11 +214,11 @@ def test_who_loses_the_lease_while_telling_stops_there(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
 
-    def sleep(call: Call) -> Fault | None:
-        if call.kind is not Kind.EVENT:
+    def sleep(call: ApiCall) -> ApiFault | None:
+        if call.kind is not ObjectKind.EVENT:
             return None
         world.cluster.advance(100)
-        return Fault.LOST
+        return ApiFault.LOST
 
     world.cluster.faults = sleep
     _go(world, world.controller(), 100)
@@ -283,8 +286,8 @@ def test_a_server_that_ends_with_64_while_a_job_runs_is_said_with_its_last_line(
 def test_a_server_without_a_pod_while_a_job_runs_is_said(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     world.cluster.quota = {"pods": 0}
-    name = next(name for name in world.cluster.objects(Kind.POD) if name.startswith("r1-judge"))
-    world.cluster.erase(Kind.POD, name)
+    name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith("r1-judge"))
+    world.cluster.erase(ObjectKind.POD, name)
     world.cluster.advance(5)
     controller.round()
     assert world.status["message"] == "r1-judge: exceeded quota"
@@ -312,18 +315,18 @@ def test_a_pod_that_has_a_node_and_does_not_start_is_said_after_five_minutes(
 def test_another_controllers_objects_are_neither_adopted_nor_deleted(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
-    world.cluster.put(Kind.JOB, {"metadata": {"name": "other"}, "spec": {}})
-    other = world.cluster.objects(Kind.JOB)["other"]["metadata"]["uid"]
+    world.cluster.put(ObjectKind.JOB, {"metadata": {"name": "other"}, "spec": {}})
+    other = world.cluster.objects(ObjectKind.JOB)["other"]["metadata"]["uid"]
     labels = {"scope/run": "r1", "scope/server": "r1-judge"}
     owners = [{"uid": other, "controller": True}]
     metadata = {"name": "r1-judge", "labels": labels, "annotations": {}, "ownerReferences": owners}
     template = {"metadata": {"labels": labels}, "spec": {"containers": []}}
     body = {"kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
-    world.cluster.put(Kind.DEPLOYMENT, body)
+    world.cluster.put(ObjectKind.DEPLOYMENT, body)
     controller = world.controller()
     _go(world, controller, 100)
     assert "waiting for Deployment r1-judge, which another controller owns" in world.status["message"]
-    assert list(world.cluster.objects(Kind.DEPLOYMENT)) == ["r1-judge"]
+    assert list(world.cluster.objects(ObjectKind.DEPLOYMENT)) == ["r1-judge"]
     assert "ForeignObject" in world.reasons
 
 
@@ -334,7 +337,7 @@ def test_a_server_that_differs_is_brought_up_to_date_between_jobs_only(tmp_path:
     while not world.status.get("jobs"):
         controller.round()
         world.cluster.advance(5)
-    judge = world.cluster.objects(Kind.DEPLOYMENT)["r1-judge"]
+    judge = world.cluster.objects(ObjectKind.DEPLOYMENT)["r1-judge"]
     changed = ONE | {"cluster": ONE["cluster"] | {"judge": {"memory": "80Gi"}}}
     world.inputs = world.inputs._replace(config=World(tmp_path / "other", changed).config)
     controller.round()
@@ -363,6 +366,6 @@ def _running(root: Path) -> tuple[World, Controller]:
 
 def _set_pod(world: World, server: str, status: dict[str, Any]) -> None:
     """What becomes of a server's pod from now on."""
-    found = next(name for name in world.cluster.objects(Kind.POD) if name.startswith(server))
+    found = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(server))
     world.nodes.leaves_alone = lambda name: name == found
-    world.cluster.objects(Kind.POD)[found]["status"] = status
+    world.cluster.objects(ObjectKind.POD)[found]["status"] = status

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_cluster import FakeCluster
 
-from scope_selfplay.controller.api import Body, Unanswered
-from scope_selfplay.controller.fake_cluster import FakeCluster
+from scope_selfplay.controller.api import Body, NoReply
 from scope_selfplay.controller.loop import drive, verdict, watch_jobs
 from scope_selfplay.errors import ExitCode
 from tests.unit.controller.worlds import World
@@ -29,10 +29,10 @@ class Watching(FakeCluster):
         way = self.ways.pop(0) if self.ways else "stop"
         match way:
             case "410":
-                raise Unanswered("410 Gone")
+                raise NoReply("410 Gone")
             case "late 410":
                 yield {"type": "ADDED", "object": {"metadata": {"resourceVersion": "9"}}}
-                raise Unanswered("410 Gone")
+                raise NoReply("410 Gone")
             case "out of order":
                 for version in ("9", "3", "7"):
                     yield {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": version}}}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.controller import VERBS
-from scope_selfplay.controller.api import Kind
-from scope_selfplay.controller.fake_nodes import Ending
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.rounds import Controller
@@ -49,8 +49,8 @@ def test_servers_of_a_stage_are_gone_before_the_next_stage_begins(tmp_path: Path
     seen: dict[str, list[str]] = {}
     world = World(tmp_path)
 
-    def work(job: dict[str, Any], rank: int) -> Ending:
-        seen[job["metadata"]["name"]] = sorted(world.cluster.objects(Kind.DEPLOYMENT))
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
+        seen[job["metadata"]["name"]] = sorted(world.cluster.objects(ObjectKind.DEPLOYMENT))
         return world.stages(job, rank)
 
     world.nodes._work = work
@@ -148,10 +148,10 @@ def test_a_share_that_fails_is_made_again_without_the_others(tmp_path: Path) -> 
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"make_tasks": {"shards": 3}}})
     failed: list[str] = []
 
-    def work(job: dict[str, Any], rank: int) -> Ending:
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
         if job["metadata"]["labels"].get(SHARD) == "1" and not failed:
             failed.append(job["metadata"]["name"])
-            return Ending(exit_code=1)
+            return PodEnding(exit_code=1)
         return world.stages(job, rank)
 
     world.nodes._work = work
@@ -170,10 +170,10 @@ def test_deleting_the_controllers_job_frees_every_gpu(tmp_path: Path) -> None:
     while world.nodes.taken() < 6:
         controller.round()
         world.cluster.advance(5)
-    world.cluster.remove(Kind.JOB, "r1-controller")
+    world.cluster.remove(ObjectKind.JOB, "r1-controller")
     world.cluster.advance(20)
     assert world.nodes.taken() == 0
-    kinds = (Kind.JOB, Kind.DEPLOYMENT, Kind.SERVICE, Kind.POD)
+    kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
     assert [world.cluster.objects(kind) for kind in kinds] == [{}] * 4
 
 
@@ -196,7 +196,7 @@ def test_an_hour_of_waiting_costs_few_calls_and_writes_nothing(tmp_path: Path) -
 
 @pytest.mark.integration
 def test_memory_grows_neither_with_time_nor_with_attempts(tmp_path: Path) -> None:
-    down = Ending(exit_code=75, message="judge is down")
+    down = PodEnding(exit_code=75, message="judge is down")
     data = ONE | {"cluster": ONE["cluster"] | {"keep": 600}}
     world = World(tmp_path, data, work=lambda job, rank: down, tick=15.0)
     world.have_done_all_but("i01-train-solver")
@@ -227,9 +227,9 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
         world.cluster.calls.clear()
         world.cluster._history.clear()
         world.said.clear()
-        for name in world.cluster.objects(Kind.EVENT):
-            world.cluster.erase(Kind.EVENT, name)
-        there = {(kind, name) for kind in Kind for name in world.cluster.objects(kind)}
+        for name in world.cluster.objects(ObjectKind.EVENT):
+            world.cluster.erase(ObjectKind.EVENT, name)
+        there = {(kind, name) for kind in ObjectKind for name in world.cluster.objects(kind)}
         world.cluster.created = {key: 1 for key in world.cluster.created if key in there}
 
 
@@ -237,16 +237,16 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
 def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"make_tasks": {"shards": 2}}})
 
-    def work(job: dict[str, Any], rank: int) -> Ending | None:
+    def work(job: dict[str, Any], rank: int) -> PodEnding | None:
         if "i01-make-tasks" in job["metadata"]["name"]:
             # One share ends with the user's mistake while the other still runs and has to be deleted.
-            return Ending(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
+            return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
         return world.stages(job, rank)
 
     world.nodes._work = work
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
-    list(controller.cluster.changes(Kind.JOB, "", 1))
+    list(controller.cluster.changes(ObjectKind.JOB, "", 1))
     used: dict[tuple[str, str], set[str]] = {}
     for group, resource, verb in controller.cluster.verbs_used | controller.leadership.verbs_used:
         used.setdefault((group, resource), set()).add(verb)

@@ -6,13 +6,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from scope_selfplay.testing.fake_cluster import FakeCluster
+from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
+
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Kind
-from scope_selfplay.controller.draft import Finish
-from scope_selfplay.controller.fake_cluster import FakeCluster
-from scope_selfplay.controller.fake_nodes import FakeNodes, SimulatedStages, Work
+from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.goals import steps_of
-from scope_selfplay.controller.names import Step
+from scope_selfplay.controller.names import RunStep
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.store import Stage, StageManifest
 from tests.unit.controller.authors import PAPER, config_of
@@ -53,7 +54,9 @@ class World:
     def add_controller_job(self, name: str = "") -> str:
         name = name or f"{self.config.name}-controller"
         labels = {"scope/run": self.config.name}
-        self.cluster.put(Kind.JOB, {"kind": "Job", "metadata": {"name": name, "labels": labels}, "spec": {}})
+        self.cluster.put(
+            ObjectKind.JOB, {"kind": "Job", "metadata": {"name": name, "labels": labels}, "spec": {}}
+        )
         return name
 
     def controller(
@@ -77,7 +80,7 @@ class World:
             say=self.said.append,
         )
 
-    def drive(self, controller: Controller | None = None, *, rounds: int = 400) -> Finish:
+    def drive(self, controller: Controller | None = None, *, rounds: int = 400) -> RunEnd:
         """Rounds until the verdict."""
         controller = controller or self.controller()
         for _ in range(rounds):
@@ -90,7 +93,7 @@ class World:
 
     @property
     def status(self) -> dict[str, str]:
-        found = self.cluster.objects(Kind.CONFIG_MAP).get(f"{self.config.name}-status")
+        found = self.cluster.objects(ObjectKind.CONFIG_MAP).get(f"{self.config.name}-status")
         data: dict[str, str] = found["data"] if found else {}
         return data
 
@@ -100,28 +103,28 @@ class World:
         return {
             name: count
             for (kind, name), count in self.cluster.created.items()
-            if kind is Kind.JOB and "-i0" in name and not name.endswith("-controller")
+            if kind is ObjectKind.JOB and "-i0" in name and not name.endswith("-controller")
         }
 
     @property
     def reasons(self) -> list[str]:
-        return [body["reason"] for body in self.cluster.objects(Kind.EVENT).values()]
+        return [body["reason"] for body in self.cluster.objects(ObjectKind.EVENT).values()]
 
     @property
     def messages(self) -> str:
-        return "\n".join(body["message"] for body in self.cluster.objects(Kind.EVENT).values())
+        return "\n".join(body["message"] for body in self.cluster.objects(ObjectKind.EVENT).values())
 
     def end_state(self) -> dict[str, Any]:
         """What must be the same however often the controller was killed on the way."""
         return {
-            "jobs": sorted(self.cluster.objects(Kind.JOB)),
-            "servers": sorted(self.cluster.objects(Kind.DEPLOYMENT)),
-            "services": sorted(self.cluster.objects(Kind.SERVICE)),
-            "pods": sorted(pod.rsplit("-", 1)[0] for pod in self.cluster.objects(Kind.POD)),
+            "jobs": sorted(self.cluster.objects(ObjectKind.JOB)),
+            "servers": sorted(self.cluster.objects(ObjectKind.DEPLOYMENT)),
+            "services": sorted(self.cluster.objects(ObjectKind.SERVICE)),
+            "pods": sorted(pod.rsplit("-", 1)[0] for pod in self.cluster.objects(ObjectKind.POD)),
             "published": self.stages.published,
             "status": {key: self.status.get(key) for key in ("phase", "progress", "message", "step")},
         }
 
 
-def step_names(steps: list[Step]) -> list[str]:
+def step_names(steps: list[RunStep]) -> list[str]:
     return [step.name for step in steps]

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 
 from scope_selfplay.config import JudgeConfig, RoleEndpointsConfig, RunConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
-from scope_selfplay.judge.questions import SEATS, Seat
-from scope_selfplay.progress import Silent
+from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
 from scope_selfplay.prompts.shipped import pack_path
@@ -59,8 +59,8 @@ def test_where_a_judge_runs_is_no_part_of_what_a_run_computes(setting: str, same
 
 
 def test_every_judge_role_of_a_pack_has_a_seat_and_every_seat_an_endpoint() -> None:
-    assert set(SEATS) == set(PromptRole) - POLICY_ROLES
-    assert {seat.value for seat in Seat} == set(RoleEndpointsConfig.model_fields)
+    assert set(ROLE_OF_PROMPT) == set(PromptRole) - POLICY_ROLES
+    assert {seat.value for seat in JudgeRole} == set(RoleEndpointsConfig.model_fields)
 
 
 def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
@@ -77,10 +77,10 @@ def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
 
 def test_a_run_keeps_the_judges_texts_and_opens_again_with_another_address(tmp_path: Path) -> None:
     settings = [*SMALL, f"model.path={write_model(tmp_path / 'policy')}"]
-    run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, Silent())
+    run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, SilentProgress())
     assert (run.folder.prompts / "grade.md").is_file()
 
     moved = load_config(None, [*settings, *TWO_LINES, "judge.endpoint.base_url=http://judge:8000/v1"])
-    assert open_run(moved, tmp_path, Silent()).pack.hash == run.pack.hash
+    assert open_run(moved, tmp_path, SilentProgress()).pack.hash == run.pack.hash
     with pytest.raises(RunMismatchError, match=r"judge\.kind"):
-        open_run(load_config(None, settings), tmp_path, Silent())
+        open_run(load_config(None, settings), tmp_path, SilentProgress())
