@@ -153,7 +153,7 @@ def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -
     candidate = Candidate(
         id=f"candidate-{name}",
         status=CandidateStatus.REJECTED,
-        reason=Reason.GATE_SOURCE,
+        reason=Reason.refused_by(Gate.SOURCE),
         task=task,
         gates={Gate.ENTITY: author.verdict(True), Gate.SOURCE: author.verdict(not failed)},
         challenger_rollout_id=proposal.id,

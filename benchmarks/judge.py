@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
-from scope_selfplay.judge.prompts import Questions
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import (
@@ -40,8 +38,10 @@ from scope_selfplay.inference.chat_server import (
     serving,
 )
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
 from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.prompts import JudgePrompts
 from scope_selfplay.prompts import Pack, load_pack
 from scope_selfplay.prompts.shipped import pack_path
 from scope_selfplay.schemas import Criterion, Task
@@ -259,7 +259,7 @@ def _criteria() -> list[Criterion]:
 
 
 def _prompts(answers: int) -> list[str]:
-    questions = Questions(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
+    questions = JudgePrompts(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
     return [
         questions.grade(TASK, criterion, answer).prompt
         for answer in _answers(answers)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from retrieval.bm25 import Bm25Index
 from retrieval.build import Recipe, build_bm25
-from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
 from retrieval.passages import Passages
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory
-from retrieval.vectors import Cells, Exhaustive, Refined, fine_codes, fine_span
+from retrieval.recall_gate import RecallTooLow, exact, look, measure, recall, tune
+from retrieval.vectors import Cells, ExhaustiveSearch, RefinedIvf, fine_codes, fine_span
 from scope_selfplay.schemas import Document
 
 QUERIES = 256
@@ -63,7 +63,7 @@ def compare_profiles(folder: Path, rows: int, dimensions: int) -> None:
     print(try_bm25(folder / "bm25", rows).line(), flush=True)
     vectors = clustered(folder / "vectors.npy", rows + QUERIES, dimensions)
     queries, corpus = np.ascontiguousarray(vectors[rows:]), vectors[:rows]
-    flat = Exhaustive(corpus)
+    flat = ExhaustiveSearch(corpus)
     print(Row("flat", 0.0, corpus.nbytes / 1e9, None, rate_of(flat, queries), "every row").line(), flush=True)
     expected = exact(queries, [corpus]).rows
     print(try_half(corpus, queries, expected).line(), flush=True)
@@ -177,7 +177,7 @@ def try_cells(
     refused = ""
     try:
         way, _ = tune(search, queries, expected, PROFILES[name].recall)
-    except GateRefusal as refusal:
+    except RecallTooLow as refusal:
         way, refused = refusal.looking, f"; its gate asks for {PROFILES[name].recall:g} and refuses"
         look(search, way)
     built = time.process_time() - start + trained.seconds
@@ -188,7 +188,7 @@ def try_cells(
     return Row(name, built, size / 1e9, found, rate_of(search, queries), looking + refused)
 
 
-def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cells | Refined, int]:
+def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cells | RefinedIvf, int]:
     """The index, and its bytes on a disk."""
     rows, dimensions = corpus.shape
     sample = training_sample(corpus)
@@ -206,10 +206,10 @@ def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cell
     codes = np.empty(corpus.shape, dtype=np.uint8)
     for start in range(0, rows, BLOCK):
         codes[start : start + BLOCK] = fine_codes(corpus[start : start + BLOCK], span)
-    return Refined(coarse, codes, span, 4.0), size + codes.nbytes
+    return RefinedIvf(coarse, codes, span, 4.0), size + codes.nbytes
 
 
-def rate_of(search: Exhaustive | Cells | Refined, queries: Vectors) -> float:
+def rate_of(search: ExhaustiveSearch | Cells | RefinedIvf, queries: Vectors) -> float:
     """Queries per CPU second, in batches of 32."""
     start = time.process_time()
     for first in range(0, len(queries), 32):

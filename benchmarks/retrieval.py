@@ -136,15 +136,15 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         model_folder,
         prepare_encoder,
     )
-    from retrieval.manifest import Kind, Manifest
-    from retrieval.random_bert import write_random_bert
+    from retrieval.manifest import IndexKind, IndexManifest
     from scope_selfplay.schemas import Document
+    from scope_selfplay.testing.random_encoder import write_random_encoder
 
     minilm = model_folder(MINILM)
     model = minilm
     if shape == "e5":
         draw = np.random.default_rng(1)
-        model = write_random_bert(folder / "model", draw, tokenizer=minilm / "tokenizer.json")
+        model = write_random_encoder(folder / "model", draw, tokenizer=minilm / "tokenizer.json")
     index = folder / "index"
     begin(index, Recipe(profile="flat", source="made up", source_bytes=0))
     words = random.Random(2)
@@ -156,8 +156,8 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER, Precision(precision))
     vectors = np.random.default_rng(3).standard_normal((passages, 768 if shape == "e5" else 384), np.float32)
     np.save(index / "vectors.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    manifest = Manifest(
-        kind=Kind.DENSE,
+    manifest = IndexManifest(
+        kind=IndexKind.DENSE,
         profile="flat",
         rows=passages,
         corpus_hash=stored.corpus_hash,

@@ -91,7 +91,7 @@ def do_stage(
         if folder.manifest is not None:
             progress.say(f"{folder.path}: is done already")
         elif serves:
-            # Opening the context is the handshake with the judge and the retriever.
+            # Opening the run context is the handshake with the judge and the retriever.
             progress.say(f"judge {run.context.judge.identity}, retriever {run.context.searcher.identity}")
         work(run, order.iteration)
 

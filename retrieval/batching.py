@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from retrieval.hits import Hit
 
 
-class Engine(Protocol):
+class SearchEngine(Protocol):
     slots: int
     """Batches that it can work on at once."""
 
@@ -29,7 +29,7 @@ class Overloaded(Exception):
         self.retry_after = retry_after
 
 
-class Waiting(NamedTuple):
+class WaitingQuery(NamedTuple):
     query: str
     topk: int
     answer: "asyncio.Future[list[Hit]]"
@@ -40,7 +40,7 @@ class Batcher:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SearchEngine,
         *,
         max_batch: int = 32,
         linger: float = 0.005,
@@ -52,7 +52,7 @@ class Batcher:
         self._linger = linger
         self._capacity = capacity
         self._on_batch = on_batch
-        self._queue: dict[asyncio.Future[list[Hit]], Waiting] = {}
+        self._queue: dict[asyncio.Future[list[Hit]], WaitingQuery] = {}
         """What waits, oldest first, by its answer."""
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -82,7 +82,7 @@ class Batcher:
         asks has looked at `is_full` for the whole request.
         """
         answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._queue[answer] = Waiting(query, topk, answer)
+        self._queue[answer] = WaitingQuery(query, topk, answer)
         answer.add_done_callback(self._drop)
         self._pump()
         return answer
@@ -112,10 +112,10 @@ class Batcher:
         self._timer = None
         self._pump()
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[WaitingQuery]:
         """The oldest query and, in order, others with its topk; those that nobody awaits are dropped."""
-        batch: list[Waiting] = []
-        gone: list[Waiting] = []
+        batch: list[WaitingQuery] = []
+        gone: list[WaitingQuery] = []
         for item in self._queue.values():
             if len(batch) == self._max_batch:
                 break
@@ -131,7 +131,7 @@ class Batcher:
     def _drop(self, answer: "asyncio.Future[list[Hit]]") -> None:
         self._queue.pop(answer, None)
 
-    async def _run(self, batch: list[Waiting]) -> None:
+    async def _run(self, batch: list[WaitingQuery]) -> None:
         self._on_batch(len(batch))
         start = asyncio.get_running_loop().time()
         try:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from retrieval.manifest import (
     MANIFEST,
-    Kind,
-    Manifest,
+    IndexKind,
+    IndexManifest,
     SourceRows,
     checksums,
     index_hash,
@@ -74,7 +74,7 @@ class Recipe(Value):
     seed: int = 0
 
 
-class Stored(Value):
+class StoredCorpus(Value):
     """The corpus of the folder, once it is complete."""
 
     rows: int
@@ -84,7 +84,7 @@ class Stored(Value):
 
 
 @contextlib.contextmanager
-def begun(folder: Path, recipe: Recipe) -> Iterator[Manifest | None]:
+def begun(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
     """`begin`, and `folder` held against other builds for as long as the block lasts.
 
     Raises StorageError where another process is building there.
@@ -98,7 +98,7 @@ def begun(folder: Path, recipe: Recipe) -> Iterator[Manifest | None]:
         yield begin(folder, recipe)
 
 
-def begin(folder: Path, recipe: Recipe) -> Manifest | None:
+def begin(folder: Path, recipe: Recipe) -> IndexManifest | None:
     """Open `folder` for a build; gives the manifest when an equal build has finished there.
 
     Raises RunMismatchError, saying what differs, when the folder belongs to another recipe, and ConfigError for one
@@ -182,16 +182,16 @@ def store_passages(
         if not writer.size:
             raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
         is_end = next(every, None) is None
-        write_json(done, Stored(rows=writer.size, corpus_hash=writer.corpus_hash, is_end=is_end))
+        write_json(done, StoredCorpus(rows=writer.size, corpus_hash=writer.corpus_hash, is_end=is_end))
     stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
 
 
-def read_stored(folder: Path) -> Stored:
+def read_stored(folder: Path) -> StoredCorpus:
     """Raises RecordError."""
     try:
-        return Stored.model_validate_json((folder / STORED).read_bytes())
+        return StoredCorpus.model_validate_json((folder / STORED).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(f"{folder / STORED}: cannot be read: {error}") from None
 
@@ -222,14 +222,16 @@ def build_bm25(
     folder: Path,
     recipe: Recipe | None = None,
     progress: Progress = silent,
-) -> Manifest:
+) -> IndexManifest:
     """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `begun` does."""
     recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
     with begun(folder, recipe) as finished:
         return finished or _build_bm25(documents, folder, recipe, progress)
 
 
-def _build_bm25(documents: Iterable[Document], folder: Path, recipe: Recipe, progress: Progress) -> Manifest:
+def _build_bm25(
+    documents: Iterable[Document], folder: Path, recipe: Recipe, progress: Progress
+) -> IndexManifest:
     from retrieval.bm25 import Bm25Index
 
     start = time.monotonic()
@@ -237,8 +239,8 @@ def _build_bm25(documents: Iterable[Document], folder: Path, recipe: Recipe, pro
     progress("bm25", 0, passages.size)
     Bm25Index.build(passages).save(folder)
     progress("bm25", passages.size, passages.size)
-    manifest = Manifest(
-        kind=Kind.BM25,
+    manifest = IndexManifest(
+        kind=IndexKind.BM25,
         profile="bm25",
         rows=passages.size,
         corpus_hash=passages.corpus_hash,
@@ -247,7 +249,7 @@ def _build_bm25(documents: Iterable[Document], folder: Path, recipe: Recipe, pro
     return seal(folder, manifest, time.monotonic() - start)
 
 
-def seal(folder: Path, manifest: Manifest, seconds: float) -> Manifest:
+def seal(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
     """Write the manifest over every file of the folder: the build is finished."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in paths]

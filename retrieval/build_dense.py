@@ -39,18 +39,18 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.gate import TOPK, Looking, exact, measure, tune
-from retrieval.manifest import GateReport, Kind, Manifest
+from retrieval.manifest import IndexKind, IndexManifest, RecallReport
 from retrieval.passages import OFFSETS, PASSAGES, Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
+from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
 from retrieval.vectors import (
     FINE,
     FINE_RANGE,
     FLAT,
     IVF,
-    Cells,
-    Exhaustive,
-    Refined,
+    ExhaustiveSearch,
+    IvfIndex,
+    RefinedIvf,
     Rows,
     fine_codes,
     fine_span,
@@ -72,7 +72,7 @@ GATE_QUERIES = 512
 QUERY_WORDS = 12
 
 
-class Plan(NamedTuple):
+class DenseBuild(NamedTuple):
     """Everything a dense build needs to know."""
 
     folder: Path
@@ -86,7 +86,9 @@ class Plan(NamedTuple):
     """Folder of a finished build with kept shards; its passages and vectors are taken over."""
 
 
-def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = silent) -> Manifest:
+def build_dense(
+    documents: Iterable[Document], plan: DenseBuild, progress: Progress = silent
+) -> IndexManifest:
     """A dense index in `plan.folder`.
 
     Raises CorpusError (the recall gate too), CheckpointError, and as `begun` does.
@@ -95,7 +97,7 @@ def build_dense(documents: Iterable[Document], plan: Plan, progress: Progress = 
         return finished or _build(documents, plan, progress)
 
 
-def _build(documents: Iterable[Document], plan: Plan, progress: Progress) -> Manifest:
+def _build(documents: Iterable[Document], plan: DenseBuild, progress: Progress) -> IndexManifest:
     start = time.monotonic()
     faiss.omp_set_num_threads(plan.threads)
     if plan.encoded is not None:
@@ -108,8 +110,8 @@ def _build(documents: Iterable[Document], plan: Plan, progress: Progress) -> Man
         shutil.rmtree(plan.folder / SHARDS, ignore_errors=True)
     (plan.folder / "trained.faiss").unlink(missing_ok=True)
     profile = ProfileName(plan.recipe.profile)
-    manifest = Manifest(
-        kind=Kind.DENSE,
+    manifest = IndexManifest(
+        kind=IndexKind.DENSE,
         profile=profile,
         rows=passages.size,
         factory=factory(profile, passages.size),
@@ -159,7 +161,7 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _encoder(plan: Plan) -> Encoder:
+def _encoder(plan: DenseBuild) -> Encoder:
     folder = plan.folder / ENCODER
     if not (folder / "ready").exists():
         recipe = plan.recipe
@@ -169,7 +171,7 @@ def _encoder(plan: Plan) -> Encoder:
     return open_encoder(folder, threads=plan.threads)
 
 
-class Shards:
+class VectorShards:
     """Vectors of consecutive rows, one .npy file per `rows` of them."""
 
     def __init__(self, folder: Path, rows: int, size: int) -> None:
@@ -214,10 +216,10 @@ class Shards:
         return np.concatenate(parts)
 
 
-def _encode(passages: Passages, encoder: Encoder, plan: Plan, progress: Progress) -> Shards:
+def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress) -> VectorShards:
     folder = plan.folder / SHARDS
     folder.mkdir(exist_ok=True)
-    shards = Shards(folder, plan.shard_rows, passages.size)
+    shards = VectorShards(folder, plan.shard_rows, passages.size)
     kept = np.dtype(np.float32 if vector_bytes(ProfileName(plan.recipe.profile)) == 4 else np.float16)
     for start in shards.starts:
         rows = range(start, shards.end(start))
@@ -235,11 +237,11 @@ def _encode(passages: Passages, encoder: Encoder, plan: Plan, progress: Progress
 
 
 def _index(
-    passages: Passages, encoder: Encoder, shards: Shards, plan: Plan, progress: Progress
-) -> tuple[Looking, GateReport]:
+    passages: Passages, encoder: Encoder, shards: VectorShards, plan: DenseBuild, progress: Progress
+) -> tuple[SearchEffort, RecallReport]:
     name = ProfileName(plan.recipe.profile)
     target = PROFILES[name].recall
-    index: Exhaustive | Cells | Refined
+    index: ExhaustiveSearch | IvfIndex | RefinedIvf
     if PROFILES[name].is_ivf:
         index = _cells(name, passages.size, shards, plan, progress)
     else:
@@ -249,30 +251,32 @@ def _index(
     expected = exact(in_batches(encoder.exact_queries, texts), shards, min(TOPK, passages.size)).rows
     # What 8-bit queries miss is the index's loss too.
     queries = in_batches(encoder.queries, texts)
-    if isinstance(index, Cells | Refined):
+    if isinstance(index, IvfIndex | RefinedIvf):
         return tune(index, queries, expected, target)
-    return Looking(0, 0.0), _gate_exact(index, queries, expected, target)
+    return SearchEffort(0, 0.0), _gate_exact(index, queries, expected, target)
 
 
-def _gate_exact(index: Exhaustive, queries: Vectors, expected: Rows, target: float) -> GateReport:
+def _gate_exact(index: ExhaustiveSearch, queries: Vectors, expected: Rows, target: float) -> RecallReport:
     reached = measure(index.nearest, queries, expected)
     # Two rows that score the same to the last bit may change places between two ways of summing.
     if reached < target - 0.005:
         raise CorpusError(
             f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
         )
-    return GateReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
+    return RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
 
 
-def _flat(size: int, dimensions: int, shards: Shards, plan: Plan) -> Exhaustive:
+def _flat(size: int, dimensions: int, shards: VectorShards, plan: DenseBuild) -> ExhaustiveSearch:
     """All shards in one file, for the profiles that search exhaustively."""
     name = ProfileName(plan.recipe.profile)
     kept = np.float32 if vector_bytes(name) == 4 else np.float16
     write_stacked(plan.folder / FLAT, (size, dimensions), kept, shards)
-    return Exhaustive(open_array(plan.folder / FLAT))
+    return ExhaustiveSearch(open_array(plan.folder / FLAT))
 
 
-def _cells(name: ProfileName, size: int, shards: Shards, plan: Plan, progress: Progress) -> Cells | Refined:
+def _cells(
+    name: ProfileName, size: int, shards: VectorShards, plan: DenseBuild, progress: Progress
+) -> IvfIndex | RefinedIvf:
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(size) * TRAINING_POINTS_PER_CELL, 1024), draw)
     index = _trained(factory(name, size), sample, plan.folder / "trained.faiss", progress)
@@ -283,14 +287,14 @@ def _cells(name: ProfileName, size: int, shards: Shards, plan: Plan, progress: P
     part = plan.folder / (IVF + ".part")
     faiss.write_index(index, str(part))
     part.replace(plan.folder / IVF)
-    coarse = Cells.open(plan.folder, 1)
+    coarse = IvfIndex.open(plan.folder, 1)
     if name is not ProfileName.COMPACT:
         return coarse
     span = fine_span(sample)
     save_array(plan.folder / FINE_RANGE, span)
     codes = (fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
     write_stacked(plan.folder / FINE, (size, sample.shape[1]), np.uint8, codes)
-    return Refined(coarse, open_array(plan.folder / FINE), span, 4.0)
+    return RefinedIvf(coarse, open_array(plan.folder / FINE), span, 4.0)
 
 
 def _trained(description: str, sample: Vectors, path: Path, progress: Progress) -> Any:
@@ -308,7 +312,7 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
     return index
 
 
-def gate_texts(passages: Passages, plan: Plan) -> list[str]:
+def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
     """Queries: the given questions, or spans of words out of sampled passages."""
     texts = list(plan.questions)[:GATE_QUERIES]
     draw = numpy_rng_from(plan.recipe.seed, "gate")

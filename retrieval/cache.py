@@ -19,7 +19,7 @@ Answer = asyncio.Future[list[Hit]]
 Search = Callable[[str, int], Answer]
 
 
-class Counts(NamedTuple):
+class LookupCounts(NamedTuple):
     """Lookups since the start, by where the answer came from."""
 
     remembered: int
@@ -44,7 +44,7 @@ class AnswerCache:
         self._capacity = capacity
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
         self._in_flight: dict[bytes, InFlight] = {}
-        self.counts = Counts(0, 0, 0)
+        self.counts = LookupCounts(0, 0, 0)
         self.bytes = 0
         """What the remembered answers take."""
 
@@ -64,15 +64,15 @@ class AnswerCache:
         answer: Answer = asyncio.get_running_loop().create_future()
         if (known := self._answers.get(key)) is not None:
             self._answers.move_to_end(key)
-            self.counts = Counts(remembered + 1, joined, searched)
+            self.counts = LookupCounts(remembered + 1, joined, searched)
             answer.set_result(_unpacked(known))
             return answer
         under_way = self._in_flight.get(key)
         if under_way is None:
             under_way = self._begin(key, query, topk)
-            self.counts = Counts(remembered, joined, searched + 1)
+            self.counts = LookupCounts(remembered, joined, searched + 1)
         else:
-            self.counts = Counts(remembered, joined + 1, searched)
+            self.counts = LookupCounts(remembered, joined + 1, searched)
         under_way.waiting.add(answer)
         answer.add_done_callback(lambda done: self._leave(key, under_way, done))
         return answer

@@ -13,7 +13,7 @@ from retrieval.profiles import ProfileName
 
 if TYPE_CHECKING:
     from retrieval.build import Progress, Recipe
-    from retrieval.server import Retriever
+    from retrieval.server import SearchService
     from scope_selfplay.schemas import Document
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -124,9 +124,9 @@ def build(
     documents = _chunked(read_documents(source), recipe, tokenizer)
     progress = _progress()
     if dense:
-        from retrieval.build_dense import Plan, build_dense
+        from retrieval.build_dense import DenseBuild, build_dense
 
-        plan = Plan(
+        plan = DenseBuild(
             folder, recipe, threads=threads, keep_shards=keep_vectors, questions=asked, encoded=encoded
         )
         manifest = build_dense(documents, plan, progress)
@@ -194,7 +194,7 @@ def serve_retriever(
     """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens them again."""
     import asyncio
 
-    from retrieval.serving import Address, serve
+    from retrieval.serving import ListenAddress, serve
     from scope_selfplay.errors import ConfigError
     from scope_selfplay.wire.guarded_http import secret
 
@@ -211,7 +211,7 @@ def serve_retriever(
     token = secret(token_env, "--token-env")
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
         click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
-    address = Address(host=host, port=port, drain_seconds=drain)
+    address = ListenAddress(host=host, port=port, drain_seconds=drain)
     settings["deadline"] = deadline
 
     async def run() -> None:
@@ -236,19 +236,19 @@ def _retriever(
     hosts: tuple[str, ...],
     token: str | None,
     settings: dict[str, object],
-) -> "Retriever":
+) -> "SearchService":
     if folder is None:
-        from retrieval.router import Router
+        from retrieval.router import ShardRouter
         from scope_selfplay.wire.guarded_http import LOOPBACK
 
         options = {name: settings[name] for name in ("tokenizer", "deadline", "queue")}
-        return Router(
+        return ShardRouter(
             shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, **cast("dict[str, Any]", options)
         )
-    from retrieval.metrics import Metrics
-    from retrieval.service import Service, Settings
+    from retrieval.index_service import IndexService, ServiceSettings
+    from retrieval.metrics import RetrieverMetrics
 
-    return Service(Settings.model_validate({"folder": folder, **settings}), Metrics())
+    return IndexService(ServiceSettings.model_validate({"folder": folder, **settings}), RetrieverMetrics())
 
 
 def _family(encoder: str) -> str:

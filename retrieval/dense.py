@@ -8,9 +8,9 @@ import numpy as np
 
 from retrieval.encoder import ENCODER, Encoder, encoder_hash, open_encoder
 from retrieval.hits import Hit, in_order
-from retrieval.manifest import Manifest
+from retrieval.manifest import IndexManifest
 from retrieval.profiles import ProfileName
-from retrieval.vectors import Cells, Exhaustive, Nearest, OnGpu, Refined, VectorSearch
+from retrieval.vectors import ExhaustiveSearch, GpuSearch, IvfIndex, Nearest, RefinedIvf, VectorSearch
 from scope_selfplay.errors import RecordError
 
 
@@ -26,7 +26,7 @@ class DenseIndex:
         self.size = vectors.size
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest, *, threads: int = 1) -> "DenseIndex":
+    def open(cls, folder: Path, manifest: IndexManifest, *, threads: int = 1) -> "DenseIndex":
         """Raises RecordError when the encoder is not the one that the index was built with."""
         faiss.omp_set_num_threads(threads)
         check_encoder(folder, manifest)
@@ -38,7 +38,7 @@ class DenseIndex:
         return hits(self._vectors.nearest(self._encoder.queries(queries), topk))
 
 
-def check_encoder(folder: Path, manifest: Manifest) -> None:
+def check_encoder(folder: Path, manifest: IndexManifest) -> None:
     """Compare the encoder's hash with the manifest's: a model outside the folder may have been replaced."""
     part = ENCODER + "/"
     # What lies in the folder was compared with these checksums when the manifest was read.
@@ -51,16 +51,16 @@ def check_encoder(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def open_vectors(folder: Path, manifest: Manifest) -> VectorSearch:
+def open_vectors(folder: Path, manifest: IndexManifest) -> VectorSearch:
     match ProfileName(manifest.profile):
         case ProfileName.FLAT:
-            return Exhaustive.open(folder)
+            return ExhaustiveSearch.open(folder)
         case ProfileName.BALANCED:
-            return Cells.open(folder, manifest.nprobe)
+            return IvfIndex.open(folder, manifest.nprobe)
         case ProfileName.COMPACT:
-            return Refined.open(folder, manifest.nprobe, manifest.refine)
+            return RefinedIvf.open(folder, manifest.nprobe, manifest.refine)
         case ProfileName.GPU:
-            return OnGpu.open(folder)
+            return GpuSearch.open(folder)
         case other:
             raise RecordError(f"{folder}: profile {other} has no vectors")
 

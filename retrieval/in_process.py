@@ -13,7 +13,7 @@ from typing import Any
 from retrieval.bm25 import Bm25Index
 from retrieval.hits import Index
 from retrieval.indexes import open_index
-from retrieval.manifest import Kind, Verify, read_manifest
+from retrieval.manifest import IndexKind, Verify, read_manifest
 from retrieval.passages import Passages
 from retrieval.wire import LONGEST_QUERY
 from scope_selfplay.errors import ScopeError, SearchError
@@ -72,6 +72,6 @@ def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:
     Raises CorpusError for no documents and for an id given twice.
     """
     passages = Passages.from_documents(documents)
-    info = {"kind": Kind.BM25.value, "rows": passages.size, "corpus_hash": passages.corpus_hash}
+    info = {"kind": IndexKind.BM25.value, "rows": passages.size, "corpus_hash": passages.corpus_hash}
     identity = f"bm25-{passages.corpus_hash[:16]}"
     return InProcessSearcher(Bm25Index.build(passages), passages, identity, info)

@@ -5,19 +5,19 @@ them.
 from pathlib import Path
 
 from retrieval.hits import Index
-from retrieval.manifest import Kind, Manifest
+from retrieval.manifest import IndexKind, IndexManifest
 from scope_selfplay.errors import RecordError
 
 
-def open_index(folder: Path, manifest: Manifest, *, threads: int = 1) -> Index:
+def open_index(folder: Path, manifest: IndexManifest, *, threads: int = 1) -> Index:
     """An index ready to search with `threads` threads. Raises RecordError when it is not the manifest's."""
     index: Index
     match manifest.kind:
-        case Kind.BM25:
+        case IndexKind.BM25:
             from retrieval.bm25 import Bm25Index
 
             index = Bm25Index.open(folder)
-        case Kind.DENSE:
+        case IndexKind.DENSE:
             from retrieval.dense import DenseIndex
 
             index = DenseIndex.open(folder, manifest, threads=threads)

@@ -24,7 +24,7 @@ FULL_CHECK_BELOW = 2 << 30
 """Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""
 
 
-class Kind(StrEnum):
+class IndexKind(StrEnum):
     BM25 = "bm25"
     DENSE = "dense"
 
@@ -36,12 +36,12 @@ class Verify(StrEnum):
     SIZES = "sizes"
 
 
-class FileSum(Value):
+class FileChecksum(Value):
     size: int
     sha256: str
 
 
-class GateReport(Value):
+class RecallReport(Value):
     """How the index compares with an exhaustive search of the same vectors."""
 
     recall: float
@@ -63,9 +63,9 @@ class SourceRows(Value):
     """Rows of the whole source, known only where the build met its end."""
 
 
-class Manifest(Value):
+class IndexManifest(Value):
     format: int = FORMAT
-    kind: Kind
+    kind: IndexKind
     profile: str
     rows: int = Field(ge=1)
     corpus_hash: str
@@ -73,7 +73,7 @@ class Manifest(Value):
     """None for documents that Python code made, and in an index of an older release."""
     index_hash: str = ""
     """sha256 over everything that decides the answers but the corpus: `index_hash` says what."""
-    files: dict[str, FileSum] = Field(default_factory=dict)
+    files: dict[str, FileChecksum] = Field(default_factory=dict)
     """Empty only until the build is sealed."""
     factory: str = ""
     dimensions: int = 0
@@ -83,7 +83,7 @@ class Manifest(Value):
     nprobe: int = 0
     refine: float = 0.0
     """Candidates per wanted row that are scored again with the finer copy; 0 without one."""
-    gate: GateReport | None = None
+    gate: RecallReport | None = None
     seconds: float = 0.0
     versions: dict[str, str] = Field(default_factory=dict)
 
@@ -97,14 +97,14 @@ class Manifest(Value):
         return sum(file.size for file in self.files.values())
 
 
-def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
+def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> IndexManifest:
     """The manifest of a finished index folder whose files are as it says.
 
     Raises RecordError for a folder that is unfinished, of another format, or damaged (with the file's name).
     """
     path = folder / MANIFEST
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = IndexManifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise RecordError(f"{folder}: no {MANIFEST}: not an index, or its build has not finished") from None
     except (OSError, ValidationError, ValueError) as error:
@@ -124,7 +124,7 @@ def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> Manifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     write_json(folder / MANIFEST, manifest)
 
 
@@ -138,11 +138,11 @@ def write_json(path: Path, value: Value) -> None:
     part.replace(path)
 
 
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileSum]:
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileChecksum]:
     return {name: _checksum(folder / name) for name in sorted(names)}
 
 
-def index_hash(manifest: Manifest) -> str:
+def index_hash(manifest: IndexManifest) -> str:
     """sha256 over the checksums of the index files, the encoder (which may lie outside the folder), and how
     hard the index looks: nprobe and refine.
     """
@@ -153,15 +153,15 @@ def index_hash(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps([index, *settings], sort_keys=True).encode()).hexdigest()
 
 
-def _checksum(path: Path) -> FileSum:
+def _checksum(path: Path) -> FileChecksum:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileSum(size=file.tell(), sha256=digest)
+        return FileChecksum(size=file.tell(), sha256=digest)
 
 
-def _check(path: Path, expected: FileSum, *, full: bool) -> None:
+def _check(path: Path, expected: FileChecksum, *, full: bool) -> None:
     try:
-        found = _checksum(path) if full else FileSum(size=path.stat().st_size, sha256=expected.sha256)
+        found = _checksum(path) if full else FileChecksum(size=path.stat().st_size, sha256=expected.sha256)
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; the manifest lists it") from None
     if found.size != expected.size:

@@ -4,12 +4,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from retrieval.cache import Counts
+from retrieval.cache import LookupCounts
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Metrics:
+class RetrieverMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         name = "scope_retriever_"
@@ -30,7 +30,7 @@ class Metrics:
         self._queries = _Queries()
         self._registry.register(self._queries)
 
-    def render(self, counts: Counts) -> bytes:
+    def render(self, counts: LookupCounts) -> bytes:
         """The exposition text; `counts` of the cache become `scope_retriever_queries_total{answer=...}`."""
         self._queries.counts = counts
         return generate_latest(self._registry)
@@ -40,7 +40,7 @@ class _Queries(Collector):
     """Reads the cache's own counts, so that a lookup pays for counting only once."""
 
     def __init__(self) -> None:
-        self.counts = Counts(0, 0, 0)
+        self.counts = LookupCounts(0, 0, 0)
 
     def collect(self) -> list[CounterMetricFamily]:
         family = CounterMetricFamily(

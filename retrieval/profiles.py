@@ -72,7 +72,7 @@ PROFILES = {
 }
 
 
-class Estimate(Value):
+class BuildEstimate(Value):
     """What a build will take; bytes and seconds."""
 
     index_bytes: int
@@ -105,13 +105,13 @@ def factory(name: ProfileName, rows: int) -> str:
 
 def estimate(
     name: ProfileName, *, rows: int, dimensions: int, corpus_bytes: int, passages_per_second: float
-) -> Estimate:
+) -> BuildEstimate:
     """Costs of building and serving; `passages_per_second` is the measured speed of the encoder."""
     profile = PROFILES[name]
     if name is ProfileName.BM25:
         # About 60 distinct words a passage, 8 bytes each; building holds all words as Python numbers.
         index = rows * 60 * 8
-        return Estimate(
+        return BuildEstimate(
             index_bytes=index,
             corpus_bytes=corpus_bytes,
             build_disk=index + corpus_bytes,
@@ -126,7 +126,7 @@ def estimate(
     vectors = rows * dimensions * vector_bytes(name)
     training = min(rows, cells(rows) * TRAINING_POINTS_PER_CELL) * dimensions * 4 if profile.is_ivf else 0
     held = index * (profile.resident if name is ProfileName.COMPACT else 1.0) if profile.is_ivf else 0
-    return Estimate(
+    return BuildEstimate(
         index_bytes=index,
         corpus_bytes=corpus_bytes,
         build_disk=corpus_bytes + index + (vectors if profile.is_ivf else 0),

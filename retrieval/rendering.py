@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
 
-from retrieval.wire import Limits, Row, render_response
+from retrieval.wire import ResponseRow, WireLimits, render_response
 
 THREADS = 2
 """Responses rendered at the same time, which bounds their memory; further ones wait within their deadline."""
@@ -18,11 +18,13 @@ INLINE_CUT = 16 << 10
 
 
 class Renderer:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WireLimits) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
 
-    async def render(self, results: Iterable[Iterable[Row]], *, return_scores: bool, is_large: bool) -> bytes:
+    async def render(
+        self, results: Iterable[Iterable[ResponseRow]], *, return_scores: bool, is_large: bool
+    ) -> bytes:
         """As `render_response`; `results` may read and cut passages only when they are asked for."""
         if not is_large:
             return render_response(results, return_scores=return_scores, limits=self._limits)

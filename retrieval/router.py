@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.batching import Overloaded
-from retrieval.cache import Counts
+from retrieval.cache import LookupCounts
 from retrieval.client import HttpSearcher, RefusedError
 from retrieval.manifest import SourceRows
-from retrieval.metrics import Metrics
+from retrieval.metrics import RetrieverMetrics
 from retrieval.rendering import Renderer
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError
+from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
 from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import RetryPolicy
@@ -39,14 +39,14 @@ MANY_CUT = 16
 """Rows that are merged and tokenised within about ten milliseconds."""
 
 
-class Found(NamedTuple):
+class ShardPassage(NamedTuple):
     """A passage of a shard's answer."""
 
     document: dict[str, Any]
     score: float
 
 
-class Shards:
+class ShardConnections:
     """The shards of one handshake, in the order of their rows; a reload makes the next ones."""
 
     def __init__(self, searchers: Sequence[HttpSearcher]) -> None:
@@ -100,7 +100,7 @@ class Shards:
         return all(await asyncio.gather(*(searcher.is_ready() for searcher in self._searchers)))
 
 
-class Router:
+class ShardRouter:
     """Offers what `server` serves; `shards` in the order of their rows."""
 
     def __init__(
@@ -113,18 +113,18 @@ class Router:
         deadline: float = 60.0,
         queue: int = 4096,
         patience: RetryPolicy | None = None,
-        limits: Limits | None = None,
+        limits: WireLimits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
         """`tokenizer` is the policy's tokenizer.json; without it `max_tokens` is refused. A request gets 504
         after `deadline` seconds, and 429 while `queue` queries are with the shards. Raises ConfigError for a URL
         that may not be called, CheckpointError for a file that is no tokenizer.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or WireLimits()
         self.deadline = deadline
         # Twenty thousand documents of a batch request may come back in one response.
         patience = patience or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
-        self._connect: Callable[[], Shards] = lambda: Shards(
+        self._connect: Callable[[], ShardConnections] = lambda: ShardConnections(
             [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
         )
         # Made once now, so that a URL that may not be called is refused before anything starts.
@@ -132,7 +132,7 @@ class Router:
         self._cap = TokenCap(tokenizer) if tokenizer else None
         self._renderer = Renderer(self.limits)
         self._probe_seconds = probe_seconds
-        self._shards: Shards | None = None
+        self._shards: ShardConnections | None = None
         self._all_answer = False
         self._probe: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -141,7 +141,7 @@ class Router:
         self._asked = 0
         """Queries that are with the shards."""
         self._noted = -math.inf
-        self.metrics = Metrics()
+        self.metrics = RetrieverMetrics()
         self.draining = False
 
     async def load(self) -> None:
@@ -199,7 +199,7 @@ class Router:
         finally:
             self._asked -= len(request.queries)
 
-    async def _ask(self, shards: Shards, request: Retrieval) -> list[dict[str, Any]]:
+    async def _ask(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         """The shards' answers. Raises WireError for what one refuses for good, SearchError for what may pass;
         neither names a shard's URL, which is nobody's business outside.
         """
@@ -226,7 +226,7 @@ class Router:
             print(f"router: {fault}", file=sys.stderr, flush=True)
 
     async def _render(self, request: Retrieval, answers: list[dict[str, Any]]) -> bytes:
-        results: Iterable[Iterable[Row]] = _merged(answers, len(request.queries), request.topk)
+        results: Iterable[Iterable[ResponseRow]] = _merged(answers, len(request.queries), request.topk)
         cap, max_tokens = self._cap, request.max_tokens
         if cap is not None and max_tokens is not None:
             # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
@@ -241,9 +241,9 @@ class Router:
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(self._asked)
-        return self.metrics.render(Counts(0, 0, 0))
+        return self.metrics.render(LookupCounts(0, 0, 0))
 
-    def _current(self) -> Shards:
+    def _current(self) -> ShardConnections:
         if self._shards is None:
             raise SearchError("the shards have not answered yet")
         return self._shards
@@ -315,7 +315,7 @@ def _check_rows(records: Sequence[Any]) -> None:
         raise RunMismatchError(f"the shards hold rows {held}: the source goes on after row {expected}")
 
 
-def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Iterator[Iterator[Row]]:
+def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Iterator[Iterator[ResponseRow]]:
     """The `topk` best rows per query over all shards, each written only when it is asked for.
 
     A shard's answer is in row order among equal scores and shards are in row order, so the stable sort leaves
@@ -327,15 +327,15 @@ def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Itera
         yield map(_row, sorted(found, key=lambda row: -row.score)[:topk])
 
 
-def _found(answer: dict[str, Any], queries: int) -> list[list[Found]]:
+def _found(answer: dict[str, Any], queries: int) -> list[list[ShardPassage]]:
     try:
         results = answer["result"]
         if len(results) != queries:
             raise ValueError(f"{len(results)} results for {queries} queries")
-        return [[Found(row["document"], float(row["score"])) for row in rows] for rows in results]
+        return [[ShardPassage(row["document"], float(row["score"])) for row in rows] for rows in results]
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"a shard's response has another shape: {error}") from None
 
 
-def _row(found: Found) -> Row:
-    return Row(json.dumps(found.document, ensure_ascii=False).encode(), found.score)
+def _row(found: ShardPassage) -> ResponseRow:
+    return ResponseRow(json.dumps(found.document, ensure_ascii=False).encode(), found.score)

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.batching import Overloaded
-from retrieval.metrics import Metrics
-from retrieval.wire import Limits, Retrieval, WireError, parse_request
+from retrieval.metrics import RetrieverMetrics
+from retrieval.wire import Retrieval, WireError, WireLimits, parse_request
 from scope_selfplay.errors import ScopeError
 
 BODY_SECONDS = 30.0
@@ -34,12 +34,12 @@ Result = TypeVar("Result")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Retriever(Protocol):
-    """What is served: one index (`service.Service`) or many (`router.Router`)."""
+class SearchService(Protocol):
+    """What is served: one index (`service.IndexService`) or many (`router.ShardRouter`)."""
 
-    limits: Limits
+    limits: WireLimits
     deadline: float
-    metrics: Metrics
+    metrics: RetrieverMetrics
     draining: bool
 
     @property
@@ -57,7 +57,7 @@ class Retriever(Protocol):
     def render_metrics(self) -> bytes: ...
 
 
-def build_app(service: Retriever, token: str | None = None) -> Starlette:
+def build_app(service: SearchService, token: str | None = None) -> Starlette:
     """The application over a service that whoever runs it loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
@@ -94,7 +94,7 @@ def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
     return guard
 
 
-def _retrieve(service: Retriever) -> Endpoint:
+def _retrieve(service: SearchService) -> Endpoint:
     async def retrieve(request: Request) -> Response:
         start = time.perf_counter()
         response = await _answer(service, request)
@@ -105,7 +105,7 @@ def _retrieve(service: Retriever) -> Endpoint:
     return retrieve
 
 
-async def _answer(service: Retriever, request: Request) -> Response:
+async def _answer(service: SearchService, request: Request) -> Response:
     try:
         body = await _body(request, service.limits.max_body)
         question = parse_request(body, service.limits)
@@ -171,7 +171,7 @@ def _length(request: Request) -> int:
     return int(value) if value.isdecimal() else 0
 
 
-def _info(service: Retriever) -> Endpoint:
+def _info(service: SearchService) -> Endpoint:
     async def info(request: Request) -> Response:
         try:
             return _json(200, service.info())
@@ -185,7 +185,7 @@ async def _healthz(request: Request) -> Response:
     return _json(200, {"status": "ok"})
 
 
-def _readyz(service: Retriever) -> Endpoint:
+def _readyz(service: SearchService) -> Endpoint:
     async def readyz(request: Request) -> Response:
         if service.is_ready:
             return _json(200, {"status": "ready"})
@@ -195,14 +195,14 @@ def _readyz(service: Retriever) -> Endpoint:
     return readyz
 
 
-def _metrics(service: Retriever) -> Endpoint:
+def _metrics(service: SearchService) -> Endpoint:
     async def metrics(request: Request) -> Response:
         return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
 
     return metrics
 
 
-def _reload(service: Retriever, *, allowed: bool) -> Endpoint:
+def _reload(service: SearchService, *, allowed: bool) -> Endpoint:
     async def reload(request: Request) -> Response:
         if not allowed:
             return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from retrieval.server import Retriever, build_app
+from retrieval.server import SearchService, build_app
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
 from scope_selfplay.wire.listening import listen, url_of
@@ -21,7 +21,7 @@ CLOSE_SECONDS = 5.0
 """For searches that nobody waits for any more to end before their workers are killed."""
 
 
-class Address(Value):
+class ListenAddress(Value):
     host: str = "127.0.0.1"
     port: int = 8000
     drain_seconds: float = 0.0
@@ -30,7 +30,7 @@ class Address(Value):
     """
 
 
-async def serve(service: Retriever, address: Address, token: str | None = None) -> None:
+async def serve(service: SearchService, address: ListenAddress, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests that arrived before are answered, within their deadline. A second
     signal ends the process at once.
 
@@ -66,7 +66,7 @@ def _config(app: Starlette, deadline: float) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Retriever, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: SearchService, drain_seconds: float) -> None:
         super().__init__(config)
         self._service = service
         self._drain_seconds = drain_seconds

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from retrieval.wire import Row
+from retrieval.wire import ResponseRow
 from scope_selfplay.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TokenCap:
         offsets: list[tuple[int, int]] = self._encode(text).offsets
         return offsets
 
-    def cut(self, rows: Iterable[Row], max_tokens: int) -> Iterator[Row]:
+    def cut(self, rows: Iterable[ResponseRow], max_tokens: int) -> Iterator[ResponseRow]:
         """Rows in rank order whose `contents` have at most `max_tokens` tokens in total.
 
         The row that crosses the limit keeps its beginning; those after it are neither read nor counted.
@@ -69,7 +69,7 @@ class TokenCap:
                 if tokens > left:
                     record["contents"] = record["contents"][:end]
                     if end:
-                        yield Row(json.dumps(record, ensure_ascii=False).encode(), row.score)
+                        yield ResponseRow(json.dumps(record, ensure_ascii=False).encode(), row.score)
                     return
             left -= tokens
             yield row

@@ -35,7 +35,7 @@ class VectorSearch(Protocol):
     def nearest(self, queries: Vectors, topk: int) -> Nearest: ...
 
 
-class Exhaustive:
+class ExhaustiveSearch:
     """Inner products with every row of a mapped float32 array."""
 
     def __init__(self, vectors: NDArray[Any]) -> None:
@@ -43,7 +43,7 @@ class Exhaustive:
         self.size, self.dimensions = vectors.shape
 
     @classmethod
-    def open(cls, folder: Path) -> "Exhaustive":
+    def open(cls, folder: Path) -> "ExhaustiveSearch":
         return cls(open_array(folder / FLAT))
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
@@ -54,7 +54,7 @@ class Exhaustive:
         return Nearest(np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1))
 
 
-class Cells:
+class IvfIndex:
     """A FAISS IVF index; looks into `nprobe` cells per query."""
 
     def __init__(self, index: Any, nprobe: int) -> None:
@@ -65,7 +65,7 @@ class Cells:
         self.size, self.dimensions = index.ntotal, index.d
 
     @classmethod
-    def open(cls, folder: Path, nprobe: int) -> "Cells":
+    def open(cls, folder: Path, nprobe: int) -> "IvfIndex":
         return cls(read_index(folder / IVF), nprobe)
 
     @property
@@ -81,14 +81,14 @@ class Cells:
         return Nearest(scores, rows)
 
 
-class Refined:
+class RefinedIvf:
     """Coarse cells propose `refine` times topk rows; a finer copy on the disk scores them again.
 
     `fine` (rows, d) holds a byte per dimension, `low + step * byte` is the value; only the proposed rows are
     read.
     """
 
-    def __init__(self, coarse: Cells, fine: NDArray[np.uint8], span: Vectors, refine: float) -> None:
+    def __init__(self, coarse: IvfIndex, fine: NDArray[np.uint8], span: Vectors, refine: float) -> None:
         self.coarse = coarse
         self.refine = refine
         self._fine = fine
@@ -100,9 +100,9 @@ class Refined:
             raise RecordError(f"{IVF} has {coarse.size:,} rows, {FINE} has {self.size:,}: build again")
 
     @classmethod
-    def open(cls, folder: Path, nprobe: int, refine: float) -> "Refined":
+    def open(cls, folder: Path, nprobe: int, refine: float) -> "RefinedIvf":
         span = np.asarray(open_array(folder / FINE_RANGE), dtype=np.float32)
-        return cls(Cells.open(folder, nprobe), open_array(folder / FINE), span, refine)
+        return cls(IvfIndex.open(folder, nprobe), open_array(folder / FINE), span, refine)
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
         wanted = min(self.size, max(topk, round(topk * self.refine)))
@@ -119,8 +119,8 @@ class Refined:
         )
 
 
-class OnGpu:
-    """Exhaustive in half precision on one GPU. Search it from one thread only."""
+class GpuSearch:
+    """ExhaustiveSearch in half precision on one GPU. Search it from one thread only."""
 
     def __init__(self, vectors: NDArray[Any], rows_at_once: int = 1 << 18) -> None:
         if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
@@ -136,7 +136,7 @@ class OnGpu:
             self._index.add(np.asarray(vectors[start : start + rows_at_once], dtype=np.float32))
 
     @classmethod
-    def open(cls, folder: Path) -> "OnGpu":
+    def open(cls, folder: Path) -> "GpuSearch":
         return cls(open_array(folder / FLAT))
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:

@@ -14,7 +14,7 @@ LONGEST_QUERY = 16_384
 """Characters of a query. Servers refuse longer ones; clients cut them, a policy's runaway query is no fault."""
 
 
-class Limits(Value):
+class WireLimits(Value):
     default_topk: int = 3
     max_topk: int = 100
     max_queries: int = 4096
@@ -43,14 +43,14 @@ class WireError(Exception):
         self.status = status
 
 
-class Row(NamedTuple):
+class ResponseRow(NamedTuple):
     """One passage of a response: its stored JSON object and its score."""
 
     line: bytes
     score: float
 
 
-def parse_request(body: bytes, limits: Limits) -> Retrieval:
+def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
     """Raises WireError (400 or 413) that names the field and what was expected."""
     try:
         record = parse_object(body)
@@ -64,7 +64,9 @@ def parse_request(body: bytes, limits: Limits) -> Retrieval:
     )
 
 
-def render_response(results: Iterable[Iterable[Row]], *, return_scores: bool, limits: Limits) -> bytes:
+def render_response(
+    results: Iterable[Iterable[ResponseRow]], *, return_scores: bool, limits: WireLimits
+) -> bytes:
     """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
     render = _scored if return_scores else _unscored
     lists: list[bytes] = []
@@ -88,22 +90,22 @@ def least_size(lines: int, *, return_scores: bool) -> int:
     return lines if return_scores else 2 * lines
 
 
-def too_large(limits: Limits) -> WireError:
+def too_large(limits: WireLimits) -> WireError:
     return WireError(
         413,
         f"the response has more than {limits.max_response:,} bytes: ask for fewer queries or a smaller topk",
     )
 
 
-def _scored(row: Row) -> bytes:
+def _scored(row: ResponseRow) -> bytes:
     return b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
 
 
-def _unscored(row: Row) -> bytes:
+def _unscored(row: ResponseRow) -> bytes:
     return row.line[:-1] + b', "document": ' + row.line + b"}"
 
 
-def _queries(record: dict[str, Any], limits: Limits) -> list[str]:
+def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
     found = record.get("queries")
     if found is None:
         found = record.get("query")
@@ -130,7 +132,7 @@ def _queries(record: dict[str, Any], limits: Limits) -> list[str]:
     return queries
 
 
-def _topk(value: object, limits: Limits) -> int:
+def _topk(value: object, limits: WireLimits) -> int:
     if value is None:
         return limits.default_topk
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.max_topk:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 
 
-class Mounted(click.Group):
+class LazyGroup(click.Group):
     """A group that also has the commands of other packages, imported when one of them is asked for."""
 
     elsewhere: ClassVar[dict[str, tuple[str, str, str]]] = {
@@ -34,14 +34,14 @@ class Mounted(click.Group):
         "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
         "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
         "rehearsal-policy": (
-            "scope_selfplay.training.cli",
+            "scope_selfplay.testing.random_policy",
             "rehearsal_policy",
-            "Write a model of dice, to rehearse a run with.",
+            "Write a policy of random words, to rehearse a run with.",
         ),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
         "plan": ("scope_selfplay.planning.cli", "plan", "What a run will take, before it takes it."),
         "lint-tokens": (
-            "scope_selfplay.training.cli",
+            "scope_selfplay.training.token_lint",
             "lint_tokens_command",
             "Compare training rows with a model's chat template.",
         ),
@@ -67,7 +67,9 @@ class Mounted(click.Group):
             formatter.write_dl(sorted((own | far).items()))
 
 
-@click.group(cls=Mounted, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="scope")
 def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""

@@ -17,7 +17,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class Job(NamedTuple):
+class Capability(NamedTuple):
     what: str
     command: str
     needs: tuple[str, ...]
@@ -25,13 +25,13 @@ class Job(NamedTuple):
 
 
 _RUN = ("Python", "torch", "trl", "memory", "disk")
-JOBS = (
-    Job("the embedded run", "scope run", (*_RUN, "bm25s", "embedded policy")),
-    Job("a run on maths problems", "scope math new FOLDER", (*_RUN, "math-verify")),
-    Job("training on a GPU", "scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
-    Job("a run on a cluster", "scope k8s render", ("Python", "kubectl", "kubernetes")),
-    Job("serving a BM25 index", "scope serve-retriever", ("Python", "bm25s", "uvicorn")),
-    Job(
+CAPABILITIES = (
+    Capability("the embedded run", "scope run", (*_RUN, "bm25s", "embedded policy")),
+    Capability("a run on maths problems", "scope math new FOLDER", (*_RUN, "math-verify")),
+    Capability("training on a GPU", "scope run --config FILE", (*_RUN, "CUDA in torch", "GPU")),
+    Capability("a run on a cluster", "scope k8s render", ("Python", "kubectl", "kubernetes")),
+    Capability("serving a BM25 index", "scope serve-retriever", ("Python", "bm25s", "uvicorn")),
+    Capability(
         "serving a dense index",
         "scope serve-retriever",
         ("Python", "bm25s", "uvicorn", "faiss-cpu", "onnxruntime"),
@@ -43,7 +43,7 @@ def verdicts(parts: Sequence[Finding]) -> list[Finding]:
     """Every job with whether this machine can do it, by the findings of `examine`."""
     by_name = {part.what: part for part in parts}
     found = []
-    for job in JOBS:
+    for job in CAPABILITIES:
         lacking = [by_name[name] for name in job.needs if not by_name[name].ok]
         said = ", ".join(part.what for part in lacking)
         advice = "; ".join(dict.fromkeys(part.advice for part in lacking))

@@ -1,4 +1,4 @@
-"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its policy_format.
+"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its policy format.
 
 The one place where a run's settings become engines, for stages that only sample and for the policy in training.
 """

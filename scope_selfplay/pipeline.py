@@ -46,11 +46,6 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.search import Searcher
 
-_GATE_REASONS = {
-    Gate.ENTITY: Reason.GATE_ENTITY,
-    Gate.SOURCE: Reason.GATE_SOURCE,
-    Gate.SAFETY: Reason.GATE_SAFETY,
-}
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
     RolloutFault.SEARCH: Reason.SEARCH_FAILED,
@@ -99,7 +94,7 @@ class RunContext:
     gates: tuple[Gate, ...]
     tally: JudgeTally = field(default_factory=JudgeTally)
 
-    def solver(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
+    def solver_episode(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
         turns = self.config.solver.max_search_turns
         prompt = self.pack.render(
             PromptRole.SOLVER,
@@ -110,7 +105,7 @@ class RunContext:
         )
         return solver_episode(policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
 
-    def challenger(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
+    def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
         return challenger_episode(
             policy_format,
             key,
@@ -126,7 +121,7 @@ class RunContext:
             settings.max_response, self.config.search.max_tokens, settings.max_prompt, settings.max_turn
         )
 
-    async def roll(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
+    async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
         return await drive(episode, model, self.searcher, key=key, topk=self.config.search.topk)
 
     async def grade(self, task: Task, rubric: Rubric, rollout: Rollout, key: Key) -> Grade:
@@ -193,7 +188,7 @@ async def make_candidate(
         context.tally.add(verdict)
     for gate, verdict in build.gates.items():
         if verdict.value is False:
-            return CandidateRecords(build.rejected(_GATE_REASONS[gate]))
+            return CandidateRecords(build.rejected(Reason.refused_by(gate)))
     if any(verdict.value is None for verdict in verdicts):
         return CandidateRecords(build.unresolved(Reason.JUDGE_FAILED))
     rubric = build.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])

@@ -21,10 +21,10 @@ from scope_selfplay.corpus import (
     TaskSource,
     assign_sources,
     chunk,
-    draw,
     read_documents,
     read_sample,
     shuffled,
+    take_unused,
 )
 from scope_selfplay.dialects import spoken_dialect
 from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
@@ -173,7 +173,7 @@ class Run:
         """`count` documents that no stage before has used, with task types and search turns dealt out."""
         held_out = iteration == 0
         pool = [each for each in self.documents if (each.source == HELD_OUT) == held_out] or self.documents
-        documents = draw(
+        documents = take_unused(
             shuffled(pool, seed=self.config.seed),
             count=count,
             taken=taken,

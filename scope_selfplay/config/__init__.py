@@ -5,7 +5,6 @@ Defaults are the paper's (SCOPE, Table 9) unless a field says otherwise. A file 
 under another one (`RunConfig.hash`).
 """
 
-from scope_selfplay.config.base import Settings
 from scope_selfplay.config.cluster import (
     ClusterConfig,
     PodConfig,
@@ -46,11 +45,11 @@ __all__ = [
     "CorpusConfig",
     "EndpointConfig",
     "JudgeConfig",
+    "JudgeRetryConfig",
     "LoraConfig",
     "ModelConfig",
     "PartnerConfig",
     "PartnersConfig",
-    "JudgeRetryConfig",
     "PodConfig",
     "RoleEndpointsConfig",
     "RoutingSettings",
@@ -58,7 +57,6 @@ __all__ = [
     "SamplingConfig",
     "SearchConfig",
     "ServerConfig",
-    "Settings",
     "SolverConfig",
     "StageConfig",
     "TasksConfig",

@@ -1,9 +1,9 @@
-"""What all groups of settings share."""
+"""What all sections of a run config share."""
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Settings(BaseModel):
+class ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 

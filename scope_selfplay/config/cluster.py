@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.config.cluster_names import (
     Image,
     LabelKey,
@@ -27,7 +27,7 @@ REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 
 
-class TolerationConfig(Settings):
+class TolerationConfig(ConfigSection):
     key: OptionalLabelKey = ""
     """Taint that is tolerated; every taint when empty."""
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -38,7 +38,7 @@ class TolerationConfig(Settings):
     """Effect of the taint; every effect when empty."""
 
 
-class VolumeConfig(Settings):
+class VolumeConfig(ConfigSection):
     """A volume besides the run's own, such as a company's certificates or a cache of models on NFS."""
 
     name: str = Field(pattern=r"^extra(-[a-z0-9]+)+$", max_length=63)
@@ -62,7 +62,7 @@ class VolumeConfig(Settings):
         return path
 
 
-class ImagesConfig(Settings):
+class ImagesConfig(ConfigSection):
     """A field left empty takes the image of `worker`. Production runs name images by digest."""
 
     worker: Image = "scope-selfplay:latest"
@@ -75,7 +75,7 @@ class ImagesConfig(Settings):
     """Serves the index with `scope serve-retriever`."""
 
 
-class PodConfig(Settings):
+class PodConfig(ConfigSection):
     """One container's share of a node. Requests and limits are equal, so that it is evicted last."""
 
     gpus: int = Field(default=0, ge=0)
@@ -157,7 +157,7 @@ class RetrieverServerConfig(ServerConfig):
     """Folder of the index on the volume."""
 
 
-class PrepareConfig(Settings):
+class PrepareConfig(ConfigSection):
     """What Jobs bring to the volume before the run starts. A model is a repository of the hub, with `@` and a commit
     behind it, so that it stays what it is; one that is not named is yours to copy."""
 
@@ -171,7 +171,7 @@ class PrepareConfig(Settings):
     """Options of `scope index build` besides `--encoder`; with none of them and no encoder the index is BM25's."""
 
 
-class ClusterConfig(Settings):
+class ClusterConfig(ConfigSection):
     tiny: bool = False
     """No GPUs anywhere, and instead of vLLM `scope serve-model` and `scope serve-judge`."""
     images: ImagesConfig = ImagesConfig()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.config.cluster import ClusterConfig
 from scope_selfplay.config.judge import OPERATION, JudgeConfig
 from scope_selfplay.config.serving import PartnersConfig
@@ -15,7 +15,7 @@ from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.schemas import CorpusReader
 
 
-class LoraConfig(Settings):
+class LoraConfig(ConfigSection):
     rank: int = Field(default=0, ge=0)
     """Rank of a low-rank adapter that is trained instead of the weights; 0 trains all weights (the paper)."""
     alpha: float = Field(default=32.0, gt=0)
@@ -32,7 +32,7 @@ class LoraConfig(Settings):
     """Linear layers that get an adapter."""
 
 
-class ModelConfig(Settings):
+class ModelConfig(ConfigSection):
     path: str = "embedded"
     """Base model M0: a Hugging Face directory, or `embedded` for the tiny policy that ships with the package."""
     dialect: Literal["qwen2.5", "qwen3", "olmo3"] = "qwen2.5"
@@ -65,7 +65,7 @@ class ModelConfig(Settings):
         return self
 
 
-class CorpusConfig(Settings):
+class CorpusConfig(ConfigSection):
     path: str = "embedded"
     """Source documents: JSONL, a folder of text files, `embedded` for a generated fictional world, or `none` for a run
     on given tasks without search."""
@@ -90,7 +90,7 @@ class CorpusConfig(Settings):
         return self
 
 
-class SearchConfig(Settings):
+class SearchConfig(ConfigSection):
     topk: int = Field(default=3, ge=1)
     """Documents per query (Table 9)."""
     max_tokens: int = Field(default=500, ge=8)
@@ -103,12 +103,12 @@ class SearchConfig(Settings):
     """Seconds that a search waits for a retriever that is down; then the stage stops and resumes later."""
 
 
-class SamplingConfig(Settings):
+class SamplingConfig(ConfigSection):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of both policies; difficulty is estimated at the temperature of training."""
 
 
-class TasksConfig(Settings):
+class TasksConfig(ConfigSection):
     target: int = Field(default=5120, ge=1)
     """Accepted tasks per iteration (appendix G: 256 x 20)."""
     max_candidates: int | None = Field(default=None, ge=1)
@@ -141,7 +141,7 @@ class TasksConfig(Settings):
         return self
 
 
-class CompareConfig(Settings):
+class CompareConfig(ConfigSection):
     tasks: int = Field(default=200, ge=1)
     """Held-out tasks, made once before iteration 1."""
     given: str | None = None
@@ -165,7 +165,7 @@ class CompareConfig(Settings):
     """Bootstrap resamples of the intervals."""
 
 
-class RunConfig(Settings):
+class RunConfig(ConfigSection):
     """A whole run. `name` says where it lies; everything else says what it computes."""
 
     name: str = Field(default="demo", pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from scope_selfplay.config.base import Settings
+from scope_selfplay.config.base import ConfigSection
 
 
-class PartnerConfig(Settings):
+class PartnerConfig(ConfigSection):
     base_url: str | None = None
     """Where this partner is served, such as `http://127.0.0.1:8000/v1`; it runs in this process when left out."""
     model: str | None = None
@@ -14,7 +14,7 @@ class PartnerConfig(Settings):
     """Environment variable that holds the key."""
 
 
-class PartnersConfig(Settings):
+class PartnersConfig(ConfigSection):
     challenger: PartnerConfig = PartnerConfig()
     """The Challenger C_t that writes tasks while it is not trained."""
     solver: PartnerConfig = PartnerConfig()

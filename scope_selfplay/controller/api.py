@@ -1,7 +1,7 @@
 """The Kubernetes API as the controller sees it: a few kinds, one way to send, typed refusals.
 
-`Transport` is the seam: `cluster.KubernetesTransport` talks to a real API server, `fake_cluster.FakeCluster` is
-one in memory. Neither retries; `calls.ClusterClient` does, for both.
+`Transport` is the seam: `cluster.KubernetesTransport` talks to a real API server, `testing.fake_cluster.FakeCluster` is
+one in memory. Neither retries; `client.ClusterClient` does, for both.
 """
 
 from collections.abc import Iterator, Mapping

@@ -12,9 +12,9 @@ from scope_selfplay.corpus.sampling import (
     apportion,
     assign_sources,
     assign_task_types,
-    draw,
     search_turn_counts,
     shuffled,
+    take_unused,
 )
 
 __all__ = [
@@ -22,12 +22,12 @@ __all__ = [
     "TURN_RATIO",
     "TaskSource",
     "apportion",
+    "assign_sources",
     "assign_task_types",
     "chunk",
-    "draw",
-    "assign_sources",
     "read_documents",
     "read_sample",
     "search_turn_counts",
     "shuffled",
+    "take_unused",
 ]

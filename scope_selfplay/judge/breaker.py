@@ -7,7 +7,7 @@ closed --(failures in a row, or a dead canary)--> open --(probe answered)--> clo
 from collections.abc import Callable
 
 
-class Breaker:
+class CircuitBreaker:
     """`failures` in a row open it; while it is open, one probe at a time, after pauses that double."""
 
     def __init__(

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scope_selfplay.gates import Gate
+
 if TYPE_CHECKING:
     from scope_selfplay.judge.trying import Trial
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     "--config", type=click.Path(exists=True, path_type=Path), help="Run config with the world's size."
 )
 @click.option(
-    "--rehearsal", is_flag=True, help="Throw dice instead, in the form that each prompt asks for: any domain."
+    "--rehearsal",
+    is_flag=True,
+    help="Give random verdicts instead, in the form that each prompt asks for: any domain.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8001, show_default=True)
@@ -54,9 +58,9 @@ def serve_judge(
             f"warning: {host} without --api-key-env: everyone who reaches the port is judged", err=True
         )
     if rehearsal:
-        from scope_selfplay.judge.random_judge import rehearsal_app
+        from scope_selfplay.judge.random_judge import random_judge_app
 
-        app, what = rehearsal_app(key), "throwing dice; nothing is judged"
+        app, what = random_judge_app(key), "answering at random; nothing is judged"
     else:
         if corpus is not None:
             documents = read_documents(corpus)
@@ -78,7 +82,7 @@ def judge() -> None:
 
 
 ROLES = (
-    *("entity", "source", "safety"),
+    *map(str, Gate),
     *("rubric", "dimensions", "grade"),
     *("scores", "preference", "select"),
     *("implicit", "explicit", "correctness"),

@@ -15,10 +15,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from scope_selfplay.config import JudgeRetryConfig
-from scope_selfplay.judge.breaker import Breaker
+from scope_selfplay.judge.breaker import CircuitBreaker
 from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply, ChatRequest
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.waves import WaveGate
+from scope_selfplay.judge.waves import AdmissionGate
 from scope_selfplay.schemas import Fault
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
@@ -42,8 +42,10 @@ class Endpoint:
         self._metrics = metrics
         self._jitter = jitter
         self._loop = asyncio.get_running_loop()
-        self._gate = WaveGate(limit)
-        self.breaker = Breaker(failures=patience.failures, outage=patience.outage, clock=self._loop.time)
+        self._gate = AdmissionGate(limit)
+        self.breaker = CircuitBreaker(
+            failures=patience.failures, outage=patience.outage, clock=self._loop.time
+        )
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._tripped: asyncio.Future[None] = self._loop.create_future()

@@ -133,7 +133,7 @@ class Fenced:
 
 
 @dataclass
-class _Opened:
+class _OpenFence:
     name: str
     mark: str
     lines: list[str] = field(default_factory=list)
@@ -153,13 +153,13 @@ def text_outside(prompt: str) -> str:
 def _read(prompt: str) -> tuple[str, tuple[Fenced, ...]]:
     outside: list[str] = []
     found: list[Fenced] = []
-    opened: list[_Opened] = []
+    opened: list[_OpenFence] = []
     for line in prompt.split("\n"):
         mark = _mark_of(line)
         if mark is None:
             (opened[-1].lines if opened else outside).append(line)
         elif mark[0] != "end":
-            opened.append(_Opened(*mark))
+            opened.append(_OpenFence(*mark))
         elif opened and opened[-1].mark == mark[1]:
             done = opened.pop()
             fenced = Fenced(done.name, done.mark, "\n".join(done.lines), tuple(done.inner))

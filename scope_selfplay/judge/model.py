@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from scope_selfplay.config import CallConfig, JudgeConfig
 from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.calls import Answer, Asker, model_name
-from scope_selfplay.judge.endpoint_pool import Lines, endpoint_of, with_models
+from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
+from scope_selfplay.judge.endpoint_pool import endpoint_of, pool_per_loop, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key, same_text
 from scope_selfplay.judge.grading import is_opener
 from scope_selfplay.judge.metrics import JudgeMetrics
@@ -33,9 +33,9 @@ from scope_selfplay.judge.parsing import (
 from scope_selfplay.judge.prompts import (
     PREFERENCE_CHOICES,
     ROLE_OF_PROMPT,
-    Asked,
+    JudgePrompt,
+    JudgePrompts,
     JudgeRole,
-    Questions,
     shown_answer,
 )
 from scope_selfplay.judge.protocol import DIMENSIONS, PointwiseScore, Scale, Selected, Style
@@ -65,8 +65,8 @@ class ModelJudge:
 
     def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
         self.metrics = JudgeMetrics()
-        native = frozenset(seat for seat in JudgeRole if endpoint_of(config, seat).native_thinking)
-        self.questions = Questions(
+        native = frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking)
+        self.questions = JudgePrompts(
             pack,
             Fencer(fence_key(seed), limit=config.max_chars),
             budget=config.max_chars,
@@ -75,9 +75,9 @@ class ModelJudge:
         )
         self._config = config
         self._cache = cache
-        self._lines = Lines(config, self.metrics)
-        self._asker = Asker(config, self._lines, cache, self.metrics, seed=seed)
-        models = [model_name(config, seat) for seat in JudgeRole]
+        self._pools = pool_per_loop(config, self.metrics)
+        self._asker = JudgeCaller(config, self._pools, cache, self.metrics, seed=seed)
+        models = [model_name(config, role) for role in JudgeRole]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
         settings = [each.model_dump_json() for each in calls]
         self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
@@ -92,7 +92,7 @@ class ModelJudge:
 
     async def close(self) -> None:
         """Close the running loop's connections, for a judge that is let go before its loop ends."""
-        await self._lines.close()
+        await self._pools.close()
 
     def account(self) -> dict[str, dict[str, object]]:
         """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""
@@ -177,12 +177,12 @@ class ModelJudge:
         weighted = [each.model_copy(update={"weight": IMPORTANCE[each.priority]}) for each in criteria]
         return Rubric(task_id=task.id, criteria=tuple(weighted))
 
-    async def _ask(self, asked: Asked, read: Callable[[str], T | None]) -> Answer[T]:
+    async def _ask(self, asked: JudgePrompt, read: Callable[[str], T | None]) -> JudgeReply[T]:
         return await self._asker.ask(asked, call_of(self._config, ROLE_OF_PROMPT[asked.role]), read)
 
 
-def call_of(config: JudgeConfig, seat: JudgeRole) -> CallConfig:
-    match seat:
+def call_of(config: JudgeConfig, role: JudgeRole) -> CallConfig:
+    match role:
         case JudgeRole.GATES:
             return config.gate_call
         case JudgeRole.RUBRIC:
@@ -193,12 +193,12 @@ def call_of(config: JudgeConfig, seat: JudgeRole) -> CallConfig:
             return config.compare_call
 
 
-def score_reader(asked: Asked) -> Callable[[str], bool | None]:
+def score_reader(asked: JudgePrompt) -> Callable[[str], bool | None]:
     """How a gate's or a grade's completion is read: as one token, or as a written score."""
     return (lambda text: {"1": True, "0": False}.get(text.strip())) if asked.choices else parse_score
 
 
-def preference_reader(asked: Asked) -> Callable[[str], Outcome | None]:
+def preference_reader(asked: JudgePrompt) -> Callable[[str], Outcome | None]:
     return (lambda text: _TOKEN_OUTCOMES.get(text.strip())) if asked.choices else parse_preference
 
 
@@ -214,7 +214,7 @@ def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path
     return ModelJudge(named, pack, seed=seed, cache=JudgementCache(path))
 
 
-def _scored(answer: Answer[bool]) -> Verdict:
+def _scored(answer: JudgeReply[bool]) -> Verdict:
     yes, no = answer.odds.get("1"), answer.odds.get("0")
     known = answer.value is not None and yes is not None and no is not None and yes + no > 0
     return answer.verdict(
@@ -222,7 +222,7 @@ def _scored(answer: Answer[bool]) -> Verdict:
     )
 
 
-def _soft_preference(answer: Answer[Outcome]) -> float | None:
+def _soft_preference(answer: JudgeReply[Outcome]) -> float | None:
     """P(first is better), a tie counting half; None unless all three choices have a known probability."""
     odds = [answer.odds.get(choice) for choice in PREFERENCE_CHOICES]
     if answer.value is None or any(each is None for each in odds):

@@ -14,7 +14,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.prompts import Asked, JudgeRole, Questions
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.shipped import pack_path
@@ -28,7 +28,7 @@ class Trial:
     """What will be asked, of whom, and how the completion is read."""
 
     config: JudgeConfig
-    asked: Asked
+    asked: JudgePrompt
     read: Reader
     seed: int
 
@@ -41,12 +41,12 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
     config = load_config(options["config"], overrides).judge
     if config.kind != "model" and not options["dry"]:
         raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
-    questions = Questions(
+    questions = JudgePrompts(
         load_pack(pack_path(options["domain"])),
         Fencer(fence_key(options["seed"]), limit=config.max_chars),
         budget=config.max_chars,
         token=config.verdict == "token",
-        native=frozenset(seat for seat in JudgeRole if endpoint_of(config, seat).native_thinking),
+        native=frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking),
     )
     asked, read = _question(role, questions, options)
     return Trial(config, asked, read, options["seed"])
@@ -55,15 +55,17 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
     from scope_selfplay.judge.cache import JudgementCache
-    from scope_selfplay.judge.calls import Asker
-    from scope_selfplay.judge.endpoint_pool import Lines
+    from scope_selfplay.judge.calls import JudgeCaller
+    from scope_selfplay.judge.endpoint_pool import pool_per_loop
     from scope_selfplay.judge.metrics import JudgeMetrics
     from scope_selfplay.judge.model import call_of
     from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 
     config = await with_models(trial.config)
     metrics = JudgeMetrics()
-    asker = Asker(config, Lines(config, metrics), JudgementCache(None), metrics, seed=trial.seed)
+    asker = JudgeCaller(
+        config, pool_per_loop(config, metrics), JudgementCache(None), metrics, seed=trial.seed
+    )
     answer = await asker.ask(trial.asked, call_of(config, ROLE_OF_PROMPT[trial.asked.role]), trial.read)
     return {
         "completion": answer.completion,
@@ -77,14 +79,14 @@ async def run_trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _question(role: str, questions: Questions, options: Mapping[str, Any]) -> tuple[Asked, Reader]:
+def _question(role: str, questions: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
     from scope_selfplay.judge.model import preference_reader, score_reader
     from scope_selfplay.judge.protocol import DIMENSIONS
 
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
     match role:
-        case "entity" | "source" | "safety":
+        case _ if role in list(Gate):
             asked = questions.gate(Gate(role), task, documents[0] if documents else None)
             return asked, score_reader(asked)
         case "rubric":
@@ -114,8 +116,8 @@ def _question(role: str, questions: Questions, options: Mapping[str, Any]) -> tu
 
 
 def _score_question(
-    scale: Scale, questions: Questions, task: Task, options: Mapping[str, Any]
-) -> tuple[Asked, Reader]:
+    scale: Scale, questions: JudgePrompts, task: Task, options: Mapping[str, Any]
+) -> tuple[JudgePrompt, Reader]:
     criterion = _criterion(options) if scale is Scale.EXPLICIT else None
     answer = _answers(options, 1)[0]
     asked = questions.score(task, answer, criterion, scale=scale, reference=options["reference"])
@@ -141,7 +143,7 @@ def _rollout(number: int, answer: str) -> Rollout:
     return Rollout(id=str(number), role=Role.SOLVER, checkpoint="", subject_id="try", turns=(), answer=answer)
 
 
-def _chosen(text: str, asked: Asked, winners: int) -> list[int] | None:
+def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
     """Answers are counted from 1 at a terminal."""
     places = parse_winners(text, asked.labels, winners)
     return None if places is None else [asked.order[place] + 1 for place in places]

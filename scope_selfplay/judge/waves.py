@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class WaveGate:
+class AdmissionGate:
     """`limit` shrinks when the endpoint asks for a pause and grows back call by call."""
 
     def __init__(self, limit: int) -> None:

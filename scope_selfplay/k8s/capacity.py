@@ -8,9 +8,9 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.kubectl import Cluster
+from scope_selfplay.k8s.kubectl import Kubectl
 from scope_selfplay.k8s.planned import stage_objects
-from scope_selfplay.k8s.references import Problem
+from scope_selfplay.k8s.references import ManifestProblem
 from scope_selfplay.k8s.selectors import Body, name_of, pods_of
 
 _SUFFIXES = {
@@ -57,7 +57,7 @@ def taken(objects: Sequence[Body], pods: Sequence[Body]) -> Amounts:
     return found
 
 
-def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster) -> Iterator[Problem]:
+def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
     """Quotas that some stage does not fit into beside what others use. Raises ConfigError where none may be seen."""
     quotas = [each for each in cluster.objects("resourcequotas") if not _is_scoped(each)]
     if not quotas:
@@ -72,7 +72,7 @@ def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Cluster)
             yield from _too_much(quota, name, limit, needs, others)
 
 
-def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
+def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """Quotas that the run brings itself, with nobody else in the namespace. Pure."""
     quotas = [each for each in objects if each.get("kind") == "ResourceQuota" and not _is_scoped(each)]
     needs = _needs(config, objects) if quotas else {}
@@ -89,17 +89,17 @@ def _needs(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amounts]:
 
 def _too_much(
     quota: Body, name: str, limit: Any, needs: Mapping[str, Amounts], others: float
-) -> Iterator[Problem]:
+) -> Iterator[ManifestProblem]:
     stage = max(needs, key=lambda each: needs[each].get(name, 0.0))
     wanted = needs[stage].get(name, 0.0)
     if wanted > amount(limit) - others:
-        yield Problem(
+        yield ManifestProblem(
             name_of(quota),
             f"allows {limit} {name}, others use {_shown(others)}, the stage {stage} takes {_shown(wanted)}",
         )
 
 
-def seen(what: str, look: Callable[[], Iterator[Problem]]) -> tuple[list[Problem], list[str]]:
+def seen(what: str, look: Callable[[], Iterator[ManifestProblem]]) -> tuple[list[ManifestProblem], list[str]]:
     """The problems, or the note that this user may not look."""
     try:
         return list(look()), []
@@ -129,7 +129,7 @@ def _of_pod(spec: Body, kind: str) -> Mapping[str, float]:
     return together
 
 
-def _taken_already(config: RunConfig, cluster: Cluster) -> Amounts:
+def _taken_already(config: RunConfig, cluster: Kubectl) -> Amounts:
     own = f"scope/run={config.name}"
     living = [
         each for each in cluster.objects("pods", own) if (each.get("status") or {}).get("phase") not in _ENDED

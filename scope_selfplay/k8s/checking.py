@@ -10,27 +10,27 @@ import yaml
 from scope_selfplay.config import RunConfig, parse_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import own_quota_problems, peak_gpus, quota_problems, seen
-from scope_selfplay.k8s.kubectl import Cluster, kustomize
+from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.kustomizing import CLAIM
 from scope_selfplay.k8s.outside import outside_problems
 from scope_selfplay.k8s.placing import claim_problems, node_problems, one_node_problems, storage_problems
 from scope_selfplay.k8s.planned import planned_objects
-from scope_selfplay.k8s.references import Problem, problems
+from scope_selfplay.k8s.references import ManifestProblem, problems
 from scope_selfplay.k8s.schema import is_installed, schema_problems
 from scope_selfplay.k8s.selectors import Body, pods_of
 from scope_selfplay.k8s.settings import setting_problems
 
 
-class Checked(NamedTuple):
+class FolderCheck(NamedTuple):
     """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are no faults."""
 
     config: RunConfig
     objects: list[Body]
-    problems: list[Problem]
+    problems: list[ManifestProblem]
     notes: list[str]
 
 
-def check_folder(folder: Path) -> Checked:
+def check_folder(folder: Path) -> FolderCheck:
     """Render, schemas, references, config, prompt packs and images. Raises ConfigError when nothing renders.
 
     The config is the one that the controller will see: with what components set on its command line.
@@ -50,20 +50,20 @@ def check_folder(folder: Path) -> Checked:
         found += schema_problems(everything)
     else:
         notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
-    return Checked(config, everything, found, notes)
+    return FolderCheck(config, everything, found, notes)
 
 
-class Asked(NamedTuple):
+class ClusterCheck(NamedTuple):
     """What a cluster said of a run; `notes` name what this user may not see there."""
 
-    problems: list[Problem]
+    problems: list[ManifestProblem]
     notes: list[str]
 
 
-def check_cluster(checked: Checked, folder: Path, cluster: Cluster) -> Asked:
+def check_cluster(checked: FolderCheck, folder: Path, cluster: Kubectl) -> ClusterCheck:
     """What this cluster would refuse or never start. Raises OutsideError for one that does not answer."""
     config, objects = checked.config, checked.objects
-    asked = Asked([Problem("cluster", line) for line in cluster.refusals(folder)], [])
+    asked = ClusterCheck([ManifestProblem("cluster", line) for line in cluster.refusals(folder)], [])
     for what, look in (
         ("the volume", lambda: claim_problems(config, objects, cluster)),
         ("storage classes", lambda: storage_problems(objects, cluster)),
@@ -105,24 +105,24 @@ def packs_of(objects: Sequence[Body]) -> list[str]:
     return sorted(name.removeprefix("prompts-") for name in names if name.startswith("prompts-"))
 
 
-def _packs(config: RunConfig, packs: Sequence[str]) -> Iterator[Problem]:
+def _packs(config: RunConfig, packs: Sequence[str]) -> Iterator[ManifestProblem]:
     wanted = [config.domain, *([config.judge.prompts] if config.judge.kind == "model" else [])]
     for name in wanted:
         if name not in packs:
-            yield Problem(
+            yield ManifestProblem(
                 f"ConfigMap/prompts-{name}",
                 "is not there, and run.yaml names this pack; add ../prompts to the resources",
             )
 
 
-def _images(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
+def _images(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """The controller's image is set by kustomize, those of its Jobs by run.yaml."""
     for pods in pods_of(objects):
         for container in pods.containers:
             if pods.labels.get("app.kubernetes.io/component") == "controller" and (
                 container["image"] != config.cluster.images.worker
             ):
-                yield Problem(
+                yield ManifestProblem(
                     pods.owner,
                     f"has image {container['image']}, its Jobs take cluster.images.worker "
                     f"{config.cluster.images.worker} of run.yaml; make them the same",

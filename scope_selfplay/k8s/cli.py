@@ -49,7 +49,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
         shipped_kustomize,
         write_folder,
     )
-    from scope_selfplay.k8s.kustomizing import Layout
+    from scope_selfplay.k8s.kustomizing import RunFolderLayout
     from scope_selfplay.k8s.render import run_folder
 
     run = load_config(config)
@@ -62,7 +62,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     if not in_place:
         lay_out(top, packs)
     folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
-    layout = Layout(packs=packs, components=components or components_of(folder))
+    layout = RunFolderLayout(packs=packs, components=components or components_of(folder))
     files = run_folder(run, config.read_text(encoding="utf-8"), layout)
     for path in write_folder(folder, files, force=force):
         click.echo(path)
@@ -93,12 +93,12 @@ def _say_what_is_next(run: "RunConfig", folder: Path) -> None:
 def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> None:
     """Report everything that is wrong with a run's FOLDER before it is applied."""
     from scope_selfplay.k8s.checking import check_cluster, check_folder
-    from scope_selfplay.k8s.kubectl import Cluster
+    from scope_selfplay.k8s.kubectl import Kubectl
 
     checked = check_folder(folder)
     found, notes = checked.problems, checked.notes
     if online:
-        asked = check_cluster(checked, folder, Cluster(namespace))
+        asked = check_cluster(checked, folder, Kubectl(namespace))
         found, notes = [*found, *asked.problems], [*notes, *asked.notes]
     if as_json:
         click.echo(json.dumps({"problems": [each._asdict() for each in found], "notes": notes}, indent=1))
@@ -119,9 +119,9 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
 def status(run: str, namespace: str | None, as_json: bool) -> None:
     """Say where RUN is: its status, its Jobs and its servers."""
     from scope_selfplay.k8s.following import read_status, show_status
-    from scope_selfplay.k8s.kubectl import Cluster
+    from scope_selfplay.k8s.kubectl import Kubectl
 
-    found = read_status(Cluster(namespace), run)
+    found = read_status(Kubectl(namespace), run)
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
@@ -136,9 +136,9 @@ def status(run: str, namespace: str | None, as_json: bool) -> None:
 def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> None:
     """Show the log of RUN's newest Job."""
     from scope_selfplay.k8s.following import newest_job
-    from scope_selfplay.k8s.kubectl import Cluster
+    from scope_selfplay.k8s.kubectl import Kubectl
 
-    cluster = Cluster(namespace)
+    cluster = Kubectl(namespace)
     more = ["--follow"] if follow else []
     sys.exit(cluster.follow("logs", f"job/{newest_job(cluster, run, stage)}", "--all-containers", *more))
 
@@ -149,9 +149,9 @@ def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> No
 def doctor(namespace: str | None, as_json: bool) -> None:
     """Say what this cluster can run, and what is missing."""
     from scope_selfplay.k8s.doctor import examine
-    from scope_selfplay.k8s.kubectl import Cluster
+    from scope_selfplay.k8s.kubectl import Kubectl
 
-    findings = examine(Cluster(namespace))
+    findings = examine(Kubectl(namespace))
     if as_json:
         click.echo(json.dumps([each._asdict() for each in findings], indent=1))
         return

@@ -6,7 +6,7 @@ from scope_selfplay.controller.pods import Body
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.k8s.capacity import amount
-from scope_selfplay.k8s.kubectl import Cluster
+from scope_selfplay.k8s.kubectl import Kubectl
 
 _NEEDED = {
     "run": ("jobs.batch", "configmaps", "persistentvolumeclaims", "serviceaccounts"),
@@ -19,7 +19,7 @@ _NEEDED = {
 _GPU = "nvidia.com/gpu"
 
 
-def examine(cluster: Cluster) -> list[Finding]:
+def examine(cluster: Kubectl) -> list[Finding]:
     """The cluster first: without it nothing else is asked."""
     try:
         version = cluster.version()
@@ -38,7 +38,7 @@ def examine(cluster: Cluster) -> list[Finding]:
     ]
 
 
-def _rights(cluster: Cluster) -> Iterator[Finding]:
+def _rights(cluster: Kubectl) -> Iterator[Finding]:
     for what, resources in _NEEDED.items():
         lacking = [each for each in resources if not cluster.may("create", each)]
         advice = f"ask for the right to create {', '.join(lacking)} in this namespace"
@@ -50,7 +50,7 @@ def _rights(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _storage(cluster: Cluster) -> Finding:
+def _storage(cluster: Kubectl) -> Finding:
     try:
         names = [_storage_name(each) for each in cluster.objects("storageclasses")]
     except ScopeError as error:
@@ -66,7 +66,7 @@ def _storage_name(body: Body) -> str:
     return f"{body['metadata']['name']}{' (default)' if usual else ''}"
 
 
-def _gpus(cluster: Cluster) -> Finding:
+def _gpus(cluster: Kubectl) -> Finding:
     advice = "not needed for k8s/runs/tiny; paper scale needs 6 GPUs and NVIDIA's device plugin"
     try:
         nodes = cluster.objects("nodes")
@@ -80,7 +80,7 @@ def _gpus(cluster: Cluster) -> Finding:
     return Finding("GPUs", bool(some), found or f"none on {len(nodes)} nodes", advice)
 
 
-def _quotas(cluster: Cluster) -> Finding:
+def _quotas(cluster: Kubectl) -> Finding:
     try:
         quotas = cluster.objects("resourcequotas")
     except ScopeError as error:

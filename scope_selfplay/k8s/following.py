@@ -5,10 +5,10 @@ from typing import Any
 
 from scope_selfplay.controller.names import ATTEMPT, ITERATION, RUN, SERVER, STAGE, status_name
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.kubectl import Body, Cluster
+from scope_selfplay.k8s.kubectl import Body, Kubectl
 
 
-def read_status(cluster: Cluster, run: str) -> dict[str, Any]:
+def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
     """`status` (the ConfigMap's data), `jobs` and `servers`, as plain data."""
     selector = f"{RUN}={run}"
     board = cluster.get("configmaps", status_name(run))
@@ -25,7 +25,7 @@ def read_status(cluster: Cluster, run: str) -> dict[str, Any]:
     }
 
 
-def newest_job(cluster: Cluster, run: str, stage: str | None) -> str:
+def newest_job(cluster: Kubectl, run: str, stage: str | None) -> str:
     """The name of the newest Job of a run, of one stage when given. Raises ConfigError when there is none."""
     selector = f"{RUN}={run}" + (f",{STAGE}={stage}" if stage else "")
     jobs = sorted(cluster.objects("jobs", selector), key=_made)

@@ -22,7 +22,7 @@ _DOWN = (
 _LOGGED = re.compile(r"[EWIF]\d{4} [^]]*\] ")
 
 
-class Answer(NamedTuple):
+class KubectlResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -36,7 +36,7 @@ def kustomize(folder: Path) -> list[Body]:
     return [body for body in yaml.safe_load_all(answer.out) if body]
 
 
-class Cluster:
+class Kubectl:
     """One namespace, the context's own when None."""
 
     def __init__(self, namespace: str | None = None) -> None:
@@ -84,11 +84,11 @@ class Cluster:
     def _asked(self, *arguments: str) -> str:
         return _checked(self._run(*arguments))
 
-    def _run(self, *arguments: str) -> Answer:
+    def _run(self, *arguments: str) -> KubectlResult:
         return run(*self._where, "--request-timeout=20s", *arguments)
 
 
-def run(*arguments: str) -> Answer:
+def run(*arguments: str) -> KubectlResult:
     """Raises ConfigError without kubectl, OutsideError when it takes too long."""
     try:
         done = subprocess.run(
@@ -98,7 +98,7 @@ def run(*arguments: str) -> Answer:
         raise OutsideError(
             f"kubectl {arguments[0]}: no answer in {_PATIENCE:.0f} s; see that the cluster is well"
         ) from None
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return KubectlResult(done.returncode, done.stdout, done.stderr)
 
 
 def _program() -> str:
@@ -110,7 +110,7 @@ def _program() -> str:
     return found
 
 
-def _checked(answer: Answer) -> str:
+def _checked(answer: KubectlResult) -> str:
     if answer.code == 0:
         return answer.out
     line = _said(answer.err)[-1]

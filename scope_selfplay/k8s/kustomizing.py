@@ -17,7 +17,7 @@ CONTAINER = f"{POD}/containers/0"
 Body = dict[str, Any]
 
 
-class Layout(NamedTuple):
+class RunFolderLayout(NamedTuple):
     """Where the rest lies, seen from the run's folder, and which of it the run takes."""
 
     top: str = "../../.."

@@ -6,14 +6,14 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.names import Component
-from scope_selfplay.k8s.references import Problem
+from scope_selfplay.k8s.references import ManifestProblem
 from scope_selfplay.k8s.selectors import Body, Pods, matches, pods_of
 
 _PORTS = {"http": 80, "https": 443}
 _STAGES = (Component.TRAINER, Component.WORKER)
 
 
-class Address(NamedTuple):
+class ExternalServer(NamedTuple):
     """A URL of the config, under the setting that names it, and the parts of the run that call it."""
 
     setting: str
@@ -21,7 +21,7 @@ class Address(NamedTuple):
     callers: tuple[Component, ...]
 
 
-def outside_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Problem]:
+def outside_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """One problem for each address that some caller's NetworkPolicies keep it from."""
     policies = [body["spec"] for body in objects if body.get("kind") == "NetworkPolicy"]
     services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
@@ -39,14 +39,14 @@ def outside_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Pro
             if not _leaves(policies, caller, pods, port)
         ]
         if kept:
-            yield Problem(
+            yield ManifestProblem(
                 address.setting,
                 f"names {address.url}, and no NetworkPolicy lets {' and '.join(kept)} out to port {port}; add the "
                 "component external-servers (port 443), or a policy of your own",
             )
 
 
-def addresses_of(config: RunConfig) -> list[Address]:
+def addresses_of(config: RunConfig) -> list[ExternalServer]:
     """Where a server is started by the run, its address replaces that of the config."""
     cluster, judge, partners = config.cluster, config.judge, config.partners
     found: list[tuple[str, str | None, tuple[Component, ...]]] = []
@@ -64,7 +64,7 @@ def addresses_of(config: RunConfig) -> list[Address]:
         found.append(("partners.challenger.base_url", partners.challenger.base_url, (Component.WORKER,)))
     if config.model.engine == "vllm_server":
         found.append(("model.vllm_url", config.model.vllm_url, (Component.TRAINER,)))
-    return [Address(setting, url, callers) for setting, url, callers in found if url]
+    return [ExternalServer(setting, url, callers) for setting, url, callers in found if url]
 
 
 def _is_part(pods: Pods, part: Component) -> bool:

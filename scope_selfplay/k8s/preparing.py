@@ -20,7 +20,7 @@ from scope_selfplay.k8s.kustomizing import (
     CONTAINER,
     IMAGE,
     Body,
-    Layout,
+    RunFolderLayout,
     claim_patches,
     image_parts,
     node_patches,
@@ -47,7 +47,7 @@ class Model(NamedTuple):
     folder: str
 
 
-def prepare_files(config: RunConfig, layout: Layout) -> dict[str, str]:
+def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
     return {
         f"prepare/{part}/kustomization.yaml": _NOTES[part] + yaml_text(_part(config, layout, part))
@@ -87,7 +87,7 @@ def yours_to_bring(config: RunConfig) -> Iterator[str]:
         yield f"copy the corpus to {config.corpus.path}"
 
 
-def _part(config: RunConfig, layout: Layout, part: str) -> Body:
+def _part(config: RunConfig, layout: RunFolderLayout, part: str) -> Body:
     match part:
         case "volume":
             return _volume(config, layout)
@@ -101,7 +101,7 @@ def _part(config: RunConfig, layout: Layout, part: str) -> Body:
             return _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
 
 
-def _volume(config: RunConfig, layout: Layout) -> Body:
+def _volume(config: RunConfig, layout: RunFolderLayout) -> Body:
     body = {
         "apiVersion": f"{API}/v1beta1",
         "kind": "Kustomization",
@@ -113,7 +113,7 @@ def _volume(config: RunConfig, layout: Layout) -> Body:
 
 
 def _jobs(
-    config: RunConfig, layout: Layout, folders: Sequence[str], options: dict[str, Sequence[str]]
+    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: dict[str, Sequence[str]]
 ) -> Body:
     """Jobs of k8s/prepare with these options, where the run's own pods run."""
     patches = []
@@ -132,7 +132,7 @@ def _jobs(
     return {name: value for name, value in body.items() if value}
 
 
-def _components(layout: Layout, which: Sequence[str]) -> list[str]:
+def _components(layout: RunFolderLayout, which: Sequence[str]) -> list[str]:
     """The others change what only a running run has."""
     return [layout.component(each, up=2) for each in layout.components if each in which]
 

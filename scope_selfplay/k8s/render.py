@@ -16,7 +16,7 @@ from scope_selfplay.k8s.kustomizing import (
     CONTAINER,
     IMAGE,
     POD,
-    Layout,
+    RunFolderLayout,
     add,
     claim_patches,
     image_parts,
@@ -33,7 +33,7 @@ _SETUP_NOTE = (
 )
 
 
-def run_folder(config: RunConfig, run_yaml: str, layout: Layout) -> dict[str, str]:
+def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
     """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it."""
     files = {
         "setup/run.yaml": run_yaml,
@@ -47,7 +47,7 @@ def run_folder(config: RunConfig, run_yaml: str, layout: Layout) -> dict[str, st
     return files | prepare_files(config, layout)
 
 
-def setup(config: RunConfig, layout: Layout) -> dict[str, Any]:
+def setup(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
     """The component that makes the base's controller this run's."""
     image = config.cluster.images.worker
     body: dict[str, Any] = {
@@ -72,13 +72,13 @@ def setup(config: RunConfig, layout: Layout) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value}
 
 
-def whole_run(config: RunConfig, layout: Layout) -> dict[str, Any]:
+def whole_run(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
     return _applied(
         f"{layout.top}/k8s/base", "setup", [replace("/metadata/name", f"{config.name}-controller")]
     )
 
 
-def one_iteration(config: RunConfig, layout: Layout, iteration: int) -> dict[str, Any]:
+def one_iteration(config: RunConfig, layout: RunFolderLayout, iteration: int) -> dict[str, Any]:
     number = f"{iteration:02d}"
     change = [
         replace("/metadata/name", f"{config.name}-i{number}-controller"),
@@ -90,7 +90,7 @@ def one_iteration(config: RunConfig, layout: Layout, iteration: int) -> dict[str
     return _applied(f"../{layout.top}/k8s/base", "../setup", change)
 
 
-def _controller_changes(config: RunConfig, layout: Layout) -> list[dict[str, Any]]:
+def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[dict[str, Any]]:
     cluster = config.cluster
     labels = [
         add(f"{place}/labels/scope~1run", config.name)

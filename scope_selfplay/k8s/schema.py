@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.references import Problem
+from scope_selfplay.k8s.references import ManifestProblem
 from scope_selfplay.k8s.selectors import Body, name_of
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
@@ -20,7 +20,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("kubernetes_validate") is not None
 
 
-def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[Problem]:
+def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[ManifestProblem]:
     """Every object that one of the releases would not take; fields that a release does not know count.
 
     Raises ConfigError where the package is missing.
@@ -30,18 +30,18 @@ def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS)
     return [problem for version in versions for body in objects for problem in _problems(body, version)]
 
 
-def _problems(body: Body, version: str) -> list[Problem]:
+def _problems(body: Body, version: str) -> list[ManifestProblem]:
     # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.
     api = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", str(body.get("apiVersion")))
     validator = _validator(version, str(body.get("kind")).lower(), api)
     if validator is None:
         return [
-            Problem(
+            ManifestProblem(
                 name_of(body), f"Kubernetes {version} has no {body.get('kind')} of {body.get('apiVersion')}"
             )
         ]
     return [
-        Problem(
+        ManifestProblem(
             name_of(body),
             f"Kubernetes {version}: {error.json_path.removeprefix('$.')}: {error.message[:300]}",
         )

@@ -20,7 +20,7 @@ from scope_selfplay.inference.chat_server import MAX_BODY, guarded, refuse
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import WEIGHTS_HEADER
-from scope_selfplay.model_server.completions import Asked, read_request, render_response
+from scope_selfplay.model_server.completions import CompletionRequest, read_request, render_response
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -129,7 +129,7 @@ async def _complete(service: ModelService, request: web.Request) -> web.StreamRe
     return await _sample(service, asked)
 
 
-async def _sample(service: ModelService, asked: Asked) -> web.StreamResponse:
+async def _sample(service: ModelService, asked: CompletionRequest) -> web.StreamResponse:
     # A client that goes away cancels this, and with it the sequence.
     seed = random.getrandbits(63) if asked.seed is None else asked.seed
     try:

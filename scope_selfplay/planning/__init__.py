@@ -4,6 +4,6 @@ Arithmetic over a RunConfig; every number that is not in the config is an assump
 result.
 """
 
-from scope_selfplay.planning.plan import Assumptions, Plan, Stage, make_plan
+from scope_selfplay.planning.plan import Assumptions, ResourcePlan, make_plan
 
-__all__ = ["Assumptions", "Plan", "Stage", "make_plan"]
+__all__ = ["Assumptions", "ResourcePlan", "make_plan"]

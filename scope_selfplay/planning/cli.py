@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from scope_selfplay.planning.plan import Assumptions, Plan, make_plan
+from scope_selfplay.planning.plan import Assumptions, ResourcePlan, make_plan
 
 _COLUMNS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
@@ -48,7 +48,7 @@ def plan(
     click.echo(json.dumps(as_data(made), indent=1) if as_json else as_text(made))
 
 
-def as_data(plan: Plan) -> dict[str, object]:
+def as_data(plan: ResourcePlan) -> dict[str, object]:
     return {
         "model": plan.model._asdict(),
         "gpus": plan.gpus,
@@ -61,7 +61,7 @@ def as_data(plan: Plan) -> dict[str, object]:
     }
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: ResourcePlan) -> str:
     lines = [
         f"{plan.model.parameters / 1e9:.2f} billion parameters (from {plan.model.found}), one of "
         f"{plan.iterations} iterations, {plan.gpus} GPUs",

@@ -1,12 +1,12 @@
 """A plan of one iteration, stage by stage, and of the whole run."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning.sizes import ModelSize, model_size
+from scope_selfplay.store import Stage
 from scope_selfplay.volume import candidate_judge_calls, iteration_volume
 
 GIB = 2.0**30
@@ -44,13 +44,6 @@ class Assumptions(NamedTuple):
     """Memory of a GPU."""
 
 
-class Stage(StrEnum):
-    CHALLENGER = "challenger"
-    TASKS = "tasks"
-    SOLVER = "solver"
-    COMPARE = "compare"
-
-
 class StagePlan(NamedTuple):
     """One stage of one iteration: counts, tokens, and hours of GPUs that are busy (those that are held are more)."""
 
@@ -76,7 +69,7 @@ class PodMemory(NamedTuple):
     advice: str
 
 
-class Plan(NamedTuple):
+class ResourcePlan(NamedTuple):
     """`stages` are those of one iteration; totals over the run are these times `iterations`."""
 
     model: ModelSize
@@ -99,15 +92,17 @@ class Plan(NamedTuple):
 
 def make_plan(
     config: RunConfig, *, gpus: int, gates: int, assumptions: Assumptions, parameters: float | None = None
-) -> Plan:
-    """Plan one iteration. `gates` are judge calls before the rubric. Raises ConfigError for an unknown layout."""
+) -> ResourcePlan:
+    """A plan of one iteration. `gates` are judge calls before the rubric. Raises ConfigError for an unknown layout."""
     if gpus not in LAYOUTS:
         raise ConfigError(
             f"--gpus: found {gpus}, layouts are known for {', '.join(map(str, sorted(LAYOUTS)))}"
         )
     size = model_size(config.model.path, parameters)
     stages = tuple(_priced(config, each, size, assumptions) for each in _counted(config, gates, assumptions))
-    return Plan(size, gpus, config.iterations, stages, _pods(config, gpus, size, assumptions), assumptions)
+    return ResourcePlan(
+        size, gpus, config.iterations, stages, _pods(config, gpus, size, assumptions), assumptions
+    )
 
 
 class _Counts(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scope_selfplay.errors import ConfigError
 
 
-class Shape(NamedTuple):
+class ModelShape(NamedTuple):
     """Widths of a decoder: of its layers, of all query heads, of all key heads, and between the feed-forward layers."""
 
     layers: int
@@ -40,7 +40,7 @@ class ModelSize(NamedTuple):
     parameters: float
     cache_bytes: int
     found: str
-    shape: Shape
+    shape: ModelShape
 
 
 def model_size(path: str, parameters: float | None = None) -> ModelSize:
@@ -66,9 +66,9 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
     return ModelSize(billions * 1e9, 0, f"the name {Path(path).name}", _usual_shape(billions * 1e9))
 
 
-def _shape(config: dict[str, Any]) -> Shape:
+def _shape(config: dict[str, Any]) -> ModelShape:
     heads, pairs, head = _heads(config)
-    return Shape(
+    return ModelShape(
         int(config["num_hidden_layers"]),
         int(config["hidden_size"]),
         heads * head,
@@ -77,11 +77,11 @@ def _shape(config: dict[str, Any]) -> Shape:
     )
 
 
-def _usual_shape(parameters: float) -> Shape:
+def _usual_shape(parameters: float) -> ModelShape:
     """Models of 7 and 8 billion are about 128 times as wide as deep, with 12 squares of the width in a layer."""
     layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
     hidden = 128 * layers
-    return Shape(layers, hidden, hidden, hidden // 4, 3 * hidden)
+    return ModelShape(layers, hidden, hidden, hidden // 4, 3 * hidden)
 
 
 def _parameters(shape: dict[str, Any]) -> float:

@@ -35,7 +35,7 @@ class _Tape:
     def __init__(self, recorded: Rollout, policy_format: PolicyFormat, end: int) -> None:
         self.identity = recorded.index
         self._recorded = recorded
-        self._voice = policy_format
+        self._policy_format = policy_format
         self._end = end
         self._turn = -1
 
@@ -43,7 +43,7 @@ class _Tape:
         self._turn += 1
         if self._turn >= len(self._recorded.turns):
             raise InferenceError("the recording is over")
-        codec, text = self._voice.codec, self._recorded.turns[self._turn].text
+        codec, text = self._policy_format.codec, self._recorded.turns[self._turn].text
         if codec.decode(request.prompt_ids[-4:]).rstrip().endswith("<think>"):
             # The template has opened the thinking already; records hold it as if the turn had.
             text = text.removeprefix("<think>")

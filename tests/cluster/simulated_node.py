@@ -13,10 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
-
 from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.observed import step_of
+from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
 
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 _HEARTBEAT = 10.0

@@ -9,7 +9,7 @@ import yaml
 
 from scope_selfplay.controller.api import VERBS
 from scope_selfplay.k8s.checking import check_cluster, check_folder, config_of, packs_of
-from scope_selfplay.k8s.kubectl import Cluster, kustomize
+from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.planned import planned_objects
 from tests.cluster.conftest import kubectl
 
@@ -64,7 +64,7 @@ def test_what_the_controller_will_create_is_taken_too(folder: Path, namespace: s
 
 @pytest.mark.parametrize("folder", RUNS, ids=name)
 def test_the_clusters_own_problems_are_named(folder: Path, namespace: str) -> None:
-    problems = check_cluster(check_folder(folder), folder, Cluster(namespace)).problems
+    problems = check_cluster(check_folder(folder), folder, Kubectl(namespace)).problems
     # A cluster for tests has no storage class and few GPUs; nothing else may be wrong.
     assert [
         each for each in problems if "StorageClass" not in each.message and "gpu" not in each.message
@@ -93,8 +93,8 @@ def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
 
     folder = TINY
     kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
-    found = read_status(Cluster(namespace), folder.name)
+    found = read_status(Kubectl(namespace), folder.name)
     assert [each["name"] for each in found["jobs"]] == [f"{folder.name}-controller"]
     json.dumps(found)
-    findings = {each.what: each for each in examine(Cluster(namespace))}
+    findings = {each.what: each for each in examine(Kubectl(namespace))}
     assert findings["cluster"].ok and findings["rights to run"].ok and findings["rights to set up"].ok

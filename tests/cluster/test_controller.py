@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.config import parse_config
 from scope_selfplay.controller.api import VERBS, ForbiddenError, ObjectKind, Reply, Transport
@@ -19,6 +18,7 @@ from scope_selfplay.controller.cluster import KubernetesTransport
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]

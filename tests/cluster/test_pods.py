@@ -20,7 +20,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import StageAttempt, stage_job
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
-from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.kustomizing import RunFolderLayout
 from scope_selfplay.k8s.render import run_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import SilentProgress
@@ -136,7 +136,7 @@ def written(top: Path, image: Image, changes: dict[str, Any]) -> Path:
     packs = packs_needed(config)
     lay_out(top, packs)
     folder = top / "k8s" / "runs" / "tiny"
-    write_folder(folder, run_folder(config, text, Layout(packs=packs)), force=True)
+    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=packs)), force=True)
     overlay = folder.with_name("small")
     overlay.mkdir()
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(OVERLAY))

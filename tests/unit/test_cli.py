@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import cli, main
-from scope_selfplay.doctor import JOBS, examine, verdicts
+from scope_selfplay.doctor import CAPABILITIES, examine, verdicts
 from scope_selfplay.errors import (
     CheckpointError,
     ConfigError,
@@ -210,7 +210,7 @@ def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> Non
     assert {"Python", "torch", "trl", "math-verify", "embedded policy", "GPU", "memory", "disk"} <= {
         each["what"] for each in findings
     }
-    assert {job.what for job in JOBS} <= {each["what"] for each in findings}
+    assert {job.what for job in CAPABILITIES} <= {each["what"] for each in findings}
     assert all(each["found"] and (each["ok"] or each["advice"]) for each in findings)
     page = scope("doctor").out
     assert all(each["what"] in page for each in findings)

@@ -1,5 +1,6 @@
 """Settings: the paper's numbers, the complaints about wrong ones, and what the hash covers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,12 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import RunConfig, field_names, load_config, parse_config
+from scope_selfplay.config import PRESETS, RunConfig, field_names, load_config, parse_config
 from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.errors import ConfigError
 from tests.configuration_page import PAGE, field_of, render
 
+REPOSITORY = Path(__file__).parents[2]
 TABLE_9 = {
     "iterations": 3,
     "model.max_length": 16_384,
@@ -222,6 +224,23 @@ def test_the_hash_ignores_what_a_run_is_called_and_how_far_it_goes() -> None:
         ).hash
     )
     assert len(config.hash) == 16
+
+
+HASHES = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded(name: str) -> None:
+    """A run that was begun with one release goes on with the next only where its hash is the same."""
+    file = REPOSITORY / name
+    config = load_config(file) if file.suffix == ".yaml" else load_config(None, [name])
+    assert config.hash == HASHES[name]
+
+
+def test_every_shipped_config_and_preset_has_a_recorded_hash() -> None:
+    files = [*REPOSITORY.glob("k8s/runs/*/run.yaml"), *REPOSITORY.glob("scope_selfplay/*/run.yaml")]
+    presets = [f"solver.reward={preset}" for preset in PRESETS]
+    assert HASHES.keys() == {*(str(file.relative_to(REPOSITORY)) for file in files), *presets}
 
 
 WHERE = [

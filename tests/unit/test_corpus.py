@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.config import load_config
-from scope_selfplay.corpus import chunk, draw, read_documents, read_sample, reading, shuffled
+from scope_selfplay.corpus import chunk, read_documents, read_sample, reading, shuffled, take_unused
 from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.schemas import Document
 from tests.reference_files import SHARED
@@ -116,8 +116,8 @@ def test_a_sample_deals_what_all_documents_would_deal(tmp_path: Path) -> None:
     sample = read_sample(path, None, 40, seed=7)
     assert len(sample) == 40
     whole, of_sample = shuffled(read_documents(path), seed=7), shuffled(sample, seed=7)
-    taken = [each.id for each in draw(whole, count=10, taken=(), wanted_by="first")]
-    assert draw(of_sample, count=30, taken=taken, wanted_by="second") == draw(
+    taken = [each.id for each in take_unused(whole, count=10, taken=(), wanted_by="first")]
+    assert take_unused(of_sample, count=30, taken=taken, wanted_by="second") == take_unused(
         whole, count=30, taken=taken, wanted_by="second"
     )
     assert read_sample(path, None, 40, seed=8) != sample

@@ -13,9 +13,9 @@ from scope_selfplay.corpus import (
     apportion,
     assign_sources,
     assign_task_types,
-    draw,
     search_turn_counts,
     shuffled,
+    take_unused,
 )
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document, rng_from
@@ -39,7 +39,7 @@ def deal(deck: list[Document], counts: list[int], taken: list[str]) -> list[list
     drawn: list[list[str]] = []
     for number, count in enumerate(counts):
         used = [*taken, *(id for stage in drawn for id in stage)]
-        drawn.append(ids(draw(deck, count=count, taken=used, wanted_by=f"stage {number}")))
+        drawn.append(ids(take_unused(deck, count=count, taken=used, wanted_by=f"stage {number}")))
     return drawn
 
 
@@ -93,7 +93,9 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
     undisturbed = deal(shuffled(documents, seed=seed), counts, [])
     stop = data.draw(st.integers(0, len(counts) - 1))
     taken = {id for stage in undisturbed[:stop] for id in stage}
-    resumed = draw(shuffled(documents[::-1], seed=seed), count=counts[stop], taken=taken, wanted_by="again")
+    resumed = take_unused(
+        shuffled(documents[::-1], seed=seed), count=counts[stop], taken=taken, wanted_by="again"
+    )
     assert ids(resumed) == undisturbed[stop]
 
 
@@ -101,14 +103,16 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
 def test_batches_of_one_stage_add_up_to_one_draw(first: int, second: int, seed: int) -> None:
     deck = shuffled(corpus(40), seed=seed)
     batches = deal(deck, [first, second], [])
-    assert [*batches[0], *batches[1]] == ids(draw(deck, count=first + second, taken=(), wanted_by="at once"))
+    assert [*batches[0], *batches[1]] == ids(
+        take_unused(deck, count=first + second, taken=(), wanted_by="at once")
+    )
 
 
 def test_running_out_of_documents_says_how_many_there_are() -> None:
     with pytest.raises(
         CorpusError, match=r"^iteration 2, tasks needs 5 .* corpus's 10 only 4 are not used yet"
     ):
-        draw(corpus(10), count=5, taken={f"d{n}" for n in range(6)}, wanted_by="iteration 2, tasks")
+        take_unused(corpus(10), count=5, taken={f"d{n}" for n in range(6)}, wanted_by="iteration 2, tasks")
 
 
 @given(st.integers(0, 500), shares)
@@ -172,7 +176,7 @@ def test_a_negative_count_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot split -1 prompts"):
         search_turn_counts(-1, random.Random(0))
     with pytest.raises(ValueError, match=r"a draw of -1 documents"):
-        draw(corpus(3), count=-1, taken=(), wanted_by="nobody")
+        take_unused(corpus(3), count=-1, taken=(), wanted_by="nobody")
 
 
 def test_prompts_pair_documents_in_order_with_exact_shares() -> None:

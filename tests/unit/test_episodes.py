@@ -71,13 +71,13 @@ class Conversation:
         return self
 
 
-def voice_of(codec: WordCodec, name: str = "qwen2.5", **limits: Any) -> PolicyFormat:
+def policy_format_of(codec: WordCodec, name: str = "qwen2.5", **limits: Any) -> PolicyFormat:
     return PolicyFormat(codec, dialect(name), "S_0", RolloutLimits(**{"max_response": 1000, **limits}))
 
 
 def solver(name: str = "qwen2.5", *, turns: int = 5, greedy: bool = False, **limits: Any) -> Conversation:
     codec = WordCodec()
-    policy_format = voice_of(codec, name, **limits)
+    policy_format = policy_format_of(codec, name, **limits)
     policy_format = PolicyFormat(
         codec, policy_format.dialect, policy_format.checkpoint, policy_format.limits, greedy
     )
@@ -95,7 +95,7 @@ PROMPTS = ChallengerPrompts(
 def challenger(*, turns: int = 2, patience: int = 1) -> Conversation:
     codec = WordCodec()
     episode = challenger_episode(
-        voice_of(codec), KEY, document_id="d1", prompts=PROMPTS, search_turns=turns, patience=patience
+        policy_format_of(codec), KEY, document_id="d1", prompts=PROMPTS, search_turns=turns, patience=patience
     )
     return Conversation(episode, codec)
 
@@ -191,7 +191,11 @@ def test_a_fault_that_is_none_of_ours_is_not_swallowed() -> None:
 def test_a_prompt_over_its_limit_fails_before_anything_is_asked() -> None:
     codec = WordCodec()
     episode = solver_episode(
-        voice_of(codec, max_prompt=3), KEY, task_id="t1", prompt="too many words here", max_search_turns=1
+        policy_format_of(codec, max_prompt=3),
+        KEY,
+        task_id="t1",
+        prompt="too many words here",
+        max_search_turns=1,
     )
     with pytest.raises(StopIteration) as stop:
         next(episode)
@@ -309,7 +313,7 @@ def scripted(codec: WordCodec, lines: dict[str, Sequence[str]]) -> ScriptedModel
 
 
 def episode_about(codec: WordCodec, name: str) -> Episode:
-    return solver_episode(voice_of(codec), (name,), task_id=name, prompt=name, max_search_turns=3)
+    return solver_episode(policy_format_of(codec), (name,), task_id=name, prompt=name, max_search_turns=3)
 
 
 async def test_a_driver_connects_episode_engine_and_retriever() -> None:

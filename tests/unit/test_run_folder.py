@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from scope_selfplay.stages.stage_runner import run_stage
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, UserError
@@ -13,6 +12,7 @@ from scope_selfplay.given_tasks import GivenQuestion, candidate_of
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
+from scope_selfplay.stages.stage_runner import run_stage
 from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 from tests.models import write_model

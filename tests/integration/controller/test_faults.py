@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.worlds import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(14)]

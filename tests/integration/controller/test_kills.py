@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault, Killed
 from tests.unit.controller.worlds import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(13)]

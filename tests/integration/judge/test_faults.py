@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
+from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.prompts import Pack
+from scope_selfplay.schemas import Fault, Gate, Verdict
 from scope_selfplay.testing.chat_server import (
     FAKE_MODEL,
     GARBAGE,
@@ -19,14 +27,6 @@ from scope_selfplay.testing.chat_server import (
     FaultKind,
     FaultPlan,
 )
-
-from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
-from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Fault, Gate, Verdict
 from tests.judges import CRITERION, TASK, JudgeOver, says
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.k8s.checking import check_folder, config_of, packs_of
 from scope_selfplay.k8s.folders import packs_needed
-from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.kustomizing import RunFolderLayout
 from scope_selfplay.k8s.planned import planned_objects
 from scope_selfplay.k8s.references import problems
 from scope_selfplay.k8s.render import run_folder
@@ -115,7 +115,7 @@ def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     config = load_config(folder / "setup" / "run.yaml")
     setup = yaml.safe_load((folder / "setup" / "kustomization.yaml").read_text())
     components = [Path(each).name for each in setup.get("components", [])]
-    files = run_folder(config, text, Layout(packs=packs_needed(config), components=components))
+    files = run_folder(config, text, RunFolderLayout(packs=packs_needed(config), components=components))
     found = {
         str(each.relative_to(folder)): each.read_text()
         for each in folder.rglob("*.yaml")
@@ -150,7 +150,9 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     packs = packs_needed(config)
     folder = tmp_path / "k8s" / "runs" / "tiny"
     text = (REPOSITORY / "k8s/runs/tiny/setup/run.yaml").read_text()
-    for file, content in run_folder(config, text, Layout(packs=packs, components=[component])).items():
+    for file, content in run_folder(
+        config, text, RunFolderLayout(packs=packs, components=[component])
+    ).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(content)
     objects = rendered(folder)

@@ -1,14 +1,13 @@
-"""Two tiny Qwen3 policies without training: one of random weights, and one that speaks the protocol by dice."""
+"""Two tiny Qwen3 policies without training: one of random weights, and one that follows the protocol at random."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
-
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.embedded import pools
+from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
 
 POSITIONS = 1024
 

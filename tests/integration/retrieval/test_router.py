@@ -1,4 +1,4 @@
-"""Shards behind a router answer like one index over all rows."""
+"""ShardConnections behind a router answer like one index over all rows."""
 
 import asyncio
 import json
@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from retrieval.build import Recipe
-from retrieval.build_dense import Plan, build_dense
+from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.client import HttpSearcher
-from retrieval.random_bert import write_random_bert
-from retrieval.router import Router, Shards
+from retrieval.router import ShardConnections, ShardRouter
 from retrieval.server import build_app
 from retrieval.token_cap import TokenCap
 from retrieval.wire import Retrieval
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.schemas import Document
+from scope_selfplay.testing.random_encoder import write_random_encoder
 from scope_selfplay.wire.json_client import RetryPolicy
 
 from .conftest import Running, serve_app
@@ -44,18 +44,18 @@ def documents() -> list[Document]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, documents: list[Document]) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("shards")
-    model = write_random_bert(root / "model", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    model = write_random_encoder(root / "model", np.random.default_rng(1), layers=1, hidden=32, heads=2)
     recipe = Recipe(
         profile="flat", source="x", source_bytes=1, encoder=str(model), family="e5", backend="onnx"
     )
     for name, first, end in [("whole", 0, 200), *((str(first), first, end) for first, end in CUTS)]:
-        build_dense(documents[first:end], Plan(root / name, recipe))
+        build_dense(documents[first:end], DenseBuild(root / name, recipe))
     return {name: root / name for name in ("whole", "0", "70", "150")}
 
 
 @asynccontextmanager
 async def routed(urls: list[str], **options: Any) -> AsyncIterator[str]:
-    router = Router(urls, **options)
+    router = ShardRouter(urls, **options)
     try:
         await router.load()
         async with serve_app(build_app(router, options.get("token"))) as url:
@@ -153,12 +153,12 @@ async def test_what_a_shard_refuses_for_good_is_refused_for_good(
     assert "http://" not in error
 
 
-class Unhurried(Router):
+class Unhurried(ShardRouter):
     """Asks its shards only when it is let go."""
 
     go: asyncio.Event
 
-    async def _ask(self, shards: Shards, request: Retrieval) -> list[dict[str, Any]]:
+    async def _ask(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         await self.go.wait()
         return await super()._ask(shards, request)
 
@@ -268,7 +268,7 @@ async def test_requests_under_way_end_while_the_router_reloads(
 ) -> None:
     async with AsyncExitStack() as stack:
         shards = [await stack.enter_async_context(running(folders[name])) for name in ("0", "70")]
-        router = Router(shards)
+        router = ShardRouter(shards)
         await router.load()
         url = await stack.enter_async_context(serve_app(build_app(router)))
 

@@ -15,16 +15,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from retrieval.batching import Engine
+from retrieval.batching import SearchEngine
 from retrieval.build import build_bm25
 from retrieval.client import HttpSearcher
 from retrieval.hits import Hit
-from retrieval.metrics import Metrics
+from retrieval.index_service import IndexService, ServiceSettings
+from retrieval.metrics import RetrieverMetrics
 from retrieval.passages import Passages
-from retrieval.service import Service, Settings
-from retrieval.serving import Address, serve
+from retrieval.serving import ListenAddress, serve
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Row
+from retrieval.wire import ResponseRow, WireLimits
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.listening import listen
@@ -127,7 +127,7 @@ async def test_probes_answer(
 async def test_a_draining_server_still_answers_but_is_not_ready(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0), RetrieverMetrics())
     async with running(index_folder, service=service) as url:
         service.draining = True
         async with http.get(url + "/readyz") as response:
@@ -207,10 +207,10 @@ class Slow:
         return
 
 
-class SlowService(Service):
+class SlowService(IndexService):
     """The service as it is, with an engine that holds its batches."""
 
-    engine: Engine
+    engine: SearchEngine
 
     async def load(self) -> None:
         await super().load()
@@ -218,7 +218,7 @@ class SlowService(Service):
         self._generation.batcher._engine = self.engine
 
 
-async def waiting(service: Service, queries: int) -> None:
+async def waiting(service: IndexService, queries: int) -> None:
     assert service._generation is not None
     while service._generation.batcher.waiting < queries:
         await asyncio.sleep(0.005)
@@ -228,7 +228,7 @@ async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """A queue of less than 4,096 was one of 4,096."""
-    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4), RetrieverMetrics())
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -254,7 +254,7 @@ async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """It needed as many free places as it has queries, which steady single queries never left."""
-    service = SlowService(Settings(folder=index_folder, workers=0, queue=4), Metrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4), RetrieverMetrics())
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -279,7 +279,7 @@ async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_
 async def test_a_search_without_end_is_answered_504(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = SlowService(Settings(folder=index_folder, workers=0, deadline=0.05), Metrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.05), RetrieverMetrics())
     engine = Slow()
     service.engine = engine
     async with running(index_folder, service=service) as url:
@@ -290,7 +290,7 @@ async def test_a_search_without_end_is_answered_504(
 async def test_queries_past_their_deadline_or_without_their_client_are_not_searched(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = SlowService(Settings(folder=index_folder, workers=0, deadline=0.3), Metrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.3), RetrieverMetrics())
     engine = Slow()
     service.engine = engine
     async with running(index_folder, service=service) as url:
@@ -335,8 +335,8 @@ async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
     running: Running, index_folder: Path, http: aiohttp.ClientSession, return_scores: bool
 ) -> None:
     """Every passage was read, copied and joined first: 64 queries took 11 GB."""
-    limits = Limits(max_response=20_000)
-    service = Service(Settings(folder=index_folder, workers=0, limits=limits), Metrics())
+    limits = WireLimits(max_response=20_000)
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0, limits=limits), RetrieverMetrics())
     async with running(index_folder, service=service) as url:
         assert service._generation is not None
         watched = Watched(service._generation.passages)
@@ -355,7 +355,7 @@ class Stuck(TokenCap):
         self.began, self.go = threading.Event(), threading.Event()
         self.cuts = 0
 
-    def cut(self, rows: Iterable[Row], max_tokens: int) -> Iterator[Row]:
+    def cut(self, rows: Iterable[ResponseRow], max_tokens: int) -> Iterator[ResponseRow]:
         self.cuts += 1
         self.began.set()
         self.go.wait(30)
@@ -366,7 +366,7 @@ async def test_while_a_large_response_is_cut_others_are_answered_and_its_deadlin
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """The event loop stood still, /healthz included, for as long as the tokenizer worked."""
-    service = Service(Settings(folder=index_folder, workers=0, deadline=1.0), Metrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0, deadline=1.0), RetrieverMetrics())
     stuck = Stuck()
     service._cap = stuck
     async with running(index_folder, service=service) as url:
@@ -419,9 +419,9 @@ async def test_a_reload_switches_the_index_while_requests_are_answered(
 async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
     index_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Service(Settings(folder=index_folder, workers=0), Metrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0), RetrieverMetrics())
     with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
-        await serve(service, Address(port=other.getsockname()[1]))
+        await serve(service, ListenAddress(port=other.getsockname()[1]))
     assert capsys.readouterr().err == ""
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from retrieval.random_bert import write_random_bert
 from retrieval.token_cap import TokenCap
+from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +75,7 @@ async def ready(url: str) -> None:
 async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(
     index_folder: Path, tmp_path: Path
 ) -> None:
-    model = write_random_bert(tmp_path, np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    model = write_random_encoder(tmp_path, np.random.default_rng(1), layers=1, hidden=16, heads=2)
     cap = TokenCap(model / "tokenizer.json")
     outcome: Counter[str] = Counter()
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Worker processes: what costs one, and how many there may be."""
+"""Search workers: what costs one, and how many there may be."""
 
 import asyncio
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.manifest import read_manifest, write_manifest
-from retrieval.metrics import Metrics
-from retrieval.service import Service, Settings
-from retrieval.workers import WorkerEngine
+from retrieval.metrics import RetrieverMetrics
+from retrieval.search_workers import WorkerEngine
 from scope_selfplay.errors import ConfigError, RecordError, SearchError
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ async def test_a_damaged_index_is_the_users_error_with_workers_and_without(
     shutil.copytree(index_folder, folder)
     # The manifest fits its files, so that only who opens the index can tell.
     write_manifest(folder, read_manifest(folder).model_copy(update={"rows": 499}))
-    service = Service(Settings(folder=folder, workers=workers), Metrics())
+    service = IndexService(ServiceSettings(folder=folder, workers=workers), RetrieverMetrics())
     with pytest.raises(RecordError, match="500 rows, the manifest says 499") as raised:
         await service.load()
     assert not str(raised.value).startswith("RecordError")
@@ -68,6 +68,6 @@ async def test_the_gpu_profile_is_served_by_one_worker_only(index_folder: Path, 
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
     write_manifest(folder, read_manifest(folder).model_copy(update={"profile": "gpu"}))
-    service = Service(Settings(folder=folder, workers=4), Metrics())
+    service = IndexService(ServiceSettings(folder=folder, workers=4), RetrieverMetrics())
     with pytest.raises(ConfigError, match=r"--workers 4.*serve the gpu profile with --workers 1"):
         await service.load()

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from retrieval.index_service import IndexService, ServiceSettings
-
 from retrieval.build import build_bm25
+from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.metrics import RetrieverMetrics
 from retrieval.readers import read_documents
 from retrieval.server import build_app

@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.judge.server import lexical_app
-
 from retrieval.build import build_bm25
 from retrieval.readers import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
@@ -18,6 +16,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.inference.chat_server import serving
+from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run

@@ -5,8 +5,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from scope_selfplay.controller.client import TRIES, ClusterClient, dropped_fields
-from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
 from scope_selfplay.controller.api import (
     Body,
@@ -20,7 +18,9 @@ from scope_selfplay.controller.api import (
     QuotaError,
     Reply,
 )
+from scope_selfplay.controller.client import TRIES, ClusterClient, dropped_fields
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.worlds import ONE, World
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault(16)]

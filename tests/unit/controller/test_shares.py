@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.authors import config_of
 from tests.unit.controller.worlds import ONE, World
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 
 from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.draft import RunEnd
@@ -15,6 +14,7 @@ from scope_selfplay.controller.observed import Observed
 from scope_selfplay.controller.plan import next_actions
 from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.authors import author_of, config_of
 from tests.unit.controller.worlds import ONE, World
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_cluster import FakeCluster
 
 from scope_selfplay.controller.api import Body, NoReply
 from scope_selfplay.controller.loop import drive, verdict, watch_jobs
 from scope_selfplay.errors import ExitCode
+from scope_selfplay.testing.fake_cluster import FakeCluster
 from tests.unit.controller.worlds import World
 
 

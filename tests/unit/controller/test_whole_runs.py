@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.fake_nodes import PodEnding
 
 from scope_selfplay.controller import VERBS
 from scope_selfplay.controller.api import ObjectKind
@@ -16,6 +15,7 @@ from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ConfigError, ExitCode
+from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.authors import PAPER, config_of
 from tests.unit.controller.worlds import ONE, World, step_names
 

@@ -6,9 +6,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from scope_selfplay.testing.fake_cluster import FakeCluster
-from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
-
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.draft import RunEnd
@@ -16,6 +13,8 @@ from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.store import Stage, StageManifest
+from scope_selfplay.testing.fake_cluster import FakeCluster
+from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
 from tests.unit.controller.authors import PAPER, config_of
 
 ONE = PAPER | {"iterations": 1}

@@ -1,6 +1,6 @@
 """The breaker by itself, on a clock that the test moves."""
 
-from scope_selfplay.judge.breaker import Breaker
+from scope_selfplay.judge.breaker import CircuitBreaker
 
 
 class Clock:
@@ -12,7 +12,7 @@ class Clock:
 
 
 def test_it_opens_after_failures_in_a_row_only() -> None:
-    breaker = Breaker(failures=3, clock=Clock())
+    breaker = CircuitBreaker(failures=3, clock=Clock())
 
     for _ in range(5):
         breaker.fail()
@@ -25,7 +25,7 @@ def test_it_opens_after_failures_in_a_row_only() -> None:
 
 
 def test_a_success_closes_it() -> None:
-    breaker = Breaker(failures=1, clock=Clock())
+    breaker = CircuitBreaker(failures=1, clock=Clock())
     breaker.fail()
     breaker.succeed()
 
@@ -34,7 +34,7 @@ def test_a_success_closes_it() -> None:
 
 def test_pauses_double_up_to_the_longest_and_never_pass_the_outage() -> None:
     clock = Clock()
-    breaker = Breaker(failures=1, outage=100.0, first_pause=1.0, longest_pause=8.0, clock=clock)
+    breaker = CircuitBreaker(failures=1, outage=100.0, first_pause=1.0, longest_pause=8.0, clock=clock)
     breaker.trip()
 
     pauses = []
@@ -48,7 +48,7 @@ def test_pauses_double_up_to_the_longest_and_never_pass_the_outage() -> None:
 
 def test_it_is_given_up_after_the_outage() -> None:
     clock = Clock()
-    breaker = Breaker(failures=1, outage=10.0, clock=clock)
+    breaker = CircuitBreaker(failures=1, outage=10.0, clock=clock)
     assert not breaker.is_given_up
     breaker.trip()
     clock.now += 9

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from scope_selfplay.judge.chat_client import ChatReply, ChatRequest
 
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.judge.cache import JudgementCache, cache_key
+from scope_selfplay.judge.chat_client import ChatReply, ChatRequest
 from scope_selfplay.schemas import Finish
 
 REQUEST = ChatRequest("Is it so?", max_tokens=8, temperature=0.6, seed=3)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.chat_server import FakeServer
 
 from scope_selfplay.inference.chat_server import ServedReply
 from scope_selfplay.judge import (
@@ -18,6 +17,7 @@ from scope_selfplay.judge import (
 from scope_selfplay.judge.fences import Fenced, clean, read_fences, text_outside
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.schemas import Criterion, Gate, Outcome, Verdict
+from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 from tests.reference_files import reference_cases
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 
 from scope_selfplay.config import JudgeConfig, RoleEndpointsConfig, RunConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
@@ -58,9 +58,9 @@ def test_where_a_judge_runs_is_no_part_of_what_a_run_computes(setting: str, same
     assert (load_config(None, [*TWO_LINES, setting]).hash == load_config(None, TWO_LINES).hash) is same
 
 
-def test_every_judge_role_of_a_pack_has_a_seat_and_every_seat_an_endpoint() -> None:
+def test_every_judge_prompt_of_a_pack_has_a_role_and_every_role_an_endpoint() -> None:
     assert set(ROLE_OF_PROMPT) == set(PromptRole) - POLICY_ROLES
-    assert {seat.value for seat in JudgeRole} == set(RoleEndpointsConfig.model_fields)
+    assert {role.value for role in JudgeRole} == set(RoleEndpointsConfig.model_fields)
 
 
 def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:

@@ -2,17 +2,17 @@
 
 import asyncio
 
-from scope_selfplay.judge.waves import WaveGate
+from scope_selfplay.judge.waves import AdmissionGate
 
 
-async def _pass(gate: WaveGate, text: str, order: list[str]) -> None:
+async def _pass(gate: AdmissionGate, text: str, order: list[str]) -> None:
     async with gate.turn(text):
         order.append(text)
         await asyncio.sleep(0)
 
 
 async def test_a_wave_goes_in_the_order_of_its_texts() -> None:
-    gate, order = WaveGate(1), list[str]()
+    gate, order = AdmissionGate(1), list[str]()
     texts = [
         "task b, answer 1, criterion 2",
         "task a, answer 2",
@@ -26,7 +26,7 @@ async def test_a_wave_goes_in_the_order_of_its_texts() -> None:
 
 
 async def test_who_comes_later_belongs_to_the_next_wave() -> None:
-    gate, order = WaveGate(1), list[str]()
+    gate, order = AdmissionGate(1), list[str]()
     first = [asyncio.create_task(_pass(gate, text, order)) for text in ("m", "n")]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_who_comes_later_belongs_to_the_next_wave() -> None:
 
 
 async def test_no_more_than_the_limit_are_inside() -> None:
-    gate, most = WaveGate(3), 0
+    gate, most = AdmissionGate(3), 0
 
     async def visit() -> None:
         nonlocal most
@@ -50,7 +50,7 @@ async def test_no_more_than_the_limit_are_inside() -> None:
 
 
 async def test_one_who_goes_away_gives_the_place_back() -> None:
-    gate = WaveGate(1)
+    gate = AdmissionGate(1)
     async with gate.turn(""):
         waiting = asyncio.create_task(_pass(gate, "x", []))
         await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ async def test_one_who_goes_away_gives_the_place_back() -> None:
 
 
 async def test_the_limit_halves_when_asked_to_and_grows_back_call_by_call() -> None:
-    gate = WaveGate(8)
+    gate = AdmissionGate(8)
     gate.shrink()
     gate.shrink()
     assert gate.limit == 2

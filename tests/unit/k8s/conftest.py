@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
-from scope_selfplay.k8s.checking import Asked, check_cluster, check_folder
+from scope_selfplay.k8s.checking import ClusterCheck, check_cluster, check_folder
 from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
-from scope_selfplay.k8s.kubectl import Body, Cluster, kustomize
-from scope_selfplay.k8s.kustomizing import Layout
+from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
+from scope_selfplay.k8s.kustomizing import RunFolderLayout
 from scope_selfplay.k8s.render import run_folder
 
 REPOSITORY = Path(__file__).parents[3]
@@ -82,9 +82,11 @@ def with_components(top: Path, source: Path, *components: str, text: str | None 
     packs = packs_needed(config)
     lay_out(top, packs)
     folder = top / "k8s" / "runs" / config.name
-    write_folder(folder, run_folder(config, text, Layout(packs=packs, components=components)), force=False)
+    write_folder(
+        folder, run_folder(config, text, RunFolderLayout(packs=packs, components=components)), force=False
+    )
     return folder
 
 
-def asked(folder: Path) -> Asked:
-    return check_cluster(check_folder(folder), folder, Cluster())
+def asked(folder: Path) -> ClusterCheck:
+    return check_cluster(check_folder(folder), folder, Kubectl())

@@ -10,7 +10,7 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import peak_gpus
 from scope_selfplay.k8s.checking import check_folder, config_of
 from scope_selfplay.k8s.doctor import examine
-from scope_selfplay.k8s.kubectl import Cluster
+from scope_selfplay.k8s.kubectl import Kubectl
 from scope_selfplay.k8s.selectors import pods_of
 from scope_selfplay.planning import Assumptions, make_plan
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, asked, rendered, with_components
@@ -25,11 +25,11 @@ def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> Non
         "nodes and their GPUs",
     ]
     assert all("Forbidden" in each for each in found.notes)
-    assert all(each.ok for each in examine(Cluster()))
+    assert all(each.ok for each in examine(Kubectl()))
 
 
 def test_a_doctor_that_may_see_no_quota_says_so(answers: Answers) -> None:
-    (quotas,) = [each for each in examine(Cluster()) if each.what == "quotas"]
+    (quotas,) = [each for each in examine(Kubectl()) if each.what == "quotas"]
     assert quotas.ok and "cannot be seen" in quotas.found
 
 

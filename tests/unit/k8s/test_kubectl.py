@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from scope_selfplay.cli import cli
 from scope_selfplay.errors import ConfigError, OutsideError
-from scope_selfplay.k8s.kubectl import Cluster
+from scope_selfplay.k8s.kubectl import Kubectl
 from tests.unit.k8s.conftest import REPOSITORY
 
 TINY = REPOSITORY / "k8s/runs/tiny"
@@ -35,7 +35,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_cluster_every_command_says_so_in_one_line() -> None:
-    cluster = Cluster()
+    cluster = Kubectl()
     questions: list[Callable[[], object]] = [
         lambda: cluster.objects("jobs"),
         lambda: cluster.get("configmaps", "a"),
@@ -85,11 +85,11 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_kubectls_last_sentence_is_taken(failing: Path, said: str, error: type[Exception], line: str) -> None:
     failing.write_text(said)
     with pytest.raises(error, match=line) as raised:
-        Cluster().objects("jobs")
+        Kubectl().objects("jobs")
     assert "memcache" not in str(raised.value)
 
 
 def test_a_server_whose_webhook_is_down_has_answered(failing: Path) -> None:
     webhook = 'Error from server (InternalError): failed calling webhook "a": connect: connection refused'
     failing.write_text(f"{NOISE}{webhook}\n")
-    assert Cluster().refusals(TINY) == [webhook]
+    assert Kubectl().refusals(TINY) == [webhook]

@@ -11,7 +11,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.capacity import amount, peak_gpus
 from scope_selfplay.k8s.folders import components_of, lay_out, write_folder
-from scope_selfplay.k8s.kustomizing import Layout, image_parts
+from scope_selfplay.k8s.kustomizing import RunFolderLayout, image_parts
 from scope_selfplay.k8s.references import problems
 from scope_selfplay.k8s.render import run_folder
 from tests.unit.k8s.conftest import rendered
@@ -24,7 +24,7 @@ def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Pa
     config = load_config(tmp_path / "run.yaml")
     lay_out(tmp_path, ["embedded"])
     folder = tmp_path / "k8s" / "runs" / name
-    write_folder(folder, run_folder(config, text, Layout(packs=["embedded"])), force=False)
+    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
     (job,) = [each for each in objects if each["kind"] == "Job"]
     assert job["metadata"]["labels"]["scope/run"] == name
@@ -50,7 +50,7 @@ cluster:
     config = load_config(tmp_path / "run.yaml")
     lay_out(tmp_path, ["embedded"])
     folder = tmp_path / "k8s/runs/r1"
-    write_folder(folder, run_folder(config, text, Layout(packs=["embedded"])), force=False)
+    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
     assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
     (job,) = [each for each in objects if each["kind"] == "Job"]

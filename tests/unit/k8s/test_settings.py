@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from scope_selfplay.k8s.checking import check_folder
-from scope_selfplay.k8s.references import Problem
+from scope_selfplay.k8s.references import ManifestProblem
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, with_components
 
 ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
 
 
-def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[Problem]:
+def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[ManifestProblem]:
     run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
     for key, value in change.items():
         place = run

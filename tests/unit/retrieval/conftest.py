@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.random_bert import write_random_bert
 from scope_selfplay.schemas import Document
+from scope_selfplay.testing.random_encoder import write_random_encoder
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def shared_data() -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A random encoder of E5's family, of one layer."""
-    return write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
+    return write_random_encoder(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ import pytest
 
 from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
-from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, Plan, build_dense
+from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, build_dense
 from retrieval.dense import DenseIndex, hits, open_vectors
 from retrieval.encoder import ENCODER, QUERY_GRAPH
-from retrieval.gate import GateRefusal, exact, look, measure, recall, tune
 from retrieval.in_process import open_searcher
 from retrieval.indexes import open_index
-from retrieval.manifest import MANIFEST, Manifest, read_manifest
+from retrieval.manifest import MANIFEST, IndexManifest, read_manifest
 from retrieval.profiles import ProfileName, factory
-from retrieval.random_bert import write_random_bert
-from retrieval.vectors import Cells, Exhaustive, Nearest, Refined, fine_codes, fine_span
+from retrieval.recall_gate import RecallTooLow, exact, look, measure, recall, tune
+from retrieval.vectors import ExhaustiveSearch, IvfIndex, Nearest, RefinedIvf, fine_codes, fine_span
 from scope_selfplay.errors import RecordError, RunMismatchError
 from scope_selfplay.schemas import Document
+from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ DENSE = ["flat", "balanced", "compact"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    return write_random_bert(folder, np.random.default_rng(1), layers=1, hidden=64, heads=4)
+    return write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=64, heads=4)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def unit(draw: np.random.Generator, rows: int, dimensions: int = 64) -> np.ndarr
 def test_exact_over_blocks_equals_one_search() -> None:
     vectors = unit(np.random.default_rng(1), 500)
     blocks = exact(vectors[:20], [vectors[:7], vectors[7:8], vectors[8:]], topk=5)
-    assert (blocks.rows == Exhaustive(vectors).nearest(vectors[:20], 5).rows).all()
+    assert (blocks.rows == ExhaustiveSearch(vectors).nearest(vectors[:20], 5).rows).all()
 
 
 def test_recall_counts_the_share_of_expected_rows() -> None:
@@ -81,15 +81,15 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     vectors = unit(draw, 2000)
     expected = exact(vectors[:100], [vectors]).rows
 
-    def index_of(stored: np.ndarray[Any, np.dtype[np.float32]]) -> Cells | Refined:
+    def index_of(stored: np.ndarray[Any, np.dtype[np.float32]]) -> IvfIndex | RefinedIvf:
         index = faiss.index_factory(64, factory(profile, 2000), faiss.METRIC_INNER_PRODUCT)
         index.train(vectors)
         index.add(stored)
         span = fine_span(stored)
         return (
-            Cells(index, 1)
+            IvfIndex(index, 1)
             if profile is ProfileName.BALANCED
-            else Refined(Cells(index, 1), fine_codes(stored, span), span, 1)
+            else RefinedIvf(IvfIndex(index, 1), fine_codes(stored, span), span, 1)
         )
 
     good = index_of(vectors)
@@ -98,7 +98,7 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     assert measure(good.nearest, vectors[:100], expected) == report.recall
     assert looking.nprobe >= 1
     garbage = index_of(unit(draw, 2000))
-    with pytest.raises(GateRefusal, match="recall gate") as refused:
+    with pytest.raises(RecallTooLow, match="recall gate") as refused:
         tune(garbage, vectors[:100], expected, 0.9)
     look(garbage, refused.value.looking)
     assert measure(garbage.nearest, vectors[:100], expected) == refused.value.recall < 0.9
@@ -113,7 +113,7 @@ def test_fillers_of_a_too_large_topk_are_no_hits() -> None:
 async def test_a_build_of_every_profile_passes_its_gate_and_searches(
     tmp_path: Path, model: Path, documents: list[Document], profile: str
 ) -> None:
-    manifest = build_dense(documents, Plan(tmp_path, recipe(model, profile), shard_rows=64))
+    manifest = build_dense(documents, DenseBuild(tmp_path, recipe(model, profile), shard_rows=64))
     assert manifest.gate is not None
     assert manifest.gate.recall >= manifest.gate.target - 0.005
     assert read_manifest(tmp_path) == manifest
@@ -145,8 +145,8 @@ def stop_after(step: str, rows: int) -> Callable[[str, int, int], None]:
 def test_an_interrupted_build_resumes_to_the_same_index(
     tmp_path: Path, model: Path, documents: list[Document], step: str, rows: int
 ) -> None:
-    whole = build_dense(documents, Plan(tmp_path / "a", recipe(model, "compact"), shard_rows=64))
-    plan = Plan(tmp_path / "b", recipe(model, "compact"), shard_rows=64)
+    whole = build_dense(documents, DenseBuild(tmp_path / "a", recipe(model, "compact"), shard_rows=64))
+    plan = DenseBuild(tmp_path / "b", recipe(model, "compact"), shard_rows=64)
     with pytest.raises(Interrupted):
         build_dense(documents, plan, stop_after(step, rows))
     with pytest.raises(RecordError, match="not finished"):
@@ -157,7 +157,7 @@ def test_an_interrupted_build_resumes_to_the_same_index(
 def test_finished_shards_are_not_encoded_again(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
-    plan = Plan(tmp_path, recipe(model, "flat"), shard_rows=64)
+    plan = DenseBuild(tmp_path, recipe(model, "flat"), shard_rows=64)
     with pytest.raises(Interrupted):
         build_dense(documents, plan, stop_after("encode", 200))
     encoded: list[int] = []
@@ -170,7 +170,9 @@ def test_the_index_does_not_depend_on_where_a_build_can_be_stopped(
     tmp_path: Path, model: Path, documents: list[Document], profile: str
 ) -> None:
     made = [
-        build_dense(documents, Plan(tmp_path / str(rows), recipe(model, profile), shard_rows=rows)).identity
+        build_dense(
+            documents, DenseBuild(tmp_path / str(rows), recipe(model, profile), shard_rows=rows)
+        ).identity
         for rows in (64, 128, BLOCK_ROWS)
     ]
     assert len(set(made)) == 1
@@ -179,10 +181,10 @@ def test_the_index_does_not_depend_on_where_a_build_can_be_stopped(
 
 def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     """A kill cost up to 65,536 passages: eleven minutes, and all that a small corpus has."""
-    tiny = write_random_bert(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=32, heads=2)
+    tiny = write_random_encoder(tmp_path / "e5", np.random.default_rng(1), layers=1, hidden=32, heads=2)
     words = ["abc", "bcd", "cde", "xyz", "uvw"]
     small = [Document(id=str(n), title="", text=f"{words[n % 5]} {n}") for n in range(9000)]
-    plan = Plan(tmp_path / "index", recipe(tiny, "flat"))
+    plan = DenseBuild(tmp_path / "index", recipe(tiny, "flat"))
     with pytest.raises(Interrupted):
         build_dense(small, plan, stop_after("encode", 8500))
     encoded: list[int] = []
@@ -193,7 +195,7 @@ def test_the_encoding_of_a_small_corpus_goes_on_where_it_was_killed(tmp_path: Pa
 def test_shards_of_another_size_are_not_taken_for_these(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
-    plan = Plan(tmp_path, recipe(model, "flat"), shard_rows=128)
+    plan = DenseBuild(tmp_path, recipe(model, "flat"), shard_rows=128)
     with pytest.raises(Interrupted):
         build_dense(documents, plan, stop_after("encode", 200))
     with pytest.raises(RunMismatchError, match=r"000\.npy holds \(128, 64\) values, expected \(64, 64\)"):
@@ -203,41 +205,43 @@ def test_shards_of_another_size_are_not_taken_for_these(
 def test_another_recipe_in_the_same_folder_is_refused(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
-    build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+    build_dense(documents, DenseBuild(tmp_path, recipe(model, "flat")))
     with pytest.raises(RunMismatchError, match="profile 'flat', now it is 'compact'"):
-        build_dense(documents, Plan(tmp_path, recipe(model, "compact")))
+        build_dense(documents, DenseBuild(tmp_path, recipe(model, "compact")))
 
 
 def test_a_foreign_folder_is_not_touched(tmp_path: Path, model: Path, documents: list[Document]) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunMismatchError, match="not empty"):
-        build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+        build_dense(documents, DenseBuild(tmp_path, recipe(model, "flat")))
 
 
 def test_another_profile_takes_kept_vectors_over(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
-    build_dense(documents, Plan(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True))
+    build_dense(
+        documents, DenseBuild(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True)
+    )
     encoded: list[str] = []
 
     def progress(step: str, done: int, total: int) -> None:
         encoded.append(step)
 
-    plan = Plan(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
+    plan = DenseBuild(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
     assert build_dense([], plan, progress).rows == 300
     assert encoded.count("encode") == 5
     with pytest.raises(RunMismatchError, match="needs full"):
-        half = Plan(tmp_path / "half", recipe(model, "balanced"), keep_shards=True)
+        half = DenseBuild(tmp_path / "half", recipe(model, "balanced"), keep_shards=True)
         build_dense(documents, half)
-        build_dense([], Plan(tmp_path / "c", recipe(model, "flat"), encoded=tmp_path / "half"))
+        build_dense([], DenseBuild(tmp_path / "c", recipe(model, "flat"), encoded=tmp_path / "half"))
 
 
 @pytest.fixture
-def flat(tmp_path: Path, model: Path, documents: list[Document]) -> Iterator[tuple[Path, Manifest]]:
-    yield tmp_path, build_dense(documents, Plan(tmp_path, recipe(model, "flat")))
+def flat(tmp_path: Path, model: Path, documents: list[Document]) -> Iterator[tuple[Path, IndexManifest]]:
+    yield tmp_path, build_dense(documents, DenseBuild(tmp_path, recipe(model, "flat")))
 
 
-def test_an_encoder_of_other_dimensions_is_refused(flat: tuple[Path, Manifest]) -> None:
+def test_an_encoder_of_other_dimensions_is_refused(flat: tuple[Path, IndexManifest]) -> None:
     folder, manifest = flat
     vectors = open_vectors(folder, manifest)
     encoder = type("Short", (), {"dimensions": 32})()
@@ -245,7 +249,7 @@ def test_an_encoder_of_other_dimensions_is_refused(flat: tuple[Path, Manifest]) 
         DenseIndex(encoder, vectors)
 
 
-def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Manifest]) -> None:
+def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, IndexManifest]) -> None:
     folder, _ = flat
     data = bytearray((folder / "vectors.npy").read_bytes())
     data[-9] ^= 4
@@ -258,28 +262,30 @@ def test_the_gate_compares_8_bit_queries_with_the_exact_ones(
     tmp_path: Path, model: Path, documents: list[Document]
 ) -> None:
     eight = recipe(model, "balanced").model_copy(update={"query_precision": "int8"})
-    plan = Plan(tmp_path / "index", eight)
+    plan = DenseBuild(tmp_path / "index", eight)
     with pytest.raises(Interrupted):
         build_dense(documents, plan, stop_after("encode", 300))
-    other = write_random_bert(tmp_path / "other", np.random.default_rng(9), layers=1, hidden=64, heads=4)
+    other = write_random_encoder(tmp_path / "other", np.random.default_rng(9), layers=1, hidden=64, heads=4)
     write_bert(other, plan.folder / ENCODER, QUERY_GRAPH, in_bytes=True)
-    with pytest.raises(GateRefusal):
+    with pytest.raises(RecallTooLow):
         build_dense(documents, plan)
 
 
-def test_an_encoder_that_is_not_the_manifests_is_refused(flat: tuple[Path, Manifest], model: Path) -> None:
+def test_an_encoder_that_is_not_the_manifests_is_refused(
+    flat: tuple[Path, IndexManifest], model: Path
+) -> None:
     folder, manifest = flat
     with pytest.raises(RecordError, match="has changed since the build"):
         DenseIndex.open(folder, manifest.model_copy(update={"encoder_hash": "0" * 64}))
 
 
-def test_the_gpu_profile_without_a_gpu_says_what_it_needs(flat: tuple[Path, Manifest]) -> None:
+def test_the_gpu_profile_without_a_gpu_says_what_it_needs(flat: tuple[Path, IndexManifest]) -> None:
     folder, manifest = flat
     with pytest.raises(RecordError, match="faiss-gpu"):
         open_index(folder, manifest.model_copy(update={"profile": "gpu"}))
 
 
-def test_the_manifest_is_readable_json_with_all_hashes(flat: tuple[Path, Manifest]) -> None:
+def test_the_manifest_is_readable_json_with_all_hashes(flat: tuple[Path, IndexManifest]) -> None:
     folder, manifest = flat
     record = json.loads((folder / MANIFEST).read_text())
     assert {"corpus_hash", "index_hash", "encoder_hash", "gate", "files"} <= record.keys()
@@ -292,7 +298,7 @@ def test_a_damaged_range_of_the_finer_copy_is_named(
     tmp_path: Path, model: Path, documents: list[Document], damage: bytes
 ) -> None:
     """Its size may be what it was: a server that checks sizes only has to say it too."""
-    manifest = build_dense(documents, Plan(tmp_path, recipe(model, "compact")))
+    manifest = build_dense(documents, DenseBuild(tmp_path, recipe(model, "compact")))
     path = tmp_path / "fine_range.npy"
     path.write_bytes(damage + path.read_bytes()[len(damage) :] if damage else b"")
     with pytest.raises(RecordError, match=r"fine_range\.npy"):
@@ -305,8 +311,10 @@ def test_a_damaged_range_of_the_finer_copy_is_named(
 def test_vectors_are_taken_over_whole_or_not_at_all(
     tmp_path: Path, model: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_dense(documents, Plan(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True))
-    plan = Plan(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
+    build_dense(
+        documents, DenseBuild(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True)
+    )
+    plan = DenseBuild(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
 
     def refuse(source: object, target: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")

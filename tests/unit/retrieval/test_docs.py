@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.cache import Counts
+from retrieval.cache import LookupCounts
 from retrieval.cli import build, serve_retriever
-from retrieval.metrics import Metrics
+from retrieval.metrics import RetrieverMetrics
 from retrieval.profiles import PROFILES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "retrieval.md").read_text()
@@ -20,7 +20,7 @@ def test_every_option_is_in_the_docs(command: object) -> None:
 
 
 def test_every_metric_is_in_the_docs() -> None:
-    exposed = Metrics().render(Counts(0, 0, 0)).decode()
+    exposed = RetrieverMetrics().render(LookupCounts(0, 0, 0)).decode()
     names = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
     assert names
     assert [name for name in names if name.removesuffix("_created") not in PAGE] == []

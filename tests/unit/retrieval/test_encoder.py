@@ -19,10 +19,10 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.manifest import Kind, Manifest
+from retrieval.manifest import IndexKind, IndexManifest
 from retrieval.pooling import read_pooling
-from retrieval.random_bert import write_random_bert
 from scope_selfplay.errors import CheckpointError, RecordError
+from scope_selfplay.testing.random_encoder import write_random_encoder
 
 TEXTS = ["a", "who founded the town of Aldmoor?", "x" * 300, "salt and wool", "A!"]
 
@@ -30,7 +30,7 @@ TEXTS = ["a", "who founded the town of Aldmoor?", "x" * 300, "salt and wool", "A
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("e5")
-    return write_random_bert(folder, np.random.default_rng(1), layers=2, hidden=32, heads=4)
+    return write_random_encoder(folder, np.random.default_rng(1), layers=2, hidden=32, heads=4)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_texts_beyond_the_token_limit_are_cut_and_not_refused(encoder: Encoder) 
 
 
 def test_the_hash_follows_the_weights_and_the_family(model: Path, tmp_path: Path) -> None:
-    other = write_random_bert(tmp_path / "other", np.random.default_rng(2), layers=2, hidden=32, heads=4)
+    other = write_random_encoder(tmp_path / "other", np.random.default_rng(2), layers=2, hidden=32, heads=4)
     hashes = set()
     for number, (source, family) in enumerate(
         [(model, "e5"), (model, "plain"), (other, "e5"), (model, "e5")]
@@ -85,7 +85,7 @@ def test_the_hash_follows_the_weights_and_the_family(model: Path, tmp_path: Path
     ],
 )
 def test_models_that_do_not_fit_are_refused(tmp_path: Path, change: object, message: str) -> None:
-    folder = write_random_bert(tmp_path / "m", np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    folder = write_random_encoder(tmp_path / "m", np.random.default_rng(1), layers=1, hidden=16, heads=2)
     assert callable(change)
     change(folder)
     with pytest.raises(CheckpointError, match=message):
@@ -94,7 +94,7 @@ def test_models_that_do_not_fit_are_refused(tmp_path: Path, change: object, mess
 
 def with_pooling(folder: Path, config: object, *modules: str) -> Path:
     """A random model that says how it pools, as sentence-transformers writes it."""
-    model = write_random_bert(folder, np.random.default_rng(1), layers=1, hidden=16, heads=2)
+    model = write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=16, heads=2)
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text(json.dumps(config))
     kinds = ("Transformer", "Pooling", *modules)
@@ -158,8 +158,8 @@ def test_a_model_replaced_outside_the_index_folder_is_noticed(tmp_path: Path, na
     """sentence-transformers loads it from where it lies; only its path was kept."""
     model = with_pooling(tmp_path / "m", {"pooling_mode": "mean"})
     prepare_encoder(str(model), FAMILIES["e5"], Backend.SENTENCE_TRANSFORMERS, tmp_path / ENCODER)
-    manifest = Manifest(
-        kind=Kind.DENSE,
+    manifest = IndexManifest(
+        kind=IndexKind.DENSE,
         profile="flat",
         rows=1,
         corpus_hash="c",
@@ -173,7 +173,7 @@ def test_a_model_replaced_outside_the_index_folder_is_noticed(tmp_path: Path, na
 
 
 def test_8_bit_queries_are_close_to_the_exact_ones_and_leave_passages_alone(tmp_path: Path) -> None:
-    model = write_random_bert(tmp_path / "m", np.random.default_rng(1), layers=2, hidden=64, heads=4)
+    model = write_random_encoder(tmp_path / "m", np.random.default_rng(1), layers=2, hidden=64, heads=4)
     full, eight = tmp_path / "full", tmp_path / "eight"
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, full)
     prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, eight, Precision.INT8)

@@ -5,18 +5,18 @@ import pytest
 
 from retrieval.build import build_bm25
 from retrieval.indexes import open_index
-from retrieval.manifest import MANIFEST, Manifest, Verify, index_hash, read_manifest
+from retrieval.manifest import MANIFEST, IndexManifest, Verify, index_hash, read_manifest
 from retrieval.passages import PASSAGES
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Document
 
 
 @pytest.fixture
-def built(tmp_path: Path, coast: list[Document]) -> Manifest:
+def built(tmp_path: Path, coast: list[Document]) -> IndexManifest:
     return build_bm25(coast, tmp_path)
 
 
-def test_a_built_folder_opens_and_searches(tmp_path: Path, built: Manifest) -> None:
+def test_a_built_folder_opens_and_searches(tmp_path: Path, built: IndexManifest) -> None:
     manifest = read_manifest(tmp_path)
     assert manifest == built
     assert open_index(tmp_path, manifest).search(["Aldmoor"], 1)[0][0].row == 1
@@ -29,7 +29,7 @@ def test_building_the_same_corpus_twice_gives_the_same_identity(
     assert first.identity == second.identity
 
 
-def test_every_flipped_bit_is_found(tmp_path: Path, built: Manifest) -> None:
+def test_every_flipped_bit_is_found(tmp_path: Path, built: IndexManifest) -> None:
     draw = random.Random(5)
     found = 0
     for name in built.files:
@@ -46,14 +46,14 @@ def test_every_flipped_bit_is_found(tmp_path: Path, built: Manifest) -> None:
     assert read_manifest(tmp_path, Verify.FULL) == built
 
 
-def test_a_cut_file_is_found_by_its_size_alone(tmp_path: Path, built: Manifest) -> None:
+def test_a_cut_file_is_found_by_its_size_alone(tmp_path: Path, built: IndexManifest) -> None:
     path = tmp_path / "indices.csc.index.npy"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RecordError, match="the manifest says"):
         read_manifest(tmp_path, Verify.SIZES)
 
 
-def test_an_unfinished_folder_is_no_index(tmp_path: Path, built: Manifest) -> None:
+def test_an_unfinished_folder_is_no_index(tmp_path: Path, built: IndexManifest) -> None:
     (tmp_path / MANIFEST).unlink()
     with pytest.raises(RecordError, match="has not finished"):
         read_manifest(tmp_path)
@@ -78,7 +78,7 @@ def test_an_index_of_another_corpus_is_refused(tmp_path: Path, coast: list[Docum
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_refused(
-    tmp_path: Path, built: Manifest, change: dict[str, object], message: str
+    tmp_path: Path, built: IndexManifest, change: dict[str, object], message: str
 ) -> None:
     (tmp_path / MANIFEST).write_text(built.model_copy(update=change).model_dump_json())
     with pytest.raises(RecordError, match=message):
@@ -87,7 +87,7 @@ def test_a_manifest_that_cannot_be_true_is_refused(
 
 @pytest.mark.parametrize("change", [{"nprobe": 7}, {"refine": 8.0}, {"encoder_hash": "e" * 64}])
 def test_the_identity_covers_how_the_index_looks_and_with_which_encoder(
-    tmp_path: Path, built: Manifest, change: dict[str, object]
+    tmp_path: Path, built: IndexManifest, change: dict[str, object]
 ) -> None:
     changed = built.model_copy(update=change)
     assert index_hash(changed) != built.index_hash
@@ -96,6 +96,6 @@ def test_the_identity_covers_how_the_index_looks_and_with_which_encoder(
         read_manifest(tmp_path)
 
 
-def test_an_index_with_other_rows_than_its_manifest_is_refused(tmp_path: Path, built: Manifest) -> None:
+def test_an_index_with_other_rows_than_its_manifest_is_refused(tmp_path: Path, built: IndexManifest) -> None:
     with pytest.raises(RecordError, match="the manifest says 7"):
         open_index(tmp_path, built.model_copy(update={"rows": 7}))

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retrieval.passages import passage_line
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Row
+from retrieval.wire import ResponseRow
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Document
 
@@ -29,8 +29,8 @@ def cap(tmp_path_factory: pytest.TempPathFactory) -> TokenCap:
     return TokenCap(path.parent)
 
 
-def row(text: str) -> Row:
-    return Row(passage_line(Document(id="x", title="T", text=text)), 1.0)
+def row(text: str) -> ResponseRow:
+    return ResponseRow(passage_line(Document(id="x", title="T", text=text)), 1.0)
 
 
 texts = st.text(st.sampled_from(list('abc é日\n"')), max_size=30)
@@ -86,7 +86,7 @@ def test_a_cut_is_made_once_for_all_responses(cap: TokenCap) -> None:
 def test_rows_after_the_one_that_crosses_the_limit_are_not_read(cap: TokenCap) -> None:
     read = []
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[ResponseRow]:
         for text in ("ab", "ab ab ab", "never"):
             read.append(text)
             yield row(text)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.passages import passage_line
-from retrieval.wire import Limits, Row, WireError, parse_request, render_response
+from retrieval.wire import ResponseRow, WireError, WireLimits, parse_request, render_response
 from scope_selfplay.schemas import Document
 
-LIMITS = Limits()
+LIMITS = WireLimits()
 
 
-def row(name: str, score: float = 1.0) -> Row:
-    return Row(passage_line(Document(id=name, title=f"Title of {name}", text="Text.")), score)
+def row(name: str, score: float = 1.0) -> ResponseRow:
+    return ResponseRow(passage_line(Document(id=name, title=f"Title of {name}", text="Text.")), score)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_a_score_survives_the_wire_to_the_last_bit(score: float) -> None:
 
 def test_a_response_over_the_limit_is_refused_and_not_cut() -> None:
     with pytest.raises(WireError, match="ask for fewer"):
-        render_response([[row("a")]], return_scores=True, limits=Limits(max_response=50))
+        render_response([[row("a")]], return_scores=True, limits=WireLimits(max_response=50))
 
 
 @pytest.mark.parametrize("return_scores", [True, False])
 def test_no_row_is_read_beyond_the_limit_of_a_response(return_scores: bool) -> None:
     read = []
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[ResponseRow]:
         for number in range(100):
             read.append(number)
             yield row("a")
 
-    limits = Limits(max_response=1000)
+    limits = WireLimits(max_response=1000)
     with pytest.raises(WireError, match="more than 1,000 bytes"):
         render_response((rows() for _ in range(100)), return_scores=return_scores, limits=limits)
     assert len(read) * len(row("a").line) <= 1100

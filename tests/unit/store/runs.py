@@ -105,9 +105,13 @@ def grade(rollout_id: str, met: tuple[bool | None, ...]) -> Grade:
 
 def candidate(iteration: int, number: int, stage: Stage = Stage.TASKS) -> Candidate:
     """Every fifth writes no task, every fifth fails a gate, the others are accepted."""
-    reason = (Reason.NO_TASK, Reason.GATE_SOURCE, Reason.ACCEPTED, Reason.ACCEPTED, Reason.TOO_HARD)[
-        number % 5
-    ]
+    reason = (
+        Reason.NO_TASK,
+        Reason.refused_by(Gate.SOURCE),
+        Reason.ACCEPTED,
+        Reason.ACCEPTED,
+        Reason.TOO_HARD,
+    )[number % 5]
     status = CandidateStatus.ACCEPTED if reason is Reason.ACCEPTED else CandidateStatus.REJECTED
     of = None if reason is Reason.NO_TASK else task(iteration, number)
     tried = reason in (Reason.ACCEPTED, Reason.TOO_HARD)

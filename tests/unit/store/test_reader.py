@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
 from scope_selfplay.store import Appender, RunFolder, Stage, sources, write_records
 from scope_selfplay.store.columns import RecordKind
@@ -174,7 +175,7 @@ def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
     assert {(each.reason, each.count) for each in counts if each.iteration == 1} == {
         (Reason.ACCEPTED, 12),
         (Reason.NO_TASK, 6),
-        (Reason.GATE_SOURCE, 6),
+        (Reason.refused_by(Gate.SOURCE), 6),
         (Reason.TOO_HARD, 6),
     }
 

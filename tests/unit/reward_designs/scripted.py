@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
-
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,

@@ -1,4 +1,4 @@
-"""Writes a BERT with random weights: the shape of E5 without its download, for tests and benchmarks."""
+"""Writes a BERT encoder with random weights: the shape of E5 without its download, for tests and benchmarks."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def write_random_bert(
+def write_random_encoder(
     folder: Path,
     draw: np.random.Generator,
     *,

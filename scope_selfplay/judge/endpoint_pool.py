@@ -1,4 +1,4 @@
-"""The open endpoints of a judge: one set per event loop, opened by the first call, closed with the loop."""
+"""A judge's endpoints: one pool per event loop, opened by the first call in it, closed with the loop."""
 
 import asyncio
 import random
@@ -22,8 +22,8 @@ _SPARE_CONNECTIONS = 2
 _HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
 
-class Switchboard:
-    """One loop's endpoints by seat, and the completions that are on their way by cache key; use with `async with`.
+class EndpointPool:
+    """One event loop's endpoints by role, and the completions in flight by cache key; use with `async with`.
 
     Not made with `asynccontextmanager`: a loop that ends closes all generators at once, and this one would be closed
     by the loop and by `PerLoop` at the same time.
@@ -31,15 +31,15 @@ class Switchboard:
 
     def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
         self.endpoints: dict[JudgeRole, Endpoint] = {}
-        self.on_their_way: dict[bytes, asyncio.Task[ChatReply]] = {}
+        self.in_flight: dict[bytes, asyncio.Task[ChatReply]] = {}
         self._config = config
         self._metrics = metrics
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         shared: dict[str, Endpoint] = {}
-        for seat in JudgeRole:
-            config = endpoint_of(self._config, seat)
+        for role in JudgeRole:
+            config = endpoint_of(self._config, role)
             name = config.model_dump_json()
             if name not in shared:
                 client = await self._stack.enter_async_context(_client(self._config, config))
@@ -51,33 +51,26 @@ class Switchboard:
                     jitter=random.Random(),
                 )
                 self._stack.push_async_callback(shared[name].close)
-            self.endpoints[seat] = shared[name]
+            self.endpoints[role] = shared[name]
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
 
-class Lines:
-    def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
-        """`config` has a model for every endpoint. Raises ConfigError for a URL, a host or a missing key."""
-        for seat in JudgeRole:
-            endpoint = endpoint_of(config, seat)
-            # Opened below, one per loop; made once here, so that a mistake shows at the start.
-            _client(config, endpoint)
-        self._boards = PerLoop(lambda: Switchboard(config, metrics))
+def pool_per_loop(config: JudgeConfig, metrics: JudgeMetrics) -> PerLoop[EndpointPool]:
+    """A pool for every event loop that asks. `config` has a model for every endpoint.
 
-    async def here(self) -> Switchboard:
-        """The running loop's switchboard."""
-        return await self._boards.here()
-
-    async def close(self) -> None:
-        """Close the running loop's endpoints before the loop ends."""
-        await self._boards.close()
+    Raises ConfigError for a URL, a host or a missing key.
+    """
+    for role in JudgeRole:
+        # Opened in each loop; made once here, so that a mistake shows at the start.
+        _client(config, endpoint_of(config, role))
+    return PerLoop(lambda: EndpointPool(config, metrics))
 
 
-def endpoint_of(config: JudgeConfig, seat: JudgeRole) -> EndpointConfig:
-    own: EndpointConfig | None = getattr(config.endpoints, seat.value)
+def endpoint_of(config: JudgeConfig, role: JudgeRole) -> EndpointConfig:
+    own: EndpointConfig | None = getattr(config.endpoints, role.value)
     return own or config.endpoint
 
 
@@ -87,9 +80,9 @@ async def with_models(config: JudgeConfig) -> JudgeConfig:
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
-    named = {seat: await _with_model(config, endpoint_of(config, seat)) for seat in JudgeRole}
-    roles = config.endpoints.model_copy(update={seat.value: endpoint for seat, endpoint in named.items()})
-    return config.model_copy(update={"endpoints": roles})
+    named = {role: await _with_model(config, endpoint_of(config, role)) for role in JudgeRole}
+    endpoints = config.endpoints.model_copy(update={role.value: endpoint for role, endpoint in named.items()})
+    return config.model_copy(update={"endpoints": endpoints})
 
 
 async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
@@ -156,5 +149,5 @@ def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
     """The hosts that the config allows; without a list those that it names."""
     if config.allowed_hosts is not None:
         return frozenset(config.allowed_hosts)
-    urls = {endpoint_of(config, seat).base_url for seat in JudgeRole}
+    urls = {endpoint_of(config, role).base_url for role in JudgeRole}
     return frozenset(host for url in urls if (host := urlsplit(url).hostname))

@@ -1,18 +1,18 @@
-"""The judge of dice: every role gets its form, by any pack, the same every time."""
+"""The random judge: every role gets its form, by any pack, the same every time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.random_judge import rehearsal_app, respond
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import ServedRequest, serving
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.random_judge import random_judge_app, random_reply
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import Gate
 from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
@@ -20,7 +20,7 @@ from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
 
 @asynccontextmanager
 async def rehearsing(domain: str, **settings: Any) -> AsyncIterator[ModelJudge]:
-    async with serving(rehearsal_app()) as url:
+    async with serving(random_judge_app()) as url:
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), **settings)
         pack = load_pack(REPOSITORY / "prompts" / domain)
         judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
@@ -51,13 +51,13 @@ def served(prompt: str, seed: int = 0) -> ServedRequest:
     return ServedRequest(prompt, (), {"seed": seed})
 
 
-def test_the_die_follows_from_the_prompt_and_the_seed() -> None:
-    said = [respond(served("Write <score>", seed)).text for seed in range(200)]
-    assert said == [respond(served("Write <score>", seed)).text for seed in range(200)]
+def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
+    said = [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+    assert said == [random_reply(served("Write <score>", seed)).text for seed in range(200)]
     passed = sum("<score>1</score>" in text for text in said) / len(said)
     assert 0.7 < passed < 0.9
 
 
 def test_a_prompt_that_asks_for_no_known_form_is_refused() -> None:
     with pytest.raises(ValueError, match="it mentions none of <rubric>"):
-        respond(served("How are you?"))
+        random_reply(served("How are you?"))

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.reward_designs import (
     Arrivals,
     Rewarding,
@@ -14,9 +17,6 @@ from scope_selfplay.reward_designs import (
     finished_group,
     open_rewarding,
 )
-
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.judge.fences import Fencer
 from scope_selfplay.judge.grading import is_opener
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.prompts import Pack, PromptRole
-from scope_selfplay.schemas import Criterion, Document, Gate, Rollout, Rubric, Task
+from scope_selfplay.schemas import Criterion, Document, Rollout, Rubric, Task
 
 NO_ANSWER = "(no answer)"
 
@@ -36,12 +37,6 @@ _ONE_TOKEN = {
     ),
 }
 
-_GATES = {
-    Gate.ENTITY: PromptRole.GATE_ENTITY,
-    Gate.SOURCE: PromptRole.GATE_SOURCE,
-    Gate.SAFETY: PromptRole.GATE_SAFETY,
-}
-
 
 class JudgeRole(StrEnum):
     """Who answers; `judge.endpoints` has a field for each."""
@@ -53,9 +48,7 @@ class JudgeRole(StrEnum):
 
 
 ROLE_OF_PROMPT = {
-    PromptRole.GATE_ENTITY: JudgeRole.GATES,
-    PromptRole.GATE_SOURCE: JudgeRole.GATES,
-    PromptRole.GATE_SAFETY: JudgeRole.GATES,
+    **{PromptRole.of_gate(gate): JudgeRole.GATES for gate in Gate},
     PromptRole.RUBRIC: JudgeRole.RUBRIC,
     PromptRole.RUBRIC_DIMENSIONS: JudgeRole.RUBRIC,
     PromptRole.GRADE: JudgeRole.GRADE,
@@ -69,7 +62,7 @@ ROLE_OF_PROMPT = {
 """Every judge role of a pack and who answers it."""
 
 
-class Asked(NamedTuple):
+class JudgePrompt(NamedTuple):
     """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
 
     Neither is set for a written verdict.
@@ -86,8 +79,8 @@ class Asked(NamedTuple):
     pattern: str = ""
 
 
-class Questions:
-    """Makes prompts. `native`: the seats whose model thinks by itself; `budget` is in characters."""
+class JudgePrompts:
+    """Makes prompts. `native`: the roles whose model thinks by itself; `budget` is in characters."""
 
     def __init__(
         self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[JudgeRole]
@@ -98,28 +91,27 @@ class Questions:
         self._token = token
         self._native = native
 
-    def gate(self, gate: Gate, task: Task, document: Document | None) -> Asked:
-        """Raises ValueError for the source gate without a document."""
-        role = _GATES[gate]
+    def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt:
+        """Raises ValueError without the document for a gate that shows it."""
         slots = {"task": self._task(task)}
-        if gate is Gate.SOURCE:
+        if "document" in GATES[gate].shows:
             if document is None:
-                raise ValueError(f"task {task.id}: the source gate needs the source document")
+                raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
             slots["document"] = self._document(document, 1)
-        return self._scored(role, **slots)
+        return self._scored(PromptRole.of_gate(gate), **slots)
 
-    def rubric(self, task: Task, documents: Sequence[Document]) -> Asked:
+    def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
         shown = "\n\n".join(self._document(each, len(documents)) for each in documents)
         prompt = self._pack.render(
             PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
         )
-        return Asked(PromptRole.RUBRIC, prompt)
+        return JudgePrompt(PromptRole.RUBRIC, prompt)
 
-    def dimensions(self, task: Task) -> Asked:
+    def dimensions(self, task: Task) -> JudgePrompt:
         prompt = self._pack.render(PromptRole.RUBRIC_DIMENSIONS, task=self._task(task))
-        return Asked(PromptRole.RUBRIC_DIMENSIONS, prompt)
+        return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt)
 
-    def grade(self, task: Task, criterion: Criterion, answer: str) -> Asked:
+    def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt:
         return self._scored(
             PromptRole.GRADE,
             task=self._task(task),
@@ -135,7 +127,7 @@ class Questions:
         *,
         rubric: Rubric | None,
         reference: str | None,
-    ) -> Asked:
+    ) -> JudgePrompt:
         parts = [_trajectory(each, tools=style is Style.SCORES) for each in pair]
         first_label = self._fencer.label(_said(parts[0]))
         labels = (first_label, self._fencer.label(_said(parts[1]), taken=[first_label]))
@@ -160,7 +152,9 @@ class Questions:
         )
         return self._closed(PromptRole.COMPARE_PREFERENCE, prompt, PREFERENCE_CHOICES)
 
-    def select(self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int) -> Asked:
+    def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> JudgePrompt:
         """Candidates are shown in the order of their labels: by chance, and the same whoever asks."""
         texts = [shown_answer(each.answer) for each in candidates]
         labels: list[str] = []
@@ -176,7 +170,7 @@ class Questions:
             candidates="\n\n".join(blocks),
             winners=winners,
         )
-        return Asked(
+        return JudgePrompt(
             PromptRole.SELECT, prompt, order=tuple(order), labels=tuple(labels[row] for row in order)
         )
 
@@ -188,7 +182,7 @@ class Questions:
         *,
         scale: Scale,
         reference: str | None,
-    ) -> Asked:
+    ) -> JudgePrompt:
         """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
         if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
             raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
@@ -202,23 +196,23 @@ class Questions:
             return self._short(PromptRole.SCORE_IMPLICIT, prompt)
         shown = self._reference(reference)
         prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
-        return Asked(PromptRole.SCORE_CORRECTNESS, prompt)
+        return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt)
 
-    def _scored(self, role: PromptRole, **slots: str) -> Asked:
+    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt:
         native = ROLE_OF_PROMPT[role] in self._native
         prompt = self._pack.render(role, **slots, native_thinking=native)
         return self._closed(role, prompt, SCORE_CHOICES)
 
-    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> Asked:
+    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> JudgePrompt:
         if not self._token:
-            return Asked(role, prompt)
-        return Asked(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+            return JudgePrompt(role, prompt)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
 
-    def _short(self, role: PromptRole, prompt: str) -> Asked:
+    def _short(self, role: PromptRole, prompt: str) -> JudgePrompt:
         if not self._token:
-            return Asked(role, prompt)
+            return JudgePrompt(role, prompt)
         pattern, wish = _SHORT[role]
-        return Asked(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
 
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)

@@ -7,23 +7,23 @@ from typing import Any
 
 from pydantic import Field
 
-from retrieval.batching import Batcher, Engine
-from retrieval.cache import Answer, AnswerCache, Counts
+from retrieval.batching import Batcher, SearchEngine
+from retrieval.cache import Answer, AnswerCache, LookupCounts
 from retrieval.hits import Hit
 from retrieval.indexes import open_index
-from retrieval.manifest import Manifest, Verify, read_manifest
-from retrieval.metrics import Metrics
+from retrieval.manifest import IndexManifest, Verify, read_manifest
+from retrieval.metrics import RetrieverMetrics
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
 from retrieval.rendering import Renderer, is_large
+from retrieval.search_workers import ThreadEngine, WorkerEngine
 from retrieval.token_cap import TokenCap
-from retrieval.wire import Limits, Retrieval, Row, WireError, least_size, too_large
-from retrieval.workers import ThreadEngine, WorkerEngine
+from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits, least_size, too_large
 from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
 
 
-class Settings(Value):
+class ServiceSettings(Value):
     folder: Path
     workers: int = Field(default=1, ge=0)
     """Search processes; 0 searches in a thread of the server."""
@@ -38,14 +38,19 @@ class Settings(Value):
     tokenizer: Path | None = None
     """tokenizer.json of the policy; without it `max_tokens` is refused."""
     verify: Verify = Verify.AUTO
-    limits: Limits = Limits()
+    limits: WireLimits = WireLimits()
 
 
-class Generation:
+class ServedIndex:
     """One opened index with its engine, queue and cache; a reload makes the next one."""
 
     def __init__(
-        self, manifest: Manifest, passages: Passages, engine: Engine, batcher: Batcher, cache: AnswerCache
+        self,
+        manifest: IndexManifest,
+        passages: Passages,
+        engine: SearchEngine,
+        batcher: Batcher,
+        cache: AnswerCache,
     ):
         self.manifest = manifest
         self.passages = passages
@@ -66,17 +71,17 @@ class Generation:
             await self.engine.close()
 
 
-class Service:
+class IndexService:
     """Raises SearchError, WireError and Overloaded; the HTTP layer turns them into statuses."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: ServiceSettings, metrics: RetrieverMetrics) -> None:
         self.settings = settings
         self.limits = settings.limits
         self.deadline = settings.deadline
         self.metrics = metrics
         self.draining = False
-        self._generation: Generation | None = None
-        self._before = Counts(0, 0, 0)
+        self._generation: ServedIndex | None = None
+        self._before = LookupCounts(0, 0, 0)
         self._closing: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
         self._cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
@@ -141,15 +146,15 @@ class Service:
                 self.metrics.restarts.set(self._generation.engine.restarts)
         return self.metrics.render(counts)
 
-    def counts(self, generation: Generation) -> Counts:
-        return Counts(*(a + b for a, b in zip(self._before, generation.cache.counts, strict=True)))
+    def counts(self, generation: ServedIndex) -> LookupCounts:
+        return LookupCounts(*(a + b for a, b in zip(self._before, generation.cache.counts, strict=True)))
 
-    def _current(self) -> Generation:
+    def _current(self) -> ServedIndex:
         if self._generation is None:
             raise SearchError("the index is not open yet")
         return self._generation
 
-    async def _open(self) -> Generation:
+    async def _open(self) -> ServedIndex:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
         folder = self.settings.folder.resolve()
         manifest = await asyncio.to_thread(read_manifest, folder, Verify.SIZES)
@@ -167,7 +172,7 @@ class Service:
             capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
-        generation = Generation(
+        generation = ServedIndex(
             manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
         )
         try:
@@ -177,7 +182,7 @@ class Service:
             raise
         return generation
 
-    async def _engine(self, folder: Path, manifest: Manifest) -> Engine:
+    async def _engine(self, folder: Path, manifest: IndexManifest) -> SearchEngine:
         """The engine over verified files."""
         verifying = asyncio.to_thread(read_manifest, folder, self.settings.verify)
         if not self.settings.workers:
@@ -193,14 +198,14 @@ class Service:
                 raise outcome
         return engine
 
-    async def _try_out(self, generation: Generation) -> None:
+    async def _try_out(self, generation: ServedIndex) -> None:
         """Search for the first passage's own words: ready means that a real query was answered."""
         words = generation.passages.contents(0)[:200]
         hits = await generation.batcher.submit(words, 1)
         for hit in hits:
             generation.passages.document(hit.row)
 
-    async def _search(self, generation: Generation, request: Retrieval) -> list[list[Hit]]:
+    async def _search(self, generation: ServedIndex, request: Retrieval) -> list[list[Hit]]:
         cache, batcher = generation.cache, generation.batcher
         if batcher.is_full and cache.is_missing(request.queries, request.topk):
             raise batcher.overloaded()
@@ -216,12 +221,12 @@ class Service:
             for answer in answers:
                 answer.cancel()
 
-    async def _render(self, generation: Generation, request: Retrieval, answers: list[list[Hit]]) -> bytes:
+    async def _render(self, generation: ServedIndex, request: Retrieval, answers: list[list[Hit]]) -> bytes:
         """The response body. Raises WireError (413), for whole passages before any of them is read."""
         passages, cap, max_tokens = generation.passages, self._cap, request.max_tokens
         size = passages.length([hit.row for hits in answers for hit in hits])
-        results: Iterable[Iterable[Row]] = (
-            (Row(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
+        results: Iterable[Iterable[ResponseRow]] = (
+            (ResponseRow(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
         )
         if cap is not None and max_tokens is not None:
             results = (cap.cut(rows, max_tokens) for rows in results)

@@ -1,6 +1,6 @@
 """Engines: where batches are searched. In a thread of this process, or in worker processes that may die.
 
-Worker processes keep the event loop free, use one core each, and a crash inside a native library costs one
+SearchWorker processes keep the event loop free, use one core each, and a crash inside a native library costs one
 batch's retry instead of the server. Every worker maps the same index files, so they share its memory.
 """
 
@@ -55,17 +55,17 @@ class WorkerEngine:
         self.slots = count
         self.restarts = 0
         self._folder = folder
-        self._idle: asyncio.Queue[Worker] = asyncio.Queue()
-        self._workers: set[Worker] = set()
+        self._idle: asyncio.Queue[SearchWorker] = asyncio.Queue()
+        self._workers: set[SearchWorker] = set()
         self._replacing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self) -> None:
         """Raises the worker's own error when one cannot open the index: RecordError for a damaged one."""
-        starts = (Worker.start(self._folder) for _ in range(self.slots))
+        starts = (SearchWorker.start(self._folder) for _ in range(self.slots))
         started = await asyncio.gather(*starts, return_exceptions=True)
         for each in started:
-            if isinstance(each, Worker):
+            if isinstance(each, SearchWorker):
                 self._add(each)
         for each in started:
             if isinstance(each, BaseException):
@@ -105,30 +105,30 @@ class WorkerEngine:
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]
 
-    async def _living_worker(self) -> "Worker":
+    async def _living_worker(self) -> "SearchWorker":
         while True:
             worker = await self._idle.get()
             if worker.is_alive:
                 return worker
             self._replace(worker)
 
-    def _add(self, worker: "Worker") -> None:
+    def _add(self, worker: "SearchWorker") -> None:
         self._workers.add(worker)
         self._idle.put_nowait(worker)
 
-    def _replace(self, worker: "Worker") -> None:
+    def _replace(self, worker: "SearchWorker") -> None:
         self._workers.discard(worker)
         self.restarts += 1
         task = asyncio.create_task(self._restart(worker))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _restart(self, worker: "Worker") -> None:
+    async def _restart(self, worker: "SearchWorker") -> None:
         await worker.close()
         pause = 0.5
         while not self._closed:
             try:
-                self._add(await Worker.start(self._folder))
+                self._add(await SearchWorker.start(self._folder))
                 return
             except ScopeError as error:
                 print(f"retriever: a worker did not start: {error}", file=sys.stderr)
@@ -140,7 +140,7 @@ class WorkerDied(Exception):
     pass
 
 
-class Worker:
+class SearchWorker:
     """One process that runs `retrieval.worker` and speaks length-prefixed JSON over its stdin and stdout."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -148,7 +148,7 @@ class Worker:
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, folder: Path) -> "Worker":
+    async def start(cls, folder: Path) -> "SearchWorker":
         environment = dict(os.environ, OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "retrieval.worker", str(folder)),

@@ -15,12 +15,12 @@ from scope_selfplay.reward_designs.rewarding import Rewarding, StepRewards
 
 __all__ = [
     "Arrivals",
-    "JudgeRecords",
     "Design",
-    "MeteredJudge",
-    "RolloutGroup",
+    "JudgeRecords",
     "Judged",
+    "MeteredJudge",
     "Rewarding",
+    "RolloutGroup",
     "StepRewards",
     "finished_group",
     "open_design",

@@ -15,12 +15,13 @@ from scope_selfplay.config import CallConfig, JudgeConfig
 from scope_selfplay.errors import JudgeError
 from scope_selfplay.judge.cache import JudgementCache, cache_key
 from scope_selfplay.judge.chat_client import ChatFault, ChatReply, ChatRequest
-from scope_selfplay.judge.endpoint_pool import Lines, Switchboard, endpoint_of
+from scope_selfplay.judge.endpoint_pool import EndpointPool, endpoint_of
 from scope_selfplay.judge.metrics import JudgeMetrics, RoleAccount
 from scope_selfplay.judge.parsing import END_THINK, THINK
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, Asked, JudgeRole
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgeRole
 from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault, Finish, Verdict, seed_from
+from scope_selfplay.wire.json_client import PerLoop
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ _SEED_BITS = 0x7FFF_FFFF
 
 
 @dataclass(frozen=True)
-class Answer(Generic[T]):
+class JudgeReply(Generic[T]):
     """`value` is None exactly when `fault` says why. Tokens are the last completion's, or 0 without one."""
 
     value: T | None
@@ -60,12 +61,18 @@ class Answer(Generic[T]):
         )
 
 
-class Asker:
+class JudgeCaller:
     def __init__(
-        self, config: JudgeConfig, lines: Lines, cache: JudgementCache, metrics: JudgeMetrics, *, seed: int
+        self,
+        config: JudgeConfig,
+        pools: PerLoop[EndpointPool],
+        cache: JudgementCache,
+        metrics: JudgeMetrics,
+        *,
+        seed: int,
     ) -> None:
         self._config = config
-        self._lines = lines
+        self._pools = pools
         self._cache = cache
         self._metrics = metrics
         self._seed = seed
@@ -77,7 +84,9 @@ class Asker:
         seconds = self._config.patience.stage
         self._stage_end = time.monotonic() + seconds if seconds is not None else float("inf")
 
-    async def ask(self, asked: Asked, call: CallConfig, read: Callable[[str], T | None]) -> Answer[T]:
+    async def ask(
+        self, asked: JudgePrompt, call: CallConfig, read: Callable[[str], T | None]
+    ) -> JudgeReply[T]:
         """`read` gives None for what it cannot read. Raises JudgeError when too many judgements failed."""
         began = time.monotonic()
         answer = await self._try_until_read(asked, call, read)
@@ -93,23 +102,23 @@ class Asker:
         return answer
 
     async def _try_until_read(
-        self, asked: Asked, call: CallConfig, read: Callable[[str], T | None]
-    ) -> Answer[T]:
-        failed: Answer[T] = Answer(None, Fault.TIMED_OUT, reasoning="the stage's time is over")
-        board = await self._lines.here()
+        self, asked: JudgePrompt, call: CallConfig, read: Callable[[str], T | None]
+    ) -> JudgeReply[T]:
+        failed: JudgeReply[T] = JudgeReply(None, Fault.TIMED_OUT, reasoning="the stage's time is over")
+        pool = await self._pools.here()
         for attempt in range(1 + self._config.patience.retries):
             if time.monotonic() >= self._stage_end:
                 return failed
             request = self._request(asked, call, attempt)
             try:
-                reply, source = await self._reply(board, asked, request)
+                reply, source = await self._reply(pool, asked, request)
             except ChatFault as fault:
-                failed = Answer(None, fault.fault, reasoning=str(fault), attempts=attempt + 1)
+                failed = JudgeReply(None, fault.fault, reasoning=str(fault), attempts=attempt + 1)
                 if fault.fault is Fault.REFUSED:
                     return failed
                 continue
             value = _read(reply, request, read)
-            answer = Answer(
+            answer = JudgeReply(
                 value,
                 None if value is not None else Fault.UNREADABLE,
                 completion=reply.text,
@@ -128,7 +137,7 @@ class Asker:
             failed = answer
         return failed
 
-    def _request(self, asked: Asked, call: CallConfig, attempt: int) -> ChatRequest:
+    def _request(self, asked: JudgePrompt, call: CallConfig, attempt: int) -> ChatRequest:
         # A greedy judge would only repeat what could not be read.
         warm = call.temperature if attempt == 0 else max(call.temperature, _WARM_AGAIN)
         return ChatRequest(
@@ -140,7 +149,9 @@ class Asker:
             pattern=asked.pattern,
         )
 
-    async def _reply(self, board: Switchboard, asked: Asked, request: ChatRequest) -> tuple[ChatReply, str]:
+    async def _reply(
+        self, pool: EndpointPool, asked: JudgePrompt, request: ChatRequest
+    ) -> tuple[ChatReply, str]:
         """A completion, and whether it was cached, joined or asked."""
         key = self._key(asked, request)
         account = self.accounts[asked.role]
@@ -148,26 +159,26 @@ class Asker:
             account.cached += 1
             self._metrics.replies.labels(asked.role.value, "cached").inc()
             return known, "cached"
-        task = board.on_their_way.get(key)
+        task = pool.in_flight.get(key)
         source = "joined" if task is not None else "asked"
         if task is None:
-            task = asyncio.ensure_future(self._send(board, asked, request))
-            board.on_their_way[key] = task
-            task.add_done_callback(lambda done: _settle(board, key, done))
+            task = asyncio.ensure_future(self._send(pool, asked, request))
+            pool.in_flight[key] = task
+            task.add_done_callback(lambda done: _settle(pool, key, done))
         else:
             account.joined += 1
         self._metrics.replies.labels(asked.role.value, source).inc()
         # Shielded: one caller who goes away must not take the answer from the others.
         return await asyncio.shield(task), source
 
-    async def _send(self, board: Switchboard, asked: Asked, request: ChatRequest) -> ChatReply:
+    async def _send(self, pool: EndpointPool, asked: JudgePrompt, request: ChatRequest) -> ChatReply:
         role, account = asked.role.value, self.accounts[asked.role]
         account.attempts += 1
         self._metrics.attempts.labels(role).inc()
         left = self._stage_end - time.monotonic()
         try:
             async with asyncio.timeout(left if left < float("inf") else None):
-                endpoint = board.endpoints[ROLE_OF_PROMPT[asked.role]]
+                endpoint = pool.endpoints[ROLE_OF_PROMPT[asked.role]]
                 reply = await endpoint.ask(request, seconds=self._config.patience.call)
         except TimeoutError:
             raise ChatFault(Fault.TIMED_OUT, "the stage's time is over") from None
@@ -178,7 +189,7 @@ class Asker:
         self._metrics.completion_tokens.labels(role).observe(reply.tokens_out)
         return reply
 
-    def _key(self, asked: Asked, request: ChatRequest) -> bytes:
+    def _key(self, asked: JudgePrompt, request: ChatRequest) -> bytes:
         return cache_key(model_name(self._config, ROLE_OF_PROMPT[asked.role]), request)
 
     def _check_budget(self) -> None:
@@ -196,9 +207,9 @@ class Asker:
             )
 
 
-def model_name(config: JudgeConfig, seat: JudgeRole) -> str:
-    """What the weights of a seat's judge are called: the model, its revision, its template's settings."""
-    endpoint = endpoint_of(config, seat)
+def model_name(config: JudgeConfig, role: JudgeRole) -> str:
+    """What the weights of a role's judge are called: the model, its revision, its template's settings."""
+    endpoint = endpoint_of(config, role)
     settings = "".join(f" {name}={value}" for name, value in sorted(endpoint.template.items()))
     return f"{endpoint.model}{'@' if endpoint.revision else ''}{endpoint.revision}{settings}"
 
@@ -216,7 +227,7 @@ def _read(reply: ChatReply, request: ChatRequest, read: Callable[[str], T | None
     return read(reply.text)
 
 
-def _settle(board: Switchboard, key: bytes, task: "asyncio.Task[ChatReply]") -> None:
-    board.on_their_way.pop(key, None)
+def _settle(pool: EndpointPool, key: bytes, task: "asyncio.Task[ChatReply]") -> None:
+    pool.in_flight.pop(key, None)
     if not task.cancelled():
         task.exception()  # looked at, so that one whose askers went away is not reported as lost

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.encoder import Vectors
-from retrieval.manifest import GateReport
-from retrieval.vectors import Cells, Nearest, Refined, Rows
+from retrieval.manifest import RecallReport
+from retrieval.vectors import IvfIndex, Nearest, RefinedIvf, Rows
 from scope_selfplay.errors import CorpusError
 
 TOPK = 3
@@ -22,10 +22,10 @@ CHUNK = 1 << 15
 REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
-class GateRefusal(CorpusError):
+class RecallTooLow(CorpusError):
     """No way of looking found enough; `looking` found the most, `recall` of it."""
 
-    def __init__(self, looking: "Looking", recall: float, target: float) -> None:
+    def __init__(self, looking: "SearchEffort", recall: float, target: float) -> None:
         super().__init__(
             f"recall gate: at best {recall:.3f} of what an exhaustive search finds, {target} is needed; "
             "the index is not usable. Build it again; with another profile if this repeats"
@@ -34,7 +34,7 @@ class GateRefusal(CorpusError):
         self.recall = recall
 
 
-class Looking(NamedTuple):
+class SearchEffort(NamedTuple):
     """How hard an index looks: cells per query, and candidates per wanted row that are scored again (0:
     none).
     """
@@ -77,13 +77,13 @@ def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expecte
 
 
 def tune(
-    index: Cells | Refined, queries: Vectors, expected: Rows, target: float
-) -> tuple[Looking, GateReport]:
+    index: IvfIndex | RefinedIvf, queries: Vectors, expected: Rows, target: float
+) -> tuple[SearchEffort, RecallReport]:
     """Set the cheapest way of looking that reaches `target` on `index`.
 
-    Raises GateRefusal when looking everywhere is not enough: the index does not hold what was added.
+    Raises RecallTooLow when looking everywhere is not enough: the index does not hold what was added.
     """
-    best, best_way = -1.0, Looking(1, 0.0)
+    best, best_way = -1.0, SearchEffort(1, 0.0)
     for looking in _ways(index):
         look(index, looking)
         reached = measure(index.nearest, queries, expected)
@@ -91,22 +91,22 @@ def tune(
             best, best_way = reached, looking
         if reached >= target:
             topk, count = expected.shape[1], len(queries)
-            return looking, GateReport(recall=reached, topk=topk, queries=count, target=target)
-    raise GateRefusal(best_way, best, target)
+            return looking, RecallReport(recall=reached, topk=topk, queries=count, target=target)
+    raise RecallTooLow(best_way, best, target)
 
 
-def _ways(index: Cells | Refined) -> Iterator[Looking]:
+def _ways(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
     """From cheap to expensive: more cells first, then more candidates."""
-    coarse = index.coarse if isinstance(index, Refined) else index
+    coarse = index.coarse if isinstance(index, RefinedIvf) else index
     nlist = coarse.nlist
     probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
-    for refine in REFINES if isinstance(index, Refined) else (0.0,):
-        yield from (Looking(nprobe, refine) for nprobe in probes)
+    for refine in REFINES if isinstance(index, RefinedIvf) else (0.0,):
+        yield from (SearchEffort(nprobe, refine) for nprobe in probes)
 
 
-def look(index: Cells | Refined, looking: Looking) -> None:
+def look(index: IvfIndex | RefinedIvf, looking: SearchEffort) -> None:
     """Search `index` this way from now on."""
-    if isinstance(index, Refined):
+    if isinstance(index, RefinedIvf):
         index.refine = looking.refine
         index.coarse.nprobe = looking.nprobe
     else:

@@ -59,7 +59,9 @@ def _place(seed: int) -> Callable[[Document], tuple[int, str]]:
     return lambda document: (seed_from(seed, "corpus", document.id), document.id)
 
 
-def draw(deck: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str) -> list[Document]:
+def take_unused(
+    deck: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str
+) -> list[Document]:
     """The next `count` documents of a deck whose ids are not in `taken`, in deck order.
 
     `taken` holds the ids of everything drawn before, by earlier stages and by earlier batches of this one; a
