@@ -25,7 +25,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.atomic import sole_writer
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.folders import FORMAT, begin_format, checksums
+from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.parquet import write_parquet
 
@@ -50,7 +50,6 @@ def run_stage(
                     inputs=inputs,
                     attempt=run.attempt,
                     version=__version__,
-                    format=FORMAT,
                 )
                 _make(run, folder, begun, work)
     done = folder.manifest
