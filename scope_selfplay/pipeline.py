@@ -47,11 +47,6 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.search import Searcher
 
-_GATE_REASONS = {
-    Gate.ENTITY: Reason.GATE_ENTITY,
-    Gate.SOURCE: Reason.GATE_SOURCE,
-    Gate.SAFETY: Reason.GATE_SAFETY,
-}
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
     RolloutFault.SEARCH: Reason.SEARCH_FAILED,
@@ -172,7 +167,7 @@ async def make_candidate(
         context.tally.add(verdict)
     for gate, verdict in build.gates.items():
         if verdict.value is False:
-            return CandidateRecords(build.rejected(_GATE_REASONS[gate]))
+            return CandidateRecords(build.rejected(Reason.refused_by(gate)))
     if any(verdict.value is None for verdict in verdicts):
         return CandidateRecords(build.unresolved(Reason.JUDGE_FAILED))
     rubric = build.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])

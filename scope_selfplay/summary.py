@@ -5,18 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records
 from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.ratings import has_ratings, read_ratings
 
 
 def summarise(run: Run) -> dict[str, object]:
     """The funnel, reward curves and comparison of each iteration, and the held-out table in the order S_0, S_1, ..."""
     done = [number for number in range(1, run.config.iterations + 1) if _manifest(run, number, Stage.COMPARE)]
-    ratings = [each for number in (0, *done) if (each := read_ratings(run, number)) is not None]
-    held_out = ratings[-1].held_out if ratings else {}
+    rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
+    held_out = read_ratings(run.folder, rated[-1]).held_out if rated else {}
     return {
         "run": run.config.name,
         "config_hash": run.config.hash,
@@ -31,11 +31,6 @@ def summarise(run: Run) -> dict[str, object]:
     }
 
 
-def read_ratings(run: Run, iteration: int) -> Ratings | None:
-    file = run.folder.stage(iteration, Stage.COMPARE).path / "ratings.json"
-    return Ratings.model_validate_json(file.read_bytes()) if file.exists() else None
-
-
 def _iteration(run: Run, iteration: int) -> dict[str, Any]:
     folders = {stage: run.folder.stage(iteration, stage) for stage in Stage}
     candidates = read_records(folders[Stage.TASKS].candidates, Candidate)
@@ -44,7 +39,7 @@ def _iteration(run: Run, iteration: int) -> dict[str, Any]:
     )
     accepted = [each for each in candidates if each.status is CandidateStatus.ACCEPTED]
     means = [each.mean for each in accepted if each.mean is not None]
-    ratings = read_ratings(run, iteration)
+    ratings = read_ratings(run.folder, iteration) if has_ratings(run.folder, iteration) else None
     return {
         "iteration": iteration,
         "candidates": len(candidates),

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scope_selfplay.gates import Gate
+
 if TYPE_CHECKING:
     from scope_selfplay.judge.trying import Trial
 
@@ -80,7 +82,7 @@ def judge() -> None:
 
 
 ROLES = (
-    *("entity", "source", "safety"),
+    *map(str, Gate),
     *("rubric", "dimensions", "grade"),
     *("scores", "preference", "select"),
     *("implicit", "explicit", "correctness"),

@@ -86,7 +86,7 @@ def _question(role: str, questions: JudgePrompts, options: Mapping[str, Any]) ->
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
     match role:
-        case "entity" | "source" | "safety":
+        case _ if role in list(Gate):
             asked = questions.gate(Gate(role), task, documents[0] if documents else None)
             return asked, score_reader(asked)
         case "rubric":

@@ -8,8 +8,7 @@ import pytest
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.evaluation.compare import Ratings
-from scope_selfplay.evaluation.held_out import ScoreEstimate
+from scope_selfplay.gates import Gate
 from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.report import show_summary, sparkline
@@ -24,6 +23,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
+from scope_selfplay.store.ratings import Ratings, ScoreEstimate
 from scope_selfplay.summary import summarise
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Run:
         tasks.candidates,
         [candidate(0, Reason.ACCEPTED, 0.4), candidate(1, Reason.ACCEPTED, 0.6)]
         + [candidate(number, Reason.TOO_HARD, 0.0) for number in range(2, 5)]
-        + [candidate(5, Reason.GATE_ENTITY)],
+        + [candidate(5, Reason.refused_by(Gate.ENTITY))],
     )
     write_atomic(tasks.path / "judge.json", json.dumps({"calls": 10, "unreadable": 1, "failed": 2}))
     challenger, solver = found.folder.stage(1, Stage.CHALLENGER), found.folder.stage(1, Stage.SOLVER)
@@ -272,4 +272,4 @@ def test_piped_progress_does_not_flood() -> None:
 )
 def test_too_few_tasks_come_with_advice_that_can_help(run: Run, iteration: int, advice: str) -> None:
     with pytest.raises(CorpusError, match=advice):
-        check_enough_accepted(run, iteration, [candidate(0, Reason.GATE_ENTITY)])
+        check_enough_accepted(run, iteration, [candidate(0, Reason.refused_by(Gate.ENTITY))])
