@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_selfplay import __version__
-from scope_selfplay.errors import ConfigError, JudgeError, RunMismatchError, UserError
+from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
+from scope_selfplay.judge.metered import JudgeTally, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
@@ -28,9 +28,6 @@ from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.parquet import write_parquet
-
-# A failure rate over fewer verdicts says little.
-_ENOUGH_VERDICTS = 50
 
 
 def run_stage(
@@ -189,9 +186,4 @@ def accepted_in(folder: StageFolder) -> list[Candidate]:
 
 def check_budget(run: Run, tally: JudgeTally) -> None:
     """Raises JudgeError when more verdicts of a stage failed than its budget allows."""
-    budget = run.config.judge.failure_budget
-    if tally.calls >= _ENOUGH_VERDICTS and tally.failed > budget * tally.calls:
-        raise JudgeError(
-            f"{tally.failed} of {tally.calls} verdicts failed, judge.failure_budget allows {budget:.0%}; "
-            "see that the judge is well, then run the same command again"
-        )
+    check_failure_budget(tally.calls, tally.failed, run.config.judge.failure_budget)

@@ -25,7 +25,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.ratings import Ratings, ScoreEstimate
 
-PACK = Path(__file__).parents[2] / "prompts" / "embedded"
+PACK = Path(__file__).parents[3] / "prompts" / "embedded"
 
 
 def candidate(number: int, reason: Reason, mean: float | None = None) -> Candidate:
