@@ -34,14 +34,14 @@ class LazyGroup(click.Group):
         "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
         "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
         "rehearsal-policy": (
-            "scope_selfplay.training.cli",
+            "scope_selfplay.testing.random_policy",
             "rehearsal_policy",
-            "Write a model of dice, to rehearse a run with.",
+            "Write a policy of random words, to rehearse a run with.",
         ),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
         "plan": ("scope_selfplay.planning.cli", "plan", "What a run will take, before it takes it."),
         "lint-tokens": (
-            "scope_selfplay.training.cli",
+            "scope_selfplay.training.token_lint",
             "lint_tokens_command",
             "Compare training rows with a model's chat template.",
         ),

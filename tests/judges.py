@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +30,29 @@ def pack() -> Pack:
     return load_pack(REPOSITORY / "prompts" / "wikipedia")
 
 
+@asynccontextmanager
+async def judge_over_pack(
+    pack: Pack, served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
+) -> AsyncIterator[ModelJudge]:
+    fake = served if isinstance(served, FakeServer) else FakeServer(served)
+    async with fake.serving() as url:
+        patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
+        endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
+        given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
+        config = JudgeConfig.model_validate({"kind": "model", **given})
+        kept = JudgementCache(cache)
+        judge = ModelJudge(config, pack, seed=seed, cache=kept)
+        try:
+            yield judge
+        finally:
+            await judge.close()
+            kept.close()
+
+
 @pytest.fixture
 def judge_over(pack: Pack) -> JudgeOver:
     """`async with judge_over(fake or responder, cache=path, **JudgeConfig fields) as judge`."""
-
-    @asynccontextmanager
-    async def over(
-        served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
-    ) -> AsyncIterator[ModelJudge]:
-        fake = served if isinstance(served, FakeServer) else FakeServer(served)
-        async with fake.serving() as url:
-            patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
-            endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
-            given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
-            config = JudgeConfig.model_validate({"kind": "model", **given})
-            kept = JudgementCache(cache)
-            judge = ModelJudge(config, pack, seed=seed, cache=kept)
-            try:
-                yield judge
-            finally:
-                await judge.close()
-                kept.close()
-
-    return over
+    return partial(judge_over_pack, pack)
 
 
 def says(text: str) -> Responder:

@@ -1,8 +1,7 @@
 """YAML and `--set` in, a checked RunConfig or one clear line out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.errors import ConfigError, nearest
+from scope_selfplay.strict_yaml import RepeatedKeyError, YamlError, parse_yaml
 
 
 class _Change(NamedTuple):
@@ -81,41 +81,22 @@ def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        # A safe loader: it builds plain values only.
-        data = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
+        data = parse_yaml(path.read_text(encoding="utf-8")).values
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    except _TwiceError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: {error.problem}; keep one of the two") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RepeatedKeyError as error:
+        raise ConfigError(
+            f"{path}:{error.line}: the key {error.key!r} stands here a second time; keep one of the two"
+        ) from None
+    except YamlError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error.details}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: found a {type(data).__name__}, expected a mapping of settings")
     return data
-
-
-class _TwiceError(yaml.constructor.ConstructorError):
-    pass
-
-
-class _EachKeyOnce(yaml.SafeLoader):
-    """YAML in which a key stands once in its mapping; of two PyYAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise _TwiceError(
-                    problem=f"the key {key.value!r} stands here a second time", problem_mark=key.start_mark
-                )
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _parse_override(text: str) -> _Change:
@@ -180,7 +161,10 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {key}{_did_you_mean(key, field_names())}"
+        meant = _nearest_setting(key, field_names())
+        return f"unknown setting {key}; " + (
+            f"did you mean {meant}?" if meant else "`scope config` lists all settings"
+        )
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         # A rule between settings of one group: it names them itself, the whole group would bury it.
@@ -188,27 +172,24 @@ def _first_problem(error: ValidationError) -> str:
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 
 
-def _did_you_mean(key: str, known: Iterable[str]) -> str:
-    names = list(known)
-    meant = _nearest_path(key.split("."), [name.split(".") for name in names])
-    if meant:
-        return f"; did you mean {meant}?"
-    by_last = {name.rsplit(".", 1)[-1]: name for name in names}
-    close = get_close_matches(key, names, n=1, cutoff=0.6)
-    if not close:
-        close = [
-            by_last[last] for last in get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.6)
-        ]
-    return f"; did you mean {close[0]}?" if close else "; `scope config` lists all settings"
+def _nearest_setting(key: str, known: Sequence[str]) -> str | None:
+    """By parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
+    parts = key.split(".")
+    by_last = {name.rsplit(".", 1)[-1]: name for name in known}
+    return (
+        _nearest_path(parts, [name.split(".") for name in known])
+        or nearest(key, known)
+        or by_last.get(nearest(parts[-1], by_last) or "")
+    )
 
 
 def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
-    """The setting or group that is meant when every part is near a name at its place; the first part counts first."""
+    """The setting or section that is meant when every part is near a name at its place; the first part counts first."""
     fitting = list(known)
     for depth, part in enumerate(parts):
         choices = {path[depth] for path in fitting if len(path) > depth}
-        close = [part] if part in choices else get_close_matches(part, sorted(choices), n=1, cutoff=0.6)
-        if not close:
+        close = part if part in choices else nearest(part, sorted(choices))
+        if close is None:
             return None
-        fitting = [path for path in fitting if len(path) > depth and path[depth] == close[0]]
+        fitting = [path for path in fitting if len(path) > depth and path[depth] == close]
     return ".".join(fitting[0][: len(parts)])

@@ -4,7 +4,6 @@ Pure, and safe on any text: scanners are linear, what cannot be read is None. On
 `qwen3`, `olmo3`) holds only what differs; `turn` is what they share, `scanner` finds the blocks.
 """
 
-import difflib
 from dataclasses import replace
 from typing import Literal
 
@@ -12,7 +11,7 @@ from scope_selfplay.dialects.olmo3 import OLMO3
 from scope_selfplay.dialects.qwen3 import QWEN3
 from scope_selfplay.dialects.qwen25 import QWEN25
 from scope_selfplay.dialects.turn import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, TurnParts
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.errors import ConfigError, did_you_mean
 
 DIALECTS = (QWEN25, QWEN3, OLMO3)
 
@@ -34,8 +33,7 @@ def dialect(name: str) -> Dialect:
         if known.name == name:
             return known
     names = [known.name for known in DIALECTS]
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name.lower(), names, "; did you mean {}?", cutoff=0.5)
     raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(names)}{hint}")
 
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.reader import RunReader
 
-_VERDICTS = """
+_VERDICTS = f"""
     SELECT unnest(verdicts) AS v FROM grades WHERE iteration = $1 AND stage = $2 UNION ALL
-    SELECT unnest([gates.entity, gates.source, gates.safety]) FROM (
+    SELECT unnest([{", ".join(f"gates.{gate}" for gate in Gate)}]) FROM (
         SELECT gates FROM candidates WHERE iteration = $1 AND stage = $2
         QUALIFY row_number() OVER (PARTITION BY coalesce(task.id, id) ORDER BY ordinal DESC) = 1) UNION ALL
     SELECT verdict FROM comparisons WHERE iteration = $1 AND stage = $2

@@ -15,6 +15,7 @@ import click
 
 from scope_selfplay.config import JudgeConfig, load_config
 from scope_selfplay.errors import ConfigError, ScopeError
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller
 from scope_selfplay.judge.endpoint_pool import endpoint_of, pool_per_loop, with_models
@@ -32,7 +33,7 @@ from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgePromp
 from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.shipped import pack_path
-from scope_selfplay.schemas import Criterion, Document, Gate, Role, Rollout, Task
+from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task
 from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 
 Reader = Callable[[str], Any]
@@ -111,7 +112,7 @@ def judge() -> None:
 
 
 ROLES = (
-    *("entity", "source", "safety"),
+    *map(str, Gate),
     *("rubric", "dimensions", "grade"),
     *("scores", "preference", "select"),
     *("implicit", "explicit", "correctness"),
@@ -254,7 +255,7 @@ def _question(role: str, questions: JudgePrompts, options: Mapping[str, Any]) ->
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
     match role:
-        case "entity" | "source" | "safety":
+        case _ if role in list(Gate):
             asked = questions.gate(Gate(role), task, documents[0] if documents else None)
             return asked, score_reader(asked)
         case "rubric":

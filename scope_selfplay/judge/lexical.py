@@ -5,7 +5,7 @@ style, relevance in the wild, or any language but the embedded one.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.embedded.language import (
@@ -67,8 +67,9 @@ class LexicalJudge:
         found = self._resolve(task.text)
         if isinstance(found, str):
             return Verdict(value=False, reasoning=found)
-        if gate is Gate.SOURCE:
-            return _source_verdict(found, document)
+        rule = _GATE_RULES.get(gate)
+        if rule is not None:
+            return rule(found, document)
         names = " -> ".join(entity.name for entity in found.path)
         return Verdict(value=True, reasoning=f"Every entity can be found: {names}.")
 
@@ -224,3 +225,7 @@ def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
     return Verdict(
         value=True, reasoning=f"The task is about {touched[0]}, which the source is about or links to."
     )
+
+
+_GATE_RULES: Mapping[Gate, Callable[[_Resolved, Document | None], Verdict]] = {Gate.SOURCE: _source_verdict}
+"""What a gate asks of a task about this world; a gate that is not here passes every such task."""

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.judge.fences import Fencer
 from scope_selfplay.judge.grading import is_opener
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.prompts import Pack, PromptRole
-from scope_selfplay.schemas import Criterion, Document, Gate, Rollout, Rubric, Task
+from scope_selfplay.schemas import Criterion, Document, Rollout, Rubric, Task
 
 NO_ANSWER = "(no answer)"
 
@@ -36,12 +37,6 @@ _ONE_TOKEN = {
     ),
 }
 
-_GATES = {
-    Gate.ENTITY: PromptRole.GATE_ENTITY,
-    Gate.SOURCE: PromptRole.GATE_SOURCE,
-    Gate.SAFETY: PromptRole.GATE_SAFETY,
-}
-
 
 class JudgeRole(StrEnum):
     """Who answers; `judge.endpoints` has a field for each."""
@@ -53,9 +48,7 @@ class JudgeRole(StrEnum):
 
 
 ROLE_OF_PROMPT = {
-    PromptRole.GATE_ENTITY: JudgeRole.GATES,
-    PromptRole.GATE_SOURCE: JudgeRole.GATES,
-    PromptRole.GATE_SAFETY: JudgeRole.GATES,
+    **{PromptRole.of_gate(gate): JudgeRole.GATES for gate in Gate},
     PromptRole.RUBRIC: JudgeRole.RUBRIC,
     PromptRole.RUBRIC_DIMENSIONS: JudgeRole.RUBRIC,
     PromptRole.GRADE: JudgeRole.GRADE,
@@ -99,14 +92,13 @@ class JudgePrompts:
         self._native = native
 
     def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt:
-        """Raises ValueError for the source gate without a document."""
-        role = _GATES[gate]
+        """Raises ValueError without the document for a gate that shows it."""
         slots = {"task": self._task(task)}
-        if gate is Gate.SOURCE:
+        if "document" in GATES[gate].shows:
             if document is None:
-                raise ValueError(f"task {task.id}: the source gate needs the source document")
+                raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
             slots["document"] = self._document(document, 1)
-        return self._scored(role, **slots)
+        return self._scored(PromptRole.of_gate(gate), **slots)
 
     def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
         shown = "\n\n".join(self._document(each, len(documents)) for each in documents)

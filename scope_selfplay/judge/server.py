@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.inference.chat_server import (
     ServedReply,
     ServedRequest,
@@ -24,7 +25,7 @@ from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.prompts import PREFERENCE_CHOICES, SCORE_CHOICES
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.schemas import Criterion, Document, Gate, Outcome, Role, Rollout, Rubric, Task
+from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task
 
 SURE = 0.99
 """Probability of its verdict where one token is asked for."""
@@ -115,8 +116,10 @@ class _Fields:
 
 
 async def _gate(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    gate = Gate.ENTITY if fields.document is None else Gate.SOURCE
-    verdict = await judge.gate(gate, fields.task, fields.document)
+    # A prompt does not name its gate: the first one that is shown the same answers.
+    document = fields.document
+    gate = next(gate for gate in Gate if ("document" in GATES[gate].shows) is (document is not None))
+    verdict = await judge.gate(gate, fields.task, document)
     return _scored(bool(verdict.value), verdict.reasoning, served)
 
 
@@ -189,8 +192,7 @@ async def _score_correctness(judge: LexicalJudge, fields: _Fields, served: Serve
 
 _Role = Callable[[LexicalJudge, _Fields, ServedRequest], Awaitable[ServedReply]]
 _ROLES: tuple[tuple[tuple[str, ...], str, _Role], ...] = (
-    (("task",), "<score>", _gate),
-    (("document", "task"), "<score>", _gate),
+    *((terms.shows, "<score>", _gate) for terms in GATES.values()),
     (("document", "task"), "<rubric>", _rubric),
     (("task",), "<rubric>", _rubric),
     (("task", "answer", "criterion"), "<score>", _grade),

@@ -1,5 +1,6 @@
 """The files that a new domain begins with."""
 
+from scope_selfplay.gates import DEFAULT_GATES, Gate
 from scope_selfplay.prompts.contracts import CONTRACTS, GATE_ROLES, INPUTS, OUTPUTS, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE
 
@@ -9,12 +10,12 @@ def blank_files(domain: str, extends: str | None) -> dict[str, str]:
     title = domain.replace("-", " ").capitalize()
     if extends is not None:
         return {
-            DOMAIN_FILE: _EXTENDING.format(title=title, extends=extends),
+            DOMAIN_FILE: _EXTENDING.format(title=title, extends=extends, gates=", ".join(Gate)),
             "kustomization.yaml": _kustomization(domain, [DOMAIN_FILE]),
         }
     prompts = {role.file_name: _blank_prompt(role) for role in PromptRole}
     return {
-        DOMAIN_FILE: _STANDING_ALONE.format(title=title),
+        DOMAIN_FILE: _STANDING_ALONE.format(title=title, gates=", ".join(DEFAULT_GATES)),
         **prompts,
         "kustomization.yaml": _kustomization(domain, [DOMAIN_FILE, *prompts]),
     }
@@ -28,7 +29,7 @@ extends: {extends}
 # `scope prompts check` tells what is wrong; `scope prompts diff` shows what differs.
 #
 # corpus: where the source documents come from
-# gates: [entity, source, safety]
+# gates: [{gates}]
 # task_types:
 #   troubleshooting:
 #     description: Find the cause of a described fault and give the steps that mend it.
@@ -40,7 +41,7 @@ extends: {extends}
 _STANDING_ALONE = """\
 title: {title}
 corpus: say here where the source documents come from
-gates: [entity, source]
+gates: [{gates}]
 search_turns: {{1: 4, 2: 3, 3: 2}}
 task_types:
   question:

@@ -121,8 +121,8 @@ def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
 @click.argument("role")
 def own(domain: str, role: str) -> None:
     """Take a copy of an inherited prompt into a pack of your own, to change it there."""
+    from scope_selfplay.errors import did_you_mean
     from scope_selfplay.prompts import PromptRole, own_prompt
-    from scope_selfplay.prompts.problems import did_you_mean
     from scope_selfplay.prompts.shipped import pack_path
 
     if role not in list(PromptRole):

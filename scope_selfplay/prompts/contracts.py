@@ -8,20 +8,18 @@ compares.
 from enum import StrEnum
 from typing import NamedTuple
 
-from scope_selfplay.schemas import Gate
+from scope_selfplay.gates import GATES, Gate
 
 
 class PromptRole(StrEnum):
-    """One Markdown file of a pack; the value is the file's stem."""
+    """One Markdown file of a pack; the value is the file's stem, that of a gate `gate_<name>`."""
 
     CHALLENGER = "challenger"
     CHALLENGER_NEXT = "challenger_next"
     CHALLENGER_INVALID = "challenger_invalid"
     CHALLENGER_FINAL = "challenger_final"
     SOLVER = "solver"
-    GATE_ENTITY = "gate_entity"
-    GATE_SOURCE = "gate_source"
-    GATE_SAFETY = "gate_safety"
+    vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     GRADE = "grade"
     RUBRIC_DIMENSIONS = "rubric_dimensions"
@@ -31,6 +29,10 @@ class PromptRole(StrEnum):
     SCORE_IMPLICIT = "score_implicit"
     SCORE_EXPLICIT = "score_explicit"
     SCORE_CORRECTNESS = "score_correctness"
+
+    @classmethod
+    def of_gate(cls, gate: Gate) -> "PromptRole":
+        return cls(gate.label)
 
     @property
     def file_name(self) -> str:
@@ -46,11 +48,7 @@ POLICY_ROLES = frozenset(
         PromptRole.SOLVER,
     }
 )
-GATE_ROLES = {
-    PromptRole.GATE_ENTITY: Gate.ENTITY,
-    PromptRole.GATE_SOURCE: Gate.SOURCE,
-    PromptRole.GATE_SAFETY: Gate.SAFETY,
-}
+GATE_ROLES = {PromptRole.of_gate(gate): gate for gate in Gate}
 GATE_EXAMPLES = 4
 """Fewest worked examples that a gate shows on each side; one example ends with a score alone on its line."""
 
@@ -148,9 +146,12 @@ CONTRACTS = {
     PromptRole.SOLVER: Contract(
         ("question",), ("max_search_turns", "search_syntax", "budget"), Output.ANSWER, 600, "question"
     ),
-    PromptRole.GATE_ENTITY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
-    PromptRole.GATE_SOURCE: Contract(("document", "task"), ("native_thinking",), Output.SCORE, 2000),
-    PromptRole.GATE_SAFETY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
+    **{
+        PromptRole.of_gate(gate): Contract(
+            terms.shows, ("native_thinking",), Output.SCORE, terms.budget_tokens
+        )
+        for gate, terms in GATES.items()
+    },
     PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
     PromptRole.GRADE: Contract(("task", "answer", "criterion"), ("native_thinking",), Output.SCORE, 1000),
     PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),

@@ -7,9 +7,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from scope_selfplay.errors import did_you_mean
+from scope_selfplay.gates import DEFAULT_GATES, Gate
 from scope_selfplay.prompts.marked_yaml import Marked
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed
-from scope_selfplay.schemas import CorpusReader, Gate, Value
+from scope_selfplay.prompts.problems import Problem, listed
+from scope_selfplay.schemas import CorpusReader, Value
 
 DOMAIN_FILE = "domain.yaml"
 KEYS = ("title", "extends", "task_types", "search_turns", "gates", "judge", "corpus", "corpus_reader", "name")
@@ -45,7 +47,7 @@ class Domain(Value):
     title: str
     task_types: tuple[TaskType, ...]
     search_turns: dict[int, int] = Field(default_factory=lambda: {1: 4, 2: 3, 3: 2})
-    gates: tuple[Gate, ...] = (Gate.ENTITY, Gate.SOURCE)
+    gates: tuple[Gate, ...] = DEFAULT_GATES
     judge: JudgeKind = JudgeKind.MODEL
     corpus: str = ""
     corpus_reader: CorpusReader | None = None
@@ -126,7 +128,9 @@ def _one_of(kinds: type[StrEnum]) -> Callable[[Marked, str], Iterator[Problem]]:
 def _gates(marked: Marked, key: str) -> Iterator[Problem]:
     gates = marked.values[key]
     if not isinstance(gates, list):
-        yield marked.problem(f"gives gates as {gates!r}; expected a list such as [entity, source]", key)
+        yield marked.problem(
+            f"gives gates as {gates!r}; expected a list such as [{listed(DEFAULT_GATES)}]", key
+        )
         return
     for index, gate in enumerate(gates):
         if gate not in list(Gate):

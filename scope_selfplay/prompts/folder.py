@@ -7,14 +7,14 @@ needs no copy of what it extends.
 from collections.abc import Iterator
 from pathlib import Path
 
-from scope_selfplay.errors import PromptError
+from scope_selfplay.errors import PromptError, did_you_mean
 from scope_selfplay.prompts.blank import blank_files
 from scope_selfplay.prompts.contracts import PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME, extended_domain
 from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
 from scope_selfplay.prompts.origins import Origin, origins
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed
+from scope_selfplay.prompts.problems import Problem, listed
 from scope_selfplay.prompts.prompt_text import Checking, CountTokens, quarter_of_bytes
 from scope_selfplay.prompts.resolve import KUSTOMIZATION_FILE, Layer, Resolution, resolve, with_listed
 from scope_selfplay.prompts.shipped import names_in, shipped_prompts

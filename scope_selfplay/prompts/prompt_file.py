@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from scope_selfplay.errors import did_you_mean, nearest
 from scope_selfplay.prompts.contracts import CONTRACTS, Contract, PromptRole
 from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed, nearest
+from scope_selfplay.prompts.problems import Problem, listed
 from scope_selfplay.prompts.prompt_text import Checking, text_faults
 from scope_selfplay.prompts.template import Anatomy, Fault, dissect
 from scope_selfplay.schemas import Value

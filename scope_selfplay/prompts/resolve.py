@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from scope_selfplay.errors import did_you_mean
 from scope_selfplay.prompts.contracts import GATE_ROLES, POLICY_ROLES, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, Domain, JudgeKind, check_domain, merge_domains
 from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import Problem, did_you_mean
+from scope_selfplay.prompts.problems import Problem
 from scope_selfplay.prompts.prompt_file import Prompt, claimed_role, read_prompt
 from scope_selfplay.prompts.prompt_text import Checking
 

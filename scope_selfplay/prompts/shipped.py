@@ -6,9 +6,9 @@ A name with a slash (or `.`, `..`) is a folder. A bare name is a pack that ships
 
 from pathlib import Path
 
-from scope_selfplay.errors import PromptError
+from scope_selfplay.errors import PromptError, did_you_mean
 from scope_selfplay.prompts.domain import DOMAIN_FILE
-from scope_selfplay.prompts.problems import did_you_mean, listed
+from scope_selfplay.prompts.problems import listed
 
 OWN_PACKS = Path("prompts")
 """Where a bare name that does not ship is looked for, below the current folder."""

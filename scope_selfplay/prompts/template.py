@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from scope_selfplay.prompts.problems import did_you_mean
+from scope_selfplay.errors import did_you_mean
 
 if TYPE_CHECKING:
     import jinja2

@@ -5,4 +5,5 @@
 - `chat_server.FakeServer`: a chat endpoint that answers by a script and fails as it is told to (`FaultPlan`). A policy
   that follows a script is `scope_selfplay.inference.ScriptedModel`.
 - `random_encoder.write_random_encoder`: a BERT folder with random weights, by default in the shape of E5-base.
+- `random_policy`: a tiny model that writes random well-formed episodes (`scope rehearsal-policy`).
 """

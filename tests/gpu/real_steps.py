@@ -1,4 +1,4 @@
-"""Steps of training with real episodes, measured: a policy of dice in a given shape, the embedded world, its judge.
+"""Steps of training with real episodes, measured: a random policy in a given shape, the embedded world, its judge.
 
 The policy thinks in meaningless words, searches, and answers: as many tokens as asked, no need of trained weights. Its
 arithmetic is that of a model of its shape; what it learns is nothing.
@@ -20,6 +20,10 @@ from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.store import Stage
 from scope_selfplay.store.jsonl import read_rows
+<<<<<<< HEAD
+=======
+from scope_selfplay.testing.random_policy import Transitions, load_transitions
+>>>>>>> main
 from tests.integration.loop.policies import SPEECH
 from tests.integration.loop.test_rewards import write_tasks
 
@@ -97,7 +101,7 @@ def write_policy(size: Size, folder: Path, device: str) -> Path:
         model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for layer in model.model.layers:
-            # What the layers add to a word must not drown it: the dice are in the embedding and the output layer.
+            # What the layers add to a word must not drown it: the odds are in the embedding and the output layer.
             layer.self_attn.o_proj.weight.mul_(1e-3)
             layer.mlp.down_proj.weight.mul_(1e-3)
     speech: Transitions = {

@@ -1,4 +1,4 @@
-"""Two tiny Qwen3 policies without training: one of random weights, and one that speaks the protocol by dice."""
+"""Two tiny Qwen3 policies without training: one of random weights, and one that follows the protocol at random."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,10 @@ from scope_selfplay.testing.random_policy import Transitions, load_transitions, 
 
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.embedded import pools
+<<<<<<< HEAD
+=======
+from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
+>>>>>>> main
 
 POSITIONS = 1024
 
