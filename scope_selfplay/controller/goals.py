@@ -8,12 +8,8 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.manifests import ManifestContext
 from scope_selfplay.controller.names import RunStep
-<<<<<<< HEAD
-from scope_selfplay.store.folders import stages_of
-=======
 from scope_selfplay.schedule import stages_of, stop_message
 from scope_selfplay.store.ratings import Ratings
->>>>>>> main
 
 
 class Markers(NamedTuple):

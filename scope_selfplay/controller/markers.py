@@ -10,10 +10,7 @@ from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.store import RunFolder, Stage, StageManifest
 from scope_selfplay.store.folders import MANIFEST
-<<<<<<< HEAD
-=======
 from scope_selfplay.store.ratings import Ratings, read_ratings
->>>>>>> main
 
 
 def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:

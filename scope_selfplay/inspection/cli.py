@@ -75,11 +75,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
     """
     import json
 
-<<<<<<< HEAD:scope_selfplay/browse/cli.py
-    from scope_selfplay.inspection.text import describe
-=======
     from scope_selfplay.inspection.text import describe_task
->>>>>>> main:scope_selfplay/inspection/cli.py
     from scope_selfplay.store.query import Judgements
 
     with _reader(run) as reader:
@@ -110,11 +106,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 def stats(run: str, as_json: bool) -> None:
     """Count: the funnel, scores, task types, held-out results, and the health of the self-play with warnings."""
     from scope_selfplay.inspection.overview import overview
-<<<<<<< HEAD:scope_selfplay/browse/cli.py
-    from scope_selfplay.inspection.text import describe
-=======
     from scope_selfplay.inspection.text import describe_overview
->>>>>>> main:scope_selfplay/inspection/cli.py
 
     with _reader(run) as reader:
         page = overview(reader)

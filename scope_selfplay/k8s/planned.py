@@ -20,10 +20,6 @@ from scope_selfplay.controller.pods import Body
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.store import Stage
-<<<<<<< HEAD
-from scope_selfplay.store.folders import stages_of
-=======
->>>>>>> main
 
 
 def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[Body]:

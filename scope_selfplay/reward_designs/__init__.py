@@ -15,15 +15,8 @@ from scope_selfplay.reward_designs.rewarding import Rewarding, StepRewards
 
 __all__ = [
     "Arrivals",
-<<<<<<< HEAD:scope_selfplay/designs/__init__.py
-    "JudgeRecords",
-    "Design",
-    "MeteredJudge",
-    "RolloutGroup",
-=======
     "Design",
     "JudgeRecords",
->>>>>>> main:scope_selfplay/reward_designs/__init__.py
     "Judged",
     "MeteredJudge",
     "Rewarding",

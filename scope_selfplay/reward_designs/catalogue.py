@@ -18,12 +18,7 @@ from scope_selfplay.config.rewards import (
     VerifierReward,
     WinRateReward,
 )
-<<<<<<< HEAD:scope_selfplay/designs/catalogue.py
-from scope_selfplay.judge import Judge
-from scope_selfplay.pipeline import JudgeTally
-=======
 from scope_selfplay.judge.metered import MeteredJudge
->>>>>>> main:scope_selfplay/reward_designs/catalogue.py
 from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
 from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
 from scope_selfplay.reward_designs.live import LiveDesign

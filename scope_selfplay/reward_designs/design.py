@@ -14,18 +14,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from scope_selfplay.config.rewards import Rubrics
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-from scope_selfplay.judge.metered import MeteredJudge, RubricSource, Unjudgeable
-from scope_selfplay.ranking import ComparisonGraph, is_flat
-from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
-from scope_selfplay.reward_designs.groups import RolloutGroup
-=======
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import ComparisonGraph, is_flat
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
->>>>>>> main:scope_selfplay/reward_designs/design.py
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 OwnReward = Callable[[int], Awaitable[float | None]]
@@ -47,21 +40,13 @@ class Design(ABC):
     has_anchor = False
 
     @abstractmethod
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged: ...
-=======
     async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged: ...
->>>>>>> main:scope_selfplay/reward_designs/design.py
 
     @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         """So many judge calls at most for a group with these answers, the writing of a rubric included."""
 
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
-=======
     async def judge_flat(self, group: RolloutGroup, judge: MeteredJudge, own: OwnReward) -> Judged | None:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         """The same for a group whose own rewards are flat; None for any other (Reasoning Arena, equation 5)."""
         rewards = await asyncio.gather(*(own(number) for number in range(len(group.rollouts))))
         return await self.judge(group, judge) if is_flat(rewards) else None
@@ -74,20 +59,12 @@ class Design(ABC):
 class PerRolloutDesign(Design):
     """Judges each rollout by itself as soon as it is finished; only such rewards can decide where a group goes."""
 
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
-=======
     async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         numbers = range(len(group.rollouts))
         rewards = await asyncio.gather(*(self.reward(group, number, judge) for number in numbers))
         return Judged(list(rewards), tuple(await group.all_rollouts()))
 
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
-=======
     async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         """The reward of one member, once it is finished."""
         rollout = await group.rollouts[number]
         if rollout.status is RolloutStatus.FAILED:
@@ -99,11 +76,7 @@ class PerRolloutDesign(Design):
         return None if value is None else self.total(value, rollout)
 
     @abstractmethod
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         """What a valid answer is worth; None where no verdict came."""
 
     def total(self, value: float, rollout: Rollout) -> float:
@@ -163,11 +136,7 @@ class RelativeDesign(Design):
 class GroupDesign(RelativeDesign):
     """Compares once the whole group is finished."""
 
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
-=======
     async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
         found = Found([None] * len(entrants.members))
@@ -179,9 +148,5 @@ class GroupDesign(RelativeDesign):
         return self.rewarded(rollouts, entrants, found)
 
     @abstractmethod
-<<<<<<< HEAD:scope_selfplay/designs/design.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
->>>>>>> main:scope_selfplay/reward_designs/design.py
         """Two entrants or more, not all with the same answer."""

@@ -17,11 +17,7 @@ class GroupTournamentDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.in_pairs = settings.group_size == 2
 
-<<<<<<< HEAD:scope_selfplay/designs/group_tournaments.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
->>>>>>> main:scope_selfplay/reward_designs/group_tournaments.py
         if len(entrants.members) <= self._settings.final:
             # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
             return Found([0.0] * len(entrants.members))

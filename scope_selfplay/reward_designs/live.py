@@ -26,15 +26,6 @@ class LiveDesign(RelativeDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-<<<<<<< HEAD:scope_selfplay/designs/live.py
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
-        table = _Table(group, desk, self._gamma)
-        await table.fill(None)
-        return await self._judged(group, table)
-
-    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
-        table = _Table(group, desk, self._gamma)
-=======
     async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
         table = _Table(group, judge, self._gamma)
         await table.fill(None)
@@ -42,7 +33,6 @@ class LiveDesign(RelativeDesign):
 
     async def judge_flat(self, group: RolloutGroup, judge: MeteredJudge, own: OwnReward) -> Judged | None:
         table = _Table(group, judge, self._gamma)
->>>>>>> main:scope_selfplay/reward_designs/live.py
         await table.fill(own)
         return await self._judged(group, table) if table.route.is_flat else None
 
@@ -65,11 +55,7 @@ class LiveDesign(RelativeDesign):
 class _Table:
     """One group's board and who sits at it; entrants are the group's member numbers."""
 
-<<<<<<< HEAD:scope_selfplay/designs/live.py
-    def __init__(self, group: RolloutGroup, desk: MeteredJudge, gamma: float) -> None:
-=======
     def __init__(self, group: RolloutGroup, judge: MeteredJudge, gamma: float) -> None:
->>>>>>> main:scope_selfplay/reward_designs/live.py
         self.board = LiveBoard(gamma=gamma)
         self.route = LiveRoute()
         self._group = group

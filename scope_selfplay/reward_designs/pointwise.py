@@ -6,18 +6,11 @@ from collections.abc import Callable
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
 from scope_selfplay.judge import Scale
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-from scope_selfplay.judge.metered import MeteredJudge, RubricSource, calls_to_grade
-from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
-from scope_selfplay.reward_designs.design import PerRolloutDesign
-from scope_selfplay.reward_designs.groups import RolloutGroup
-=======
 from scope_selfplay.judge.metered import MeteredJudge, calls_to_grade
 from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
 from scope_selfplay.reward_designs.design import PerRolloutDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.reward_designs.rubric_source import RubricSource
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
@@ -34,11 +27,7 @@ class RubricDesign(PerRolloutDesign):
         self._settings = settings
         self._count = count
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
-=======
     async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
         rollout = await group.rollouts[number]
         # Also where there is nothing to grade: every rollout has its grade on record.
         grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, number))
@@ -46,13 +35,8 @@ class RubricDesign(PerRolloutDesign):
             return None
         return None if grade.score is None else self.total(grade.score, rollout)
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        return (await desk.grade(group.task, group.rubric, rollout, group.key)).score
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         return (await judge.grade_rollout(group.task, group.rubric, rollout, key=group.key)).score
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
 
     def total(self, value: float, rollout: Rollout) -> float:
         settings = self._settings
@@ -82,11 +66,7 @@ class VerifierDesign(PerRolloutDesign):
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
         if group.task.reference is None or rollout.answer is None:
             return None
         # A checker of formulas may take a while.
@@ -102,15 +82,9 @@ class ImplicitDesign(PerRolloutDesign):
     def __init__(self, settings: ImplicitReward) -> None:
         self.shelf = RubricSource(settings.rubrics)
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-        return await desk.score(group.task, rollout, rubric, Scale.IMPLICIT)
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         rubric = await self.shelf.find(group.task, group.rubric, judge)
         return await judge.score_rollout(group.task, rollout, rubric, Scale.IMPLICIT)
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
 
     def total(self, value: float, rollout: Rollout) -> float:
         return implicit_reward(value, whole_structure(rollout))
@@ -129,13 +103,8 @@ class ExplicitDesign(PerRolloutDesign):
     def __init__(self, settings: ExplicitReward) -> None:
         self.shelf = RubricSource(settings.rubrics)
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         rubric = await self.shelf.find(group.task, group.rubric, judge)
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
         assert rubric is not None
         calls = [
             judge.score_rollout(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
@@ -164,13 +133,8 @@ class ExplicitDesign(PerRolloutDesign):
 class PointwiseDesign(PerRolloutDesign):
     """The judge calls an answer right, partly right or wrong (Reasoning Arena, the RLAIF baseline)."""
 
-<<<<<<< HEAD:scope_selfplay/designs/pointwise.py
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        return await desk.score(group.task, rollout, group.rubric, Scale.CORRECTNESS)
-=======
     async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         return await judge.score_rollout(group.task, rollout, group.rubric, Scale.CORRECTNESS)
->>>>>>> main:scope_selfplay/reward_designs/pointwise.py
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return len(entrants.members)

@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-from scope_selfplay.judge import Judge
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.pipeline import JudgeTally
-=======
-from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
 from scope_selfplay.ranking import informative_share, is_flat, route
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of
 from scope_selfplay.reward_designs.design import Design, Judged, PerRolloutDesign
@@ -37,13 +31,8 @@ class StepRewards(NamedTuple):
 class _Opened(NamedTuple):
     """A group with a judge for its own rewards and one for its tournament, and what both came to."""
 
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-    own_desk: MeteredJudge
-    desk: MeteredJudge
-=======
     own_judge: MeteredJudge
     judge: MeteredJudge
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
     own: Rewards
     judged: Judged | None
 
@@ -52,11 +41,7 @@ class _Candidate(NamedTuple):
     """A group whose own rewards are known."""
 
     group: RolloutGroup
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-    desk: MeteredJudge
-=======
     judge: MeteredJudge
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
     own: Rewards
     entrants: Entrants
 
@@ -89,19 +74,11 @@ class Rewarding:
         return StepRewards(rewards, books, _metrics(rewards, books, routed, left_out))
 
     async def _judge(self, group: RolloutGroup) -> _Opened:
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-        desk = self._desk()
-        return _Opened(self._desk(), desk, [], await self.design.judge(group, desk))
-
-    async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign) -> _Opened:
-        own_desk, desk = self._desk(), self._desk()
-=======
         judge = self.judge.for_group()
         return _Opened(self.judge.for_group(), judge, [], await self.design.judge(group, judge))
 
     async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign) -> _Opened:
         own_judge, judge = self.judge.for_group(), self.judge.for_group()
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
         calls = [
             asyncio.ensure_future(base.reward(group, number, own_judge))
             for number in range(len(group.rollouts))
@@ -130,30 +107,18 @@ class Rewarding:
                 budget -= found.judge.records.calls
 
     async def _candidate(self, group: RolloutGroup, base: PerRolloutDesign) -> _Candidate:
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-        desk = self._desk()
-        judged = await base.judge(group, desk)
-        return _Candidate(group, desk, judged.rewards, entrants_of(judged.rollouts))
-=======
         judge = self.judge.for_group()
         judged = await base.judge(group, judge)
         return _Candidate(group, judge, judged.rewards, entrants_of(judged.rollouts))
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
 
     def _price(self, candidate: _Candidate) -> int:
         return self.design.most_calls(candidate.group.task, candidate.group.rubric, candidate.entrants)
 
     async def _judge_for(self, price: int, candidate: _Candidate) -> _Opened:
         """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-        desk = MeteredJudge(self.judge, self.tally, allowance=price)
-        judged = await self.design.judge(candidate.group, desk)
-        return _Opened(candidate.desk, desk, candidate.own, None if desk.overdrawn else judged)
-=======
         judge = self.judge.for_group(allowance=price)
         judged = await self.design.judge(candidate.group, judge)
         return _Opened(candidate.judge, judge, candidate.own, None if judge.overdrawn else judged)
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
 
     def _is_left_out(self, opened: _Opened) -> bool:
         return opened.judged is None and is_flat(opened.own) and not self._is_thin(opened.own_judge)
@@ -168,16 +133,8 @@ class Rewarding:
             rewards.append([None] * len(found) if thin else found)
         return rewards
 
-<<<<<<< HEAD:scope_selfplay/designs/rewarding.py
-    def _is_thin(self, desk: MeteredJudge) -> bool:
-        return desk.books.missing_share > self.max_missing
-
-    def _desk(self) -> MeteredJudge:
-        return MeteredJudge(self.judge, self.tally)
-=======
     def _is_thin(self, judge: MeteredJudge) -> bool:
         return judge.records.missing_share > self.max_missing
->>>>>>> main:scope_selfplay/reward_designs/rewarding.py
 
 
 def _metrics(

@@ -36,13 +36,8 @@ class PairwiseDesign(GroupDesign):
     def __init__(self, settings: PairwiseReward) -> None:
         super().__init__(settings.rubrics)
 
-<<<<<<< HEAD:scope_selfplay/designs/tournaments.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, judge)
->>>>>>> main:scope_selfplay/reward_designs/tournaments.py
 
         async def pick(match: Match) -> Outcome | None:
             pair = [entrants.rollouts[number] for number in match]
@@ -71,11 +66,7 @@ class WinRateDesign(GroupDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-<<<<<<< HEAD:scope_selfplay/designs/tournaments.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
->>>>>>> main:scope_selfplay/reward_designs/tournaments.py
         topology = round_robin(len(entrants.members), gamma=self._gamma)
         judged_by = _judging(group, entrants, judge, Style.PREFERENCE, group.rubric)
         played = await play(topology, judged_by, identity=entrants.says)
@@ -101,15 +92,9 @@ class ArenaDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.has_anchor = settings.topology in ("anchor", "single_elimination")
 
-<<<<<<< HEAD:scope_selfplay/designs/tournaments.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-        desk.books.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, judge)
         judge.records.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
->>>>>>> main:scope_selfplay/reward_designs/tournaments.py
         played = await play(
             self._topology(len(entrants.members), group.key),
             _judging(group, entrants, judge, Style.SCORES, rubric),
@@ -151,13 +136,8 @@ class BalancedDesign(GroupDesign):
         self._meetings = settings.meetings
         super().__init__(settings.rubrics)
 
-<<<<<<< HEAD:scope_selfplay/designs/tournaments.py
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-=======
     async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, judge)
->>>>>>> main:scope_selfplay/reward_designs/tournaments.py
         n = len(entrants.members)
         topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
         judged_by = _judging(group, entrants, judge, Style.SCORES, rubric)
@@ -191,11 +171,7 @@ class BalancedDesign(GroupDesign):
 
 
 def _judging(
-<<<<<<< HEAD:scope_selfplay/designs/tournaments.py
-    group: RolloutGroup, entrants: Entrants, desk: MeteredJudge, style: Style, rubric: Rubric | None
-=======
     group: RolloutGroup, entrants: Entrants, judge: MeteredJudge, style: Style, rubric: Rubric | None
->>>>>>> main:scope_selfplay/reward_designs/tournaments.py
 ) -> Compare:
     async def compare(match: Match) -> Outcome | None:
         first, second = entrants.rollouts[match.first], entrants.rollouts[match.second]

@@ -25,18 +25,9 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.atomic import sole_writer
 from scope_selfplay.store.card import CARD, stage_card
-<<<<<<< HEAD
-from scope_selfplay.store.folders import FORMAT, begin_format, checksums
-from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.store.parquet import write_parquet
-
-# A failure rate over fewer verdicts says little.
-_ENOUGH_VERDICTS = 50
-=======
 from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.parquet import write_parquet
->>>>>>> main
 
 
 def run_stage(

@@ -17,12 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.schemas import Gate
-<<<<<<< HEAD:scope_selfplay/store/lines.py
-from scope_selfplay.store.candidate_table import COLUMNS, order_of, where_of
-from scope_selfplay.store.query import TaskQuery
-=======
 from scope_selfplay.store.query import Sort, TaskQuery
->>>>>>> main:scope_selfplay/store/candidate_table.py
 
 _COLUMNS = (
     "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "

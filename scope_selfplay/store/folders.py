@@ -9,9 +9,6 @@ import os
 from enum import StrEnum
 from pathlib import Path
 
-<<<<<<< HEAD
-from scope_selfplay.store.folders import StageManifest, read_manifest
-=======
 from pydantic import Field, ValidationError
 
 from scope_selfplay.errors import RecordError
@@ -24,7 +21,6 @@ FORMAT = 2
 """The format of stage folders: JSON lines, and the same records as parquet with a card beside them.
 
 A new field with a default is not a new format; anything that this version would misread is."""
->>>>>>> main
 
 
 class Stage(StrEnum):

@@ -9,11 +9,6 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-<<<<<<< HEAD
-from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage, StageManifest, check_format, check_output
-from scope_selfplay.store.parquet import is_current, rewrite
-=======
 from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.folders import (
     MANIFEST,
@@ -24,9 +19,7 @@ from scope_selfplay.store.folders import (
     parse_manifest,
 )
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, has_columns_of, line_blocks, table_from_lines
->>>>>>> main
 from scope_selfplay.store.query import StageState
-from scope_selfplay.store.sources import LiveFile, ReaderFolder
 
 # Room for the parts of one stage, and for the rows of one part.
 _PARTS, _ROWS = 1 << 20, 1 << 32

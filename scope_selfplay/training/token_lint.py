@@ -105,8 +105,6 @@ _PASSAGES = [Passage(id="p1", title="Orsk", text="The dam was built in 1931 by A
 _ROOM = 100_000
 
 
-<<<<<<< HEAD
-=======
 @click.command("lint-tokens")
 @click.argument("model")
 @click.option("--dialect", "names", type=click.Choice(_FAMILIES), multiple=True, help="Only these families.")
@@ -136,7 +134,6 @@ def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> No
         sys.exit(ExitCode.USER)
 
 
->>>>>>> main
 def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
     """Every difference over all scripts, in the order of scripts, rows and tokens."""
     return [each for script in SCRIPTS for each in _lint(codec, family, script)]

@@ -5,14 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
-
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.embedded import pools
-<<<<<<< HEAD
-=======
 from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
->>>>>>> main
 
 POSITIONS = 1024
 

@@ -16,13 +16,8 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_e
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage
-<<<<<<< HEAD
-from scope_selfplay.training.rows import Rows, TrainingRow, rows_from
-from scope_selfplay.training.token_lint import Kind, lint_tokens
-=======
 from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
 from scope_selfplay.training.token_lint import DifferenceKind, lint_tokens
->>>>>>> main
 from tests.families import tokenizer_of
 
 pytestmark = pytest.mark.integration

@@ -20,10 +20,6 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-<<<<<<< HEAD
-from scope_selfplay.store.folders import FORMAT
-=======
->>>>>>> main
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.inspection.summary import show_summary, sparkline, summarise
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
@@ -24,10 +23,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-<<<<<<< HEAD:tests/unit/test_summary.py
-=======
 from scope_selfplay.store.ratings import Ratings, ScoreEstimate
->>>>>>> main:tests/unit/inspection/test_summary.py
 
 PACK = Path(__file__).parents[3] / "prompts" / "embedded"
 

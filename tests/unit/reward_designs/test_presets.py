@@ -5,16 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scope_selfplay.reward_designs import JudgeRecords, StepRewards, open_design
-from scope_selfplay.reward_designs.answers import entrants_of
 
 from scope_selfplay.config import PRESETS, SolverConfig
 from scope_selfplay.ranking import ComparisonGraph, Match, fit_step, min_max
-<<<<<<< HEAD:tests/unit/designs/test_presets.py
-=======
 from scope_selfplay.reward_designs import JudgeRecords, StepRewards, open_design
 from scope_selfplay.reward_designs.answers import entrants_of
->>>>>>> main:tests/unit/reward_designs/test_presets.py
 from scope_selfplay.schemas import Comparison, Outcome, Rollout
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollout, rollouts
 

@@ -6,19 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scope_selfplay.reward_designs import (
-    Arrivals,
-    Rewarding,
-    RolloutGroup,
-    StepRewards,
-    finished_group,
-    open_rewarding,
-)
 
 from scope_selfplay.config import SolverConfig
-<<<<<<< HEAD:tests/unit/designs/test_routing.py
-from scope_selfplay.pipeline import JudgeTally
-=======
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.reward_designs import (
     Arrivals,
@@ -28,7 +17,6 @@ from scope_selfplay.reward_designs import (
     finished_group,
     open_rewarding,
 )
->>>>>>> main:tests/unit/reward_designs/test_routing.py
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
 from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
 

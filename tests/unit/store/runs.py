@@ -34,11 +34,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card
-<<<<<<< HEAD
-from scope_selfplay.store.folders import FORMAT, checksums
-=======
 from scope_selfplay.store.folders import checksums
->>>>>>> main
 from scope_selfplay.store.parquet import write_parquet
 
 WORDS = "harbour treaty lantern orchard viaduct".split()

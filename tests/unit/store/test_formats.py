@@ -7,18 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from scope_selfplay.errors import RecordError
-<<<<<<< HEAD
-from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout
-from scope_selfplay.store import Stage, read_manifest, read_records
-from scope_selfplay.store.columns import RecordKind, arrow_schema
-from scope_selfplay.store.folders import FORMAT, begin_format, checksum
-from scope_selfplay.store.query import TaskQuery
-=======
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import FORMAT, MANIFEST, begin_format, checksum
->>>>>>> main
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, write_run
 

@@ -45,11 +45,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
-<<<<<<< HEAD
-from scope_selfplay.store.folders import FORMAT, checksums
-=======
 from scope_selfplay.store.folders import checksums
->>>>>>> main
 from scope_selfplay.store.jsonl import find_record, find_records
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
 from scope_selfplay.store.query import TaskQuery
