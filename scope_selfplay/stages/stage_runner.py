@@ -22,11 +22,11 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
+from scope_selfplay.store.atomic import sole_writer
 from scope_selfplay.store.card import CARD, stage_card
+from scope_selfplay.store.folders import FORMAT, begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.store.manifest import FORMAT, begin_format, checksums
 from scope_selfplay.store.parquet import write_parquet
-from scope_selfplay.store.sole_writer import sole_writer
 
 # A failure rate over fewer verdicts says little.
 _ENOUGH_VERDICTS = 50
