@@ -2,7 +2,8 @@
 
 Parquet keeps a record's texts and verdicts together; to filter and sort by a few small columns of it would read
 row groups from everywhere. The table lies on disk in the reader's scratch folder. What a query matches is kept as
-row numbers (4 bytes each), so that the next page, and the neighbours of a candidate, need no search.
+row numbers (4 bytes each), so that the next page, and the neighbours of a candidate, need no search. What a user typed
+goes into SQL as values only.
 """
 
 import threading
@@ -16,9 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.schemas import Gate
-from scope_selfplay.store.candidate_table import COLUMNS, order_of, where_of
-from scope_selfplay.store.query import TaskQuery
+from scope_selfplay.store.query import Sort, TaskQuery
 
+_COLUMNS = (
+    "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
+    "text"
+)
+
+# How far a mean lies from the middle is how little the task tells.
+_SORTED_BY = {
+    Sort.MEAN: "mean",
+    Sort.SPREAD: "abs(mean - 0.5)",
+    Sort.TYPE: "type",
+    Sort.REASON: "reason",
+    Sort.SEARCHES: "search_turns",
+    Sort.LENGTH: "length(text)",
+}
 _REMEMBERED = 16
 _GATES = ", ".join(f"gates.{gate.value}.value AS gate_{gate.value}" for gate in Gate)
 _TABLE = (
@@ -50,8 +64,8 @@ class CandidateTable:
 
     def matching(self, query: TaskQuery) -> Rows:
         """Row numbers of all that a query asks for, in its order, whatever its page."""
-        where, values = where_of(query)
-        order = order_of(query)
+        where, values = _where(query)
+        order = _order(query)
         key = (where, order, *values)
         with self._lock:
             self._make()
@@ -84,13 +98,13 @@ class CandidateTable:
         if not len(rows):
             return []
         marks = ", ".join(str(int(row)) for row in rows)
-        found = self._rows(f"SELECT rowid AS row, {COLUMNS} FROM narrow.lines WHERE rowid IN ({marks})")
+        found = self._rows(f"SELECT rowid AS row, {_COLUMNS} FROM narrow.lines WHERE rowid IN ({marks})")
         by_row = {line.pop("row"): line for line in found}
         return [by_row[int(row)] for row in rows]
 
     def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
         """Rows by a condition over their columns."""
-        text = f"SELECT {COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
+        text = f"SELECT {_COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
         return self._rows(text, values)
 
     def types(self) -> list[str]:
@@ -115,3 +129,38 @@ class CandidateTable:
         if not self._is_made:
             self._database.cursor().execute(_TABLE)
             self._is_made = True
+
+
+def _where(query: TaskQuery) -> tuple[str, list[Any]]:
+    """The condition on the narrow table and the values of its marks."""
+    parts: list[str] = []
+    values: list[Any] = []
+    for part, value in (
+        ("iteration = ?", query.iteration),
+        ("stage = ?", query.stage.value if query.stage else None),
+        ("status = ?", query.status.value if query.status else None),
+        ("reason = ?", query.reason.value if query.reason else None),
+        ("type = ?", query.type),
+        ("search_turns = ?", query.searches),
+        ("mean >= ? - 1e-9", query.low),
+        ("mean <= ? + 1e-9", query.high),
+        ("mean < ? - 1e-9", query.below),
+    ):
+        if value is not None:
+            parts.append(part)
+            values.append(value)
+    if query.gate:
+        # Not a value: the name of a column, one of a closed set.
+        parts.append(f"NOT gate_{query.gate.value}")
+    if query.text:
+        parts.append("contains(sought, lower(?))")
+        values.append(query.text)
+    return " AND ".join(parts) or "true", values
+
+
+def _order(query: TaskQuery) -> str:
+    """The list's order; equal ones stay as they were made, candidates without the value come last."""
+    direction = "DESC" if query.descending else "ASC"
+    if query.sort is Sort.ORDER:
+        return f"rowid {direction}"
+    return f"{_SORTED_BY[query.sort]} {direction} NULLS LAST, rowid"
