@@ -21,8 +21,8 @@ from scope_selfplay.controller.manifests import (
 )
 from scope_selfplay.controller.names import JOB_NAMES, RunStep
 from scope_selfplay.controller.servers import Server, servers_of
+from scope_selfplay.schedule import stages_of
 from scope_selfplay.store import Stage
-from scope_selfplay.store.folders import stages_of
 
 Body = Mapping[str, Any]
 _Made = dict[str, Any]
