@@ -18,7 +18,7 @@ from scope_selfplay.controller.api import (
     QuotaError,
     Reply,
 )
-from scope_selfplay.controller.client import TRIES, ClusterClient, dropped_fields
+from scope_selfplay.controller.api import TRIES, ClusterClient, dropped_fields
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
