@@ -137,7 +137,7 @@ class ClusterClient:
         transport: Transport,
         *,
         rng: Random,
-        sleep: Callable[[float], None],
+        sleep: Callable[[float], object],
         guard: Callable[[], None] = lambda: None,
     ) -> None:
         self.guard = guard

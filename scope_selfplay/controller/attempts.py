@@ -11,9 +11,9 @@ from typing import Self
 from pydantic import Field, ValidationError
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.decision import Decision, Situation
 from scope_selfplay.controller.names import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
+from scope_selfplay.controller.plan_parts import PlanPart, Situation
 from scope_selfplay.controller.stage_jobs import shard_count, stage_shards
 from scope_selfplay.errors import ExitCode, RecordError
 from scope_selfplay.schemas import Value
@@ -228,10 +228,10 @@ class AttemptLedger(Value):
 
 def review_attempts(
     now: Situation, ledger: AttemptLedger, step: RunStep
-) -> tuple[dict[str, AttemptHistory], Decision]:
+) -> tuple[dict[str, AttemptHistory], PlanPart]:
     """The record of this step brought up to date; what other steps had is dropped, so that it never grows.
 
-    The decision deletes Jobs of attempts that are over, and names the Job whose manifest is waited for.
+    The part of the plan deletes Jobs of attempts that are over, and names the Job whose manifest is waited for.
     """
     jobs = sorted((job for job in now.observed.jobs if job.step == step), key=lambda job: job.attempt)
     whole = ledger.history(step.name)
@@ -239,7 +239,7 @@ def review_attempts(
         # How many Jobs share the stage, once there is one; those of another controller's Job go with that.
         begun = next((job.shard.of if job.shard else 1 for job in jobs if now.owns(job)), None)
         whole = whole.model_copy(update={"shards": begun})
-    histories, decision = {step.name: whole}, Decision()
+    histories, decision = {step.name: whole}, PlanPart()
     for shard in shards_in_use(now, histories, step):
         name = shard_name(step, shard)
         own = [job for job in jobs if shard_name(step, job.shard) == name]
@@ -261,8 +261,8 @@ def shards_in_use(
 
 def _review(
     now: Situation, history: AttemptHistory, jobs: Sequence[ObservedJob]
-) -> tuple[AttemptHistory, Decision]:
-    decision = Decision()
+) -> tuple[AttemptHistory, PlanPart]:
+    decision = PlanPart()
     for job in jobs:
         if job.attempt <= history.counted:
             if job.state is JobState.ACTIVE:
@@ -279,9 +279,7 @@ def _review(
     return history, decision
 
 
-def _after_job(
-    now: Situation, history: AttemptHistory, job: ObservedJob
-) -> tuple[AttemptHistory, Decision]:
+def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tuple[AttemptHistory, PlanPart]:
     if any(pod.node for pod in job.pods):
         history = history.model_copy(update={"scheduled": job.attempt})
     outcome = outcome_of(job)
@@ -290,16 +288,16 @@ def _after_job(
     if outcome is not None:
         # What the pod that explains the outcome said last.
         said = (pod.message for pod in job.pods if _outcome_of_pod(pod) is outcome and pod.message)
-        return history.after(job.attempt, outcome, next(said, "")), Decision()
+        return history.after(job.attempt, outcome, next(said, "")), PlanPart()
     history = history.model_copy(update={"latest": max(history.latest, job.attempt)})
     if job.state is not JobState.SUCCEEDED:
-        return history, Decision()
+        return history, PlanPart()
     if job.shard is not None and job.shard.number is not None:
         done = {"latest": job.attempt, "counted": job.attempt, "done": True}
-        return history.model_copy(update=done), Decision()
+        return history.model_copy(update=done), PlanPart()
     clock = f"manifest/{job.uid}"
     if now.has_waited(clock, _MANIFEST_DELAY):
-        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), Decision(clocks=frozenset({clock}))
-    return history, Decision(
+        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), PlanPart(clocks=frozenset({clock}))
+    return history, PlanPart(
         message=f"{job.name} ended well; waiting for its manifest", clocks=frozenset({clock})
     )

@@ -1,20 +1,18 @@
 """What a controller is to bring about, and what of it is done: the steps of a run against the volume."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from pydantic import ValidationError
+from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import ManifestContext
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
-from scope_selfplay.store import RunFolder, Stage, StageManifest
-from scope_selfplay.store.manifest import MANIFEST
-from scope_selfplay.store.stages import stages_of
+from scope_selfplay.schedule import stages_of, stop_message
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.folders import MANIFEST, parse_manifest
+from scope_selfplay.store.ratings import Ratings, read_ratings
 
 
 class RunEnd(NamedTuple):
@@ -60,13 +58,15 @@ def desired_steps(
 
 
 class VolumeState(NamedTuple):
-    """What the shared volume shows; `promoted[t]` and `stops[t]` are known for every compared iteration t."""
+    """What the shared volume shows; `ratings[t]` is known for every compared iteration t."""
 
     done: frozenset[RunStep]
     """The steps whose manifest.json exists."""
-    promoted: tuple[bool, ...]
-    stops: tuple[str, ...] = ()
-    """Why the comparison of iteration t ends the run; empty where it does not."""
+    ratings: tuple[Ratings, ...] = ()
+
+    @property
+    def promoted(self) -> tuple[bool, ...]:
+        return tuple(ratings.promoted for ratings in self.ratings)
 
 
 def read_volume(folder: RunFolder, steps: Iterable[RunStep]) -> VolumeState:
@@ -74,15 +74,28 @@ def read_volume(folder: RunFolder, steps: Iterable[RunStep]) -> VolumeState:
 
     Raises RecordError for a manifest.json that is not a manifest, StorageError when the volume cannot be read.
     """
-    done = frozenset(step for step in steps if _is_done(folder.stage(*step).path / MANIFEST, step))
-    promoted: list[bool] = []
-    stops: list[str] = []
-    while RunStep(len(promoted), Stage.COMPARE) in done:
-        path = folder.stage(len(promoted), Stage.COMPARE).path / "ratings.json"
-        ruling = _ruling(path)
-        promoted.append(bool(ruling["promoted"]))
-        stops.append(str(ruling.get("reason") or path) if ruling.get("decision") == "stop" else "")
-    return VolumeState(done, tuple(promoted), tuple(stops))
+    done = frozenset(step for step in steps if _is_done(folder.stage(*step).path, step))
+    ratings: list[Ratings] = []
+    while RunStep(len(ratings), Stage.COMPARE) in done:
+        ratings.append(read_ratings(folder, len(ratings)))
+    return VolumeState(done, tuple(ratings))
+
+
+def _is_done(folder: Path, step: RunStep) -> bool:
+    try:
+        manifest = parse_manifest(folder)
+    except OSError as error:
+        raise StorageError(
+            f"{folder / MANIFEST}: cannot be read ({error.strerror}); see that the volume is well"
+        ) from error
+    if manifest is None:
+        return False
+    if (manifest.iteration, manifest.stage) != (step.iteration, step.stage.value):
+        raise RecordError(
+            f"{folder / MANIFEST}: is the manifest of iteration {manifest.iteration} {manifest.stage}; "
+            "remove the stage folder"
+        )
+    return True
 
 
 class Stop(NamedTuple):
@@ -92,46 +105,8 @@ class Stop(NamedTuple):
 
 def stop_of(config: RunConfig, volume: VolumeState) -> Stop | None:
     """Where a comparison ended the run; not where the settings have been changed to go on all the same."""
-    if config.compare.stop == "never" and config.compare.patience is None:
-        return None
-    for iteration, reason in enumerate(volume.stops):
-        if reason:
-            return Stop(iteration, f"stopped after iteration {iteration}: {reason}")
+    for iteration, ratings in enumerate(volume.ratings):
+        message = stop_message(config, iteration, ratings)
+        if message is not None:
+            return Stop(iteration, message)
     return None
-
-
-def _is_done(path: Path, step: RunStep) -> bool:
-    data = _read(path)
-    if data is None:
-        return False
-    try:
-        manifest = StageManifest.model_validate_json(data)
-    except ValidationError as error:
-        what = str(error).splitlines()[0]
-        raise RecordError(f"{path}: not a manifest ({what}); remove the stage folder") from None
-    if (manifest.iteration, manifest.stage) != (step.iteration, step.stage.value):
-        raise RecordError(
-            f"{path}: is the manifest of iteration {manifest.iteration} {manifest.stage}; remove the stage folder"
-        )
-    return True
-
-
-def _ruling(path: Path) -> dict[str, Any]:
-    try:
-        ruling = json.loads(_read(path) or b"")
-    except ValueError:
-        ruling = None
-    if not isinstance(ruling, dict) or "promoted" not in ruling:
-        raise RecordError(f"{path}: does not say what was promoted; remove its stage folder")
-    return ruling
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be read ({error.strerror}); see that the volume is well"
-        ) from error

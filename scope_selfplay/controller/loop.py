@@ -27,13 +27,13 @@ from scope_selfplay.controller.api import (
     QuotaError,
     Transport,
 )
-from scope_selfplay.controller.decision import Action, Apply, ControllerEvent, Create, Delete, NextActions
 from scope_selfplay.controller.goals import RunEnd, VolumeState, desired_steps, read_volume, steps_of
 from scope_selfplay.controller.leadership import Leadership
 from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
 from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
 from scope_selfplay.controller.observed import ObservedCluster, observe, owner_of
 from scope_selfplay.controller.plan import next_actions
+from scope_selfplay.controller.plan_parts import Action, Apply, ControllerEvent, Create, Delete, NextActions
 from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.store import RunFolder
 
@@ -56,7 +56,7 @@ class Inputs(NamedTuple):
 
 class Clock(NamedTuple):
     monotonic: Callable[[], float]
-    sleep: Callable[[float], None]
+    sleep: Callable[[float], object]
 
 
 def control(
@@ -94,7 +94,7 @@ def control(
         job=job,
         # A container that is started again in the same pod leads on at once.
         identity=os.environ.get("HOSTNAME") or socket.gethostname(),
-        clock=Clock(time.monotonic, lambda seconds: stop.wait(seconds) and None),
+        clock=Clock(time.monotonic, stop.wait),
         rng=Random(),
         only_iteration=only_iteration,
         say=say,
@@ -183,7 +183,7 @@ class Controller:
         self._since: dict[str, float] = {}
         self._told: frozenset[str] = frozenset()
         self._problem: RunEnd | None = None
-        self._volume = VolumeState(frozenset(), ())
+        self._volume = VolumeState(frozenset())
 
     def round(self) -> RunEnd | None:
         """Look once and do what is next; the run's end when everything has come to it.
@@ -224,7 +224,6 @@ class Controller:
         now = self._monotonic()
         waited = {clock: now - since for clock, since in self._since.items()}
         plan = next_actions(wanted, observed, self._volume, waited)
-        now = self._monotonic()
         self._since = {clock: self._since.get(clock, now) for clock in plan.clocks}
         self._write_status(context, plan)
         for action in plan.actions:

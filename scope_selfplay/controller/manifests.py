@@ -131,7 +131,10 @@ def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
 def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
     """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
     body = _object(
-        context, "ConfigMap", status_name(context.config.name), labels_of(context.config, Component.CONTROLLER)
+        context,
+        "ConfigMap",
+        status_name(context.config.name),
+        labels_of(context.config, Component.CONTROLLER),
     )
     if resource_version is not None:
         body["metadata"]["resourceVersion"] = resource_version

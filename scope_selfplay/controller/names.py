@@ -5,14 +5,6 @@ from typing import NamedTuple
 
 from scope_selfplay.store import Stage
 
-JOB_NAMES = {
-    Stage.CHALLENGER: "train-challenger",
-    Stage.TASKS: "make-tasks",
-    Stage.SOLVER: "train-solver",
-    Stage.COMPARE: "compare",
-}
-"""A stage's name on the cluster; its folder's name on disk is the stage itself."""
-
 RUN = "scope/run"
 ITERATION = "scope/iteration"
 STAGE = "scope/stage"
@@ -46,11 +38,11 @@ class RunStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"i{self.iteration:02d}-{JOB_NAMES[self.stage]}"
+        return f"i{self.iteration:02d}-{self.stage.job_name}"
 
     @property
     def labels(self) -> dict[str, str]:
-        return {ITERATION: f"{self.iteration:02d}", STAGE: JOB_NAMES[self.stage]}
+        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
 
 
 class StageShard(NamedTuple):

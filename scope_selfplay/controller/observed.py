@@ -9,7 +9,6 @@ from scope_selfplay.controller.names import (
     ATTEMPT,
     BODY_HASH,
     ITERATION,
-    JOB_NAMES,
     SERVER,
     SHARD,
     SHARDS,
@@ -18,6 +17,7 @@ from scope_selfplay.controller.names import (
     RunStep,
     StageShard,
 )
+from scope_selfplay.store import Stage
 
 Body = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ def observe(
 
 
 def step_of(labels: Mapping[str, str]) -> RunStep | None:
-    stages = {name: stage for stage, name in JOB_NAMES.items()}
+    stages = {stage.job_name: stage for stage in Stage}
     stage, iteration = stages.get(labels.get(STAGE, "")), labels.get(ITERATION, "")
     return RunStep(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 

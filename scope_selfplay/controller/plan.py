@@ -6,8 +6,8 @@ for no other reason. In each iteration:
 
     servers of other stages go -> their GPUs are free -> own servers -> they answer -> the Job -> its manifest
 
-The rest of the answer is in `attempts` (how earlier attempts ended, and whether there is another one), `waiting` (servers,
-GPUs, nodes) and `decision` (the values that are added up here).
+The rest of the answer is in `attempts` (how earlier attempts ended, and whether there is another one), `waiting`
+(servers, GPUs, nodes) and `plan_parts` (the values that are added up here).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,17 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.decision import (
+from scope_selfplay.controller.goals import DesiredSteps, RunEnd, Stop, VolumeState, stop_of
+from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
+from scope_selfplay.controller.plan_parts import (
     ControllerEvent,
     Create,
-    Decision,
     NextActions,
+    PlanPart,
     Situation,
     warn,
 )
-from scope_selfplay.controller.goals import DesiredSteps, RunEnd, Stop, VolumeState, stop_of
-from scope_selfplay.controller.names import JOB_NAMES, RunStep, StageShard, shard_name
-from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.controller.stage_jobs import StageAttempt, nodes_of, rank_service, spec_hash, stage_job
 from scope_selfplay.controller.waiting import (
@@ -67,7 +67,7 @@ def next_actions(
     progress = f"{len(volume.done.intersection(steps))} of {len(steps)} stages done"
     decision = _tell_progress(now, step, progress)
     if (end := _end_of_run(wanted, ledger, volume, steps, stop)) is not None:
-        decision += Decision(end=end)
+        decision += PlanPart(end=end)
     elif step is not None:
         pursued, ledger = _pursue(now, wanted.edited, ledger, step)
         decision += pursued
@@ -92,7 +92,7 @@ def _end_of_run(
     missing = next((step for step in wanted.before if step not in volume.done), None)
     if missing is not None:
         why = (
-            f"iteration {missing.iteration} is not complete: its {JOB_NAMES[missing.stage]} has no manifest; "
+            f"iteration {missing.iteration} is not complete: its {missing.stage.job_name} has no manifest; "
             f"apply iteration-{max(1, missing.iteration):02d} first"
         )
         return RunEnd(ExitCode.USER, why)
@@ -108,14 +108,14 @@ def _end_of_run(
 
 def _pursue(
     now: Situation, edited: Sequence[str], ledger: AttemptLedger, step: RunStep
-) -> tuple[Decision, AttemptLedger]:
+) -> tuple[PlanPart, AttemptLedger]:
     """The way to one step: what is in its way goes, then come its servers, then its Jobs."""
     config = now.context.config
     histories, decision = review_attempts(now, ledger, step)
     ledger = ledger.model_copy(update={"histories": histories})
     for name, history in histories.items():
         if (code := history.failure(config.cluster.retries)) is not None:
-            return decision + Decision(end=RunEnd(code, f"{name}: {history.why}")), ledger
+            return decision + PlanPart(end=RunEnd(code, f"{name}: {history.why}")), ledger
     servers = servers_of(config, step, now.volume.promoted)
     decision += _remove_others(now, step, servers)
     active = [job for job in now.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
@@ -134,17 +134,17 @@ def _pursue(
 
 def _obstacle(
     now: Situation, edited: Sequence[str], active: Sequence[ObservedJob], servers: Sequence[Server]
-) -> Decision | None:
+) -> PlanPart | None:
     """What keeps this controller from working on a step at all."""
     if edited and not active:
-        return Decision(end=_refused(edited))
+        return PlanPart(end=_refused(edited))
     if (foreign := _foreign_object(now, active, servers)) is not None:
         return warn("ForeignObject", f"waiting for {foreign}, which another controller owns")
     for job in active:
         computes = spec_hash(now.context, StageAttempt(job.step, job.attempt, job.shard))
         if job.spec_hash != computes and not edited:
             why = f"{job.name} was made from other settings or prompts; delete it, or put them back"
-            return Decision(end=RunEnd(ExitCode.USER, why))
+            return PlanPart(end=RunEnd(ExitCode.USER, why))
     return None
 
 
@@ -160,9 +160,9 @@ def _foreign_object(now: Situation, active: Sequence[ObservedJob], servers: Sequ
     return None
 
 
-def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> Decision:
+def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> PlanPart:
     """What no part of this step needs goes at once: servers of other stages, Jobs of other stages or attempts."""
-    keep, decision = {(server.name, server.step) for server in servers}, Decision()
+    keep, decision = {(server.name, server.step) for server in servers}, PlanPart()
     for server in now.observed.servers:
         if (server.name, server.step) not in keep:
             decision += now.delete(ObjectKind.DEPLOYMENT, server)
@@ -178,8 +178,8 @@ def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> 
 
 
 def _watch(
-    now: Situation, decision: Decision, active: Sequence[ObservedJob], servers: Sequence[Server]
-) -> Decision:
+    now: Situation, decision: PlanPart, active: Sequence[ObservedJob], servers: Sequence[Server]
+) -> PlanPart:
     """While Jobs run: what their own pods and those of their servers wait for; their exit decides what follows."""
     late = [server.name for server in late_servers(now, servers)]
     for job in active:
@@ -190,12 +190,12 @@ def _watch(
     if decision.message:
         return decision
     running = f"running {', '.join(job.name for job in active)}"
-    return decision + Decision(message="; ".join([running, *(f"{name} does not answer" for name in late)]))
+    return decision + PlanPart(message="; ".join([running, *(f"{name} does not answer" for name in late)]))
 
 
 def _serve_and_start(
-    now: Situation, decision: Decision, ledger: AttemptLedger, step: RunStep, servers: tuple[Server, ...]
-) -> tuple[Decision, AttemptLedger]:
+    now: Situation, decision: PlanPart, ledger: AttemptLedger, step: RunStep, servers: tuple[Server, ...]
+) -> tuple[PlanPart, AttemptLedger]:
     """The servers as they shall be; the Jobs once all of them answer."""
     applied = apply_servers(now, step, servers, ledger.given_up)
     late = late_servers(now, servers)
@@ -204,7 +204,7 @@ def _serve_and_start(
     decision += applied + checked
     if late:
         waiting = f"waiting for {', '.join(server.name for server in late)} to answer"
-        return decision if decision.message else decision + Decision(message=waiting), ledger
+        return decision if decision.message else decision + PlanPart(message=waiting), ledger
     if applied.applies(ObjectKind.DEPLOYMENT):
         # A server that is about to be changed is not the one that the Job shall meet.
         return decision, ledger
@@ -213,10 +213,10 @@ def _serve_and_start(
 
 def _start_jobs(
     now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep, servers: tuple[Server, ...]
-) -> Decision:
+) -> PlanPart:
     *shards, last = shards_in_use(now, histories, step)
     missing = [shard for shard in shards if not histories[shard_name(step, shard)].done]
-    decision = Decision()
+    decision = PlanPart()
     # With every shard made, or none to make, it is one Job's turn: the one that publishes the manifest.
     for shard in missing or [last]:
         decision += _start_job(now, histories[shard_name(step, shard)], step, shard, servers)
@@ -229,38 +229,38 @@ def _start_job(
     step: RunStep,
     shard: StageShard | None,
     servers: tuple[Server, ...],
-) -> Decision:
+) -> PlanPart:
     """The next attempt, when the last one is over and its pause too."""
     if history.latest > history.counted:
-        return Decision()
-    decision, pause = Decision(), pause_after(history.failures_spared)
+        return PlanPart()
+    decision, pause = PlanPart(), pause_after(history.failures_spared)
     if pause:
         clock = f"pause/{shard_name(step, shard)}/{history.counted}"
-        decision = Decision(clocks=frozenset({clock}))
+        decision = PlanPart(clocks=frozenset({clock}))
         if not now.has_waited(clock, pause):
             why = f"{shard_name(step, shard)}: {history.why}; trying again within {pause:.0f} s"
-            return decision + Decision(message=why)
+            return decision + PlanPart(message=why)
     body = stage_job(now.context, StageAttempt(step, history.latest + 1, shard), servers)
     name = body["metadata"]["name"]
-    decision += Decision((Create(body),), message=f"starting {name}")
+    decision += PlanPart((Create(body),), message=f"starting {name}")
     if history.outcome is not None:
         is_trouble = history.outcome is not AttemptOutcome.STOPPED
         decision += _event("Retry", f"{name}: {history.why}", warning=is_trouble)
     return decision + _event("StageStarted", name)
 
 
-def _tell_progress(now: Situation, step: RunStep | None, progress: str) -> Decision:
+def _tell_progress(now: Situation, step: RunStep | None, progress: str) -> PlanPart:
     before = now.observed.status.get("step")
     done = next((each for each in now.volume.done if each.name == before), None)
     if done is None or done == step:
-        return Decision()
+        return PlanPart()
     return _event("StageDone", f"{done.name} is done; {progress}")
 
 
-def _wind_down(now: Situation, decision: Decision, end: RunEnd, *, was_told: bool) -> Decision:
+def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: bool) -> PlanPart:
     """The end, good or bad: everything that holds a GPU goes instead of what was decided, and the end holds last."""
     is_good = end.code is ExitCode.DONE
-    removed, message = Decision(), ""
+    removed, message = PlanPart(), ""
     for job in now.observed.jobs:
         if job.state is JobState.ACTIVE:
             removed += _end_job(now, job) if is_good else now.delete(ObjectKind.JOB, job)
@@ -273,12 +273,14 @@ def _wind_down(now: Situation, decision: Decision, end: RunEnd, *, was_told: boo
     events = decision.events
     if not is_good and not was_told:
         events += (ControllerEvent("Failed", end.message, True),)
-    return Decision(removed.actions, events, message, None if message else end, decision.clocks | removed.clocks)
+    return PlanPart(
+        removed.actions, events, message, None if message else end, decision.clocks | removed.clocks
+    )
 
 
-def _end_job(now: Situation, job: ObservedJob) -> Decision:
+def _end_job(now: Situation, job: ObservedJob) -> PlanPart:
     """Deletes a Job, unless it is about to end by itself."""
-    looked = Decision(clocks=frozenset({f"leaving/{job.uid}"})) if job.step in now.volume.done else Decision()
+    looked = PlanPart(clocks=frozenset({f"leaving/{job.uid}"})) if job.step in now.volume.done else PlanPart()
     return looked if _is_ending(now, job) else looked + now.delete(ObjectKind.JOB, job)
 
 
@@ -293,12 +295,12 @@ def _refused(edited: Sequence[str]) -> RunEnd:
     )
 
 
-def _event(reason: str, message: str, *, warning: bool = False) -> Decision:
-    return Decision(events=(ControllerEvent(reason, message, warning),))
+def _event(reason: str, message: str, *, warning: bool = False) -> PlanPart:
+    return PlanPart(events=(ControllerEvent(reason, message, warning),))
 
 
 def _status(
-    now: Situation, ledger: AttemptLedger, decision: Decision, step: RunStep | None, progress: str
+    now: Situation, ledger: AttemptLedger, decision: PlanPart, step: RunStep | None, progress: str
 ) -> dict[str, str]:
     """Only what changes when something happens: no times and no counters of cycles, so that writes are few."""
     context, end = now.context, decision.end
@@ -320,6 +322,6 @@ def _status(
         status |= {
             "step": step.name,
             "iteration": str(step.iteration),
-            "stage": JOB_NAMES[step.stage],
+            "stage": step.stage.job_name,
         }
     return status | {"ledger": ledger.model_dump_json()}

@@ -1,6 +1,7 @@
 """Which servers a stage needs beside it, how each is run, and how the stage's Job is told where they are. Pure."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, ServerConfig
@@ -17,7 +18,8 @@ from scope_selfplay.controller.manifests import (
     stamped,
 )
 from scope_selfplay.controller.names import PORT, RUN, SERVER, Component, RunStep, server_name
-from scope_selfplay.store import Stage
+from scope_selfplay.schedule import PolicyVersion, challenger_of, promoted_solver, solver_of
+from scope_selfplay.store import RunFolder, Stage
 
 _GRACE = 30
 """Seconds between SIGTERM and SIGKILL of a server."""
@@ -64,35 +66,30 @@ def servers_of(config: RunConfig, step: RunStep, promoted: Sequence[bool]) -> tu
 
     A and B meet the Solver that was promoted last, C none, D only the Solver that was just trained.
     """
-    policies: dict[Component, str] = {}
+    solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
+    policies: dict[Component, PolicyVersion] = {}
     match step.stage:
         case Stage.CHALLENGER:
-            policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+            policies[Component.SOLVER] = solver
         case Stage.TASKS:
-            policies[Component.CHALLENGER] = challenger_model(config, step.iteration)
+            policies[Component.CHALLENGER] = challenger_of(config, step.iteration)
             if step.iteration > 0:
-                policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+                policies[Component.SOLVER] = solver
         case Stage.COMPARE:
-            policies[Component.SOLVER] = solver_model(config, step.iteration)
+            policies[Component.SOLVER] = solver_of(step.iteration)
         case Stage.SOLVER:
             pass
-    own = [
-        Server(component, server_name(config.name, component, step), model, step)
-        for component, model in policies.items()
-        if settings_of(config, component).serve
+    folder = RunFolder(Path(RUNS) / config.name)
+    models: list[tuple[Component, str, RunStep | None]] = [
+        # These two serve from the first stage to the last.
+        (Component.JUDGE, config.cluster.judge.model, None),
+        (Component.RETRIEVER, config.cluster.retriever.index, None),
     ]
-    return (*servers_of_run(config), *own)
-
-
-def servers_of_run(config: RunConfig) -> tuple[Server, ...]:
-    """Judge and retriever: they serve from the first stage to the last."""
-    models = {
-        Component.JUDGE: config.cluster.judge.model,
-        Component.RETRIEVER: config.cluster.retriever.index,
-    }
+    for component, policy in policies.items():
+        models.append((component, str(policy.checkpoint(folder) or config.model.path), step))
     return tuple(
-        Server(component, server_name(config.name, component, None), model, None)
-        for component, model in models.items()
+        Server(component, server_name(config.name, component, served_step), model, served_step)
+        for component, model, served_step in models
         if settings_of(config, component).serve
     )
 
@@ -111,9 +108,9 @@ def endpoint_settings(servers: Sequence[Server], *, with_key: bool) -> list[str]
         Component.RETRIEVER: ("search", "url={}"),
     }
     settings: list[str] = []
-    for each in servers:
-        group, address = groups[each.component]
-        settings.append(f"{group}.{address.format(each.url)}")
+    for server in servers:
+        group, address = groups[server.component]
+        settings.append(f"{group}.{address.format(server.url)}")
         if with_key:
             settings.append(f"{group}.api_key_env={KEY_VARIABLE}")
     return settings
@@ -188,7 +185,9 @@ def server_program(config: RunConfig, server: Server) -> Program:
 
 def is_vllm(config: RunConfig, component: Component) -> bool:
     """Without a GPU there is no use in vLLM: the library's own servers take its place."""
-    return component is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, component)) > 0
+    return (
+        component is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, component)) > 0
+    )
 
 
 def served_name(config: RunConfig, component: Component) -> str:
@@ -234,23 +233,3 @@ def _health() -> Body:
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:
     step = server.step.labels if server.step else {}
     return labels_of(config, server.component) | step | {SERVER: server.name}
-
-
-def challenger_model(config: RunConfig, iteration: int) -> str:
-    """C_t; with `challenger.frozen`, and in iteration 0, the base model."""
-    if iteration == 0 or config.challenger.frozen:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.CHALLENGER}/checkpoint"
-
-
-def solver_model(config: RunConfig, iteration: int) -> str:
-    """S_t as trained in iteration t, promoted or not."""
-    if iteration == 0:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.SOLVER}/checkpoint"
-
-
-def promoted_solver(config: RunConfig, iteration: int, promoted: Sequence[bool]) -> str:
-    """The newest S_t up to `iteration` that was promoted; the base model when none was."""
-    kept = [number for number in range(1, iteration + 1) if promoted[number]]
-    return solver_model(config, kept[-1] if kept else 0)

@@ -17,7 +17,6 @@ from scope_selfplay.controller.manifests import (
 )
 from scope_selfplay.controller.names import (
     ATTEMPT,
-    JOB_NAMES,
     RUN,
     SHARD,
     SHARDS,
@@ -80,7 +79,7 @@ def rank_service(context: ManifestContext, step: RunStep) -> Body:
 
 
 def stage_settings(config: RunConfig, stage: Stage) -> StageConfig:
-    found: StageConfig = getattr(config.cluster, JOB_NAMES[stage].replace("-", "_"))
+    found: StageConfig = getattr(config.cluster, stage.job_name.replace("-", "_"))
     return found
 
 
@@ -128,7 +127,7 @@ def _stage_program(context: ManifestContext, attempt: StageAttempt, servers: tup
     environment = _ranks_environment(config, attempt) if step.stage in _TRAINS else {}
     images = config.cluster.images
     image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
-    command = ["python", "-m", f"jobs.{JOB_NAMES[step.stage].replace('-', '_')}", *arguments]
+    command = ["python", "-m", f"jobs.{step.stage.job_name.replace('-', '_')}", *arguments]
     return Program(image, command, settings, environment, {})
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.attempts import GivenUp, pause_after
-from scope_selfplay.controller.decision import Apply, Decision, Situation, warn
 from scope_selfplay.controller.goals import RunEnd
 from scope_selfplay.controller.names import BODY_HASH, RunStep
 from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
+from scope_selfplay.controller.plan_parts import Apply, PlanPart, Situation, warn
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of
 from scope_selfplay.controller.stage_jobs import nodes_of, rank_service
 from scope_selfplay.errors import ExitCode
@@ -32,11 +32,11 @@ def earlier_pods(now: Situation, servers: Sequence[Server]) -> list[ObservedPod]
     ]
 
 
-def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) -> Decision:
+def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) -> PlanPart:
     """Nothing starts while these pods hold GPUs; an Event says so after a while."""
     names = ", ".join(sorted(pod.name for pod in pods))
     clock = f"ending/{names}"
-    waiting = Decision(
+    waiting = PlanPart(
         message=f"waiting until {names} ended: {step.name} needs the GPUs", clocks=frozenset({clock})
     )
     if not now.has_waited(clock, _EVENT_AFTER):
@@ -47,9 +47,9 @@ def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) ->
 
 def apply_servers(
     now: Situation, step: RunStep, servers: Sequence[Server], given_up: Mapping[str, GivenUp]
-) -> Decision:
+) -> PlanPart:
     """Make what is missing, and bring what differs up to date; between Jobs, so that no Job loses its judge."""
-    context, decision = now.context, Decision()
+    context, decision = now.context, PlanPart()
     deployments = {found.name: found for found in now.observed.servers}
     services = {found.name: found.body_hash for found in now.observed.services}
     for server in servers:
@@ -58,10 +58,10 @@ def apply_servers(
         decision += _apply(ObjectKind.SERVICE, service, services.get(server.name))
         if dropped is not None and found is None:
             pause, clock = pause_after(dropped.times), f"rest/{server.name}/{dropped.times}"
-            decision += Decision(clocks=frozenset({clock}))
+            decision += PlanPart(clocks=frozenset({clock}))
             if not now.has_waited(clock, pause):
                 text = f"{server.name} did not answer in time; it is made again within {pause:.0f} s"
-                decision += Decision(message=text)
+                decision += PlanPart(message=text)
                 continue
         if dropped is None or found is None or found.uid != dropped.uid:
             deployment = server_deployment(context, server)
@@ -72,10 +72,10 @@ def apply_servers(
     return decision
 
 
-def _apply(kind: ObjectKind, body: Body, found: str | None) -> Decision:
+def _apply(kind: ObjectKind, body: Body, found: str | None) -> PlanPart:
     if found == body["metadata"]["annotations"][BODY_HASH]:
-        return Decision()
-    return Decision((Apply(kind, body),))
+        return PlanPart()
+    return PlanPart((Apply(kind, body),))
 
 
 def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
@@ -86,11 +86,11 @@ def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
 
 def check_late_servers(
     now: Situation, late: Sequence[Server], given_up: Mapping[str, GivenUp]
-) -> tuple[dict[str, GivenUp], Decision]:
+) -> tuple[dict[str, GivenUp], PlanPart]:
     """Says what these servers wait for, and gives up those that wait for nothing; all that are given up by now."""
     found = {server.name: server for server in now.observed.servers}
     kept = {server.name: given_up[server.name] for server in late if server.name in given_up}
-    decision = Decision()
+    decision = PlanPart()
     for server in late:
         if server.name in found:
             dropped, part = _check_late(now, server, found[server.name], given_up.get(server.name))
@@ -102,21 +102,21 @@ def check_late_servers(
 
 def _check_late(
     now: Situation, server: Server, found: ObservedServer, given_up: GivenUp | None
-) -> tuple[GivenUp | None, Decision]:
+) -> tuple[GivenUp | None, PlanPart]:
     """A server without room or without a node is waited for; one that ended with 64 ends the run."""
     if given_up is not None and given_up.uid == found.uid:
         going = now.delete(ObjectKind.DEPLOYMENT, found)
-        return given_up, going + Decision(message=f"waiting until {found.name} is deleted")
+        return given_up, going + PlanPart(message=f"waiting until {found.name} is deleted")
     decision = why_server_waits(now, found)
     refused = next((pod for pod in found.pods if pod.exit_code == ExitCode.USER), None)
     if refused is not None:
         why = f"{found.name}: {refused.message or 'ended with exit 64; see its log'}"
-        return given_up, decision + Decision(end=RunEnd(ExitCode.USER, why))
+        return given_up, decision + PlanPart(end=RunEnd(ExitCode.USER, why))
     if found.problem is not None or any(pod.unscheduled for pod in found.pods):
         return given_up, decision
     startup = settings_of(now.context.config, server.component).startup
     clock = f"startup/{found.uid}/{found.body_hash}"
-    decision += Decision(clocks=frozenset({clock}))
+    decision += PlanPart(clocks=frozenset({clock}))
     if not now.has_waited(clock, startup):
         return given_up, decision
     times = 1 if given_up is None else given_up.times + 1
@@ -129,31 +129,31 @@ def _check_late(
     return GivenUp(uid=found.uid, times=times), decision
 
 
-def why_job_waits(now: Situation, job: ObservedJob) -> Decision:
+def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
     if job.pods:
         return _why_pods_wait(now, job.pods)
     clock = f"nopod/{job.uid}"
-    looked = Decision(clocks=frozenset({clock}))
+    looked = PlanPart(clocks=frozenset({clock}))
     if not now.has_waited(clock, _EVENT_AFTER):
         return looked
     # The message is left to what is known about the Job's servers.
     told = warn("NoPod", f"{job.name} has no pod for five minutes; a quota?")
-    return looked + Decision(events=told.events)
+    return looked + PlanPart(events=told.events)
 
 
-def why_server_waits(now: Situation, server: ObservedServer) -> Decision:
-    problem = warn("NoPod", f"{server.name}: {server.problem}") if server.problem is not None else Decision()
+def why_server_waits(now: Situation, server: ObservedServer) -> PlanPart:
+    problem = warn("NoPod", f"{server.name}: {server.problem}") if server.problem is not None else PlanPart()
     return problem + _why_pods_wait(now, server.pods)
 
 
-def _why_pods_wait(now: Situation, pods: Sequence[ObservedPod]) -> Decision:
-    decision = Decision()
+def _why_pods_wait(now: Situation, pods: Sequence[ObservedPod]) -> PlanPart:
+    decision = PlanPart()
     for pod in pods:
         decision += _why_pod_waits(now, pod)
     return decision
 
 
-def _why_pod_waits(now: Situation, pod: ObservedPod) -> Decision:
+def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
     if pod.ending:
         # From Kubernetes 1.31 on a Job has failed only when its pods have ended, also those on a lost node.
         return _warn_late(now, f"ending/{pod.name}", "StillEnding", _still_ending([pod]))
@@ -162,7 +162,7 @@ def _why_pod_waits(now: Situation, pod: ObservedPod) -> Decision:
         return warn("PodStuck", f"{pod.name}: {pod.stuck}{said}")
     if pod.unscheduled is not None:
         waits = f"{pod.name} waits for a node: {pod.unscheduled}"
-        return Decision(message=waits) + _warn_late(now, f"pending/{pod.name}", "Pending", waits)
+        return PlanPart(message=waits) + _warn_late(now, f"pending/{pod.name}", "Pending", waits)
     if pod.starts:
         # The kubelet tells why in Events of the pod, which the controller has no right to read.
         waits = (
@@ -170,12 +170,12 @@ def _why_pod_waits(now: Situation, pod: ObservedPod) -> Decision:
             f"or an image is slow; `kubectl describe pod {pod.name}` says which"
         )
         return _warn_late(now, f"starting/{pod.name}", "NotStarting", waits)
-    return Decision()
+    return PlanPart()
 
 
-def _warn_late(now: Situation, clock: str, reason: str, message: str) -> Decision:
+def _warn_late(now: Situation, clock: str, reason: str, message: str) -> PlanPart:
     """A message and its Event, once it has been true for five minutes."""
-    looked = Decision(clocks=frozenset({clock}))
+    looked = PlanPart(clocks=frozenset({clock}))
     return looked + warn(reason, message) if now.has_waited(clock, _EVENT_AFTER) else looked
 
 

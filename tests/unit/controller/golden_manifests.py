@@ -6,20 +6,12 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.controller.manifests import (
-    StageAttempt,
-    event,
-    lease,
-    rank_service,
-    server_deployment,
-    server_service,
-    stage_job,
-    status_map,
-)
-from scope_selfplay.controller.names import JOB_NAMES, SPEC_HASH, RunStep, StageShard
-from scope_selfplay.controller.servers import servers_of
+from scope_selfplay.controller.manifests import event, lease, status_map
+from scope_selfplay.controller.names import SPEC_HASH, RunStep, StageShard
+from scope_selfplay.controller.servers import server_deployment, server_service, servers_of
+from scope_selfplay.controller.stage_jobs import StageAttempt, rank_service, stage_job
 from scope_selfplay.store import Stage
-from tests.unit.controller.examples import PAPER, TINY, context_of, config_of
+from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 _CLUSTER = PAPER["cluster"]
@@ -46,7 +38,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
             bodies = [stage_job(context, StageAttempt(step, 1), servers)]
             for server in servers:
                 bodies += [server_deployment(context, server), server_service(context, server)]
-            files[f"{context.config.name}.{JOB_NAMES[stage]}"] = bodies
+            files[f"{context.config.name}.{stage.job_name}"] = bodies
     placed = context_of(config_of(PAPER, cluster=_PLACED))
     training, making = RunStep(1, Stage.SOLVER), RunStep(1, Stage.TASKS)
     servers = servers_of(placed.config, making, (True,))

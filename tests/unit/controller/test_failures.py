@@ -170,9 +170,7 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
     data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
-    world.nodes.work = lambda job, rank: (
-        None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
-    )
+    world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
     finish = world.drive()
     assert (finish.code, "met its deadline" in finish.message) == (ExitCode.BUG, True)
     assert f"r1-{STAGE}-a2" in world.jobs_created

@@ -10,14 +10,15 @@ import yaml
 from retrieval.cli import serve_retriever
 from retrieval.serving import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import StageAttempt, event, server_deployment, stage_job
+from scope_selfplay.controller.manifests import KEY_VARIABLE, event
 from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Component, RunStep, StageShard, job_name
-from scope_selfplay.controller.servers import KEY_VARIABLE, promoted_solver, servers_of
+from scope_selfplay.controller.servers import server_deployment, servers_of
+from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge.cli import serve_judge
 from scope_selfplay.model_server.cli import serve_model
 from scope_selfplay.store import Stage
-from tests.unit.controller.examples import PAPER, TINY, context_of, config_of
+from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 from tests.unit.controller.golden_manifests import GOLDEN, manifests, render
 
 BODIES = manifests()
@@ -84,7 +85,7 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
     config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})
     context = context_of(config)
     bodies = {
-        each.part: server_deployment(context, each)
+        each.component: server_deployment(context, each)
         for each in servers_of(config, RunStep(1, Stage.TASKS), (True,))
     }
     assert [_command(bodies[part])[:2] for part in ("judge", "solver", "challenger")] == [
@@ -174,13 +175,14 @@ def test_a_later_leader_writes_the_same_server_body() -> None:
 def test_the_frozen_solver_is_the_one_promoted_last(
     promoted: tuple[bool, ...], iteration: int, expected: str
 ) -> None:
-    assert promoted_solver(config_of(PAPER), iteration, promoted) == expected
+    servers = servers_of(config_of(PAPER), RunStep(iteration + 1, Stage.CHALLENGER), promoted)
+    assert {server.component: server.model for server in servers}[Component.SOLVER] == expected
 
 
 def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
     config = config_of(TINY, challenger={"frozen": True})
     served = {
-        each.part.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
+        each.component.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
     }
     assert served["challenger"] == "embedded"
 
@@ -188,7 +190,7 @@ def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
 def test_a_server_that_runs_elsewhere_is_neither_made_nor_named() -> None:
     config = config_of(PAPER, cluster={"judge": {"serve": False}})
     servers = servers_of(config, RunStep(1, Stage.SOLVER), (True,))
-    assert [each.part.value for each in servers] == ["retriever"]
+    assert [each.component.value for each in servers] == ["retriever"]
     assert "judge.endpoint" not in " ".join(_command(_training_job(config)))
 
 
@@ -198,9 +200,9 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     servers = servers_of(config, step, (True,))
     programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
     for each in servers:
-        option = "--token-env" if each.part is Component.RETRIEVER else "--api-key-env"
+        option = "--token-env" if each.component is Component.RETRIEVER else "--api-key-env"
         assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(context_of(config), each))
-        program = programs.get(each.part, serve_model)
+        program = programs.get(each.component, serve_model)
         assert option in [name for parameter in program.params for name in parameter.opts]
     assert len(servers) == 4
     told = _command(stage_job(context_of(config), StageAttempt(step, 1), servers))

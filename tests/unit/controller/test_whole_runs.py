@@ -12,8 +12,8 @@ import pytest
 from scope_selfplay.controller import VERBS
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.goals import steps_of
-from scope_selfplay.controller.names import SHARD
 from scope_selfplay.controller.loop import Controller
+from scope_selfplay.controller.names import SHARD
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.examples import PAPER, config_of
@@ -225,7 +225,7 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
         assert controller.round() is None
         world.cluster.advance(15)
         world.cluster.calls.clear()
-        world.cluster._history.clear()
+        world.cluster.forget_changes()
         world.said.clear()
         for name in world.cluster.objects(ObjectKind.EVENT):
             world.cluster.erase(ObjectKind.EVENT, name)

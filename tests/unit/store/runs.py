@@ -34,7 +34,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.manifest import FORMAT, checksums
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.parquet import write_parquet
 
 WORDS = "harbour treaty lantern orchard viaduct".split()
@@ -217,8 +217,6 @@ def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:
     path = folder.stage(iteration, stage).path
     write_parquet(path)
     write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
-    manifest = StageManifest(
-        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
-    )
+    manifest = StageManifest(stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path))
     publish_manifest(path, manifest)
     return path

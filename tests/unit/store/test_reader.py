@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from scope_selfplay.errors import RecordError
 from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
-from scope_selfplay.store import Appender, RunFolder, Stage, live, write_records
+from scope_selfplay.store import Appender, RunFolder, Stage, sources, write_records
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.parquet import table_from_lines
 from scope_selfplay.store.query import Judgements, Sort, TaskQuery
@@ -212,12 +212,12 @@ def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: py
         parsed.append(data.count(b"\n"))
         return table_from_lines(data, model, source)
 
-    monkeypatch.setattr(live, "table_from_lines", counted)
-    monkeypatch.setattr(live, "_BLOCK", 4096)
+    monkeypatch.setattr(sources, "table_from_lines", counted)
+    monkeypatch.setattr(sources, "BLOCK", 4096)
     file = tmp_path / "candidates.jsonl"
     write_records(file, [candidate(1, number) for number in range(30)])
     names = (tmp_path / f"{number}.parquet" for number in itertools.count())
-    reading = live.LiveFile(file, Candidate, lambda: next(names))
+    reading = sources.LiveFile(file, Candidate, lambda: next(names))
     assert reading.refresh() and len(parsed) > 3 and len(reading.parts) == 1
     most = 0
     for number in range(30, 130):
@@ -239,7 +239,7 @@ def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None
     file.write_bytes(line * (96_000_000 // len(line)))
     program = (
         "import itertools, pathlib, sys\n"
-        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.live import LiveFile\n"
+        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.sources import LiveFile\n"
         "from tests.peak_memory import peak_memory\n"
         "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak_memory()\n"
         "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"
