@@ -19,6 +19,7 @@ from scope_selfplay.config.rewards import (
     WinRateReward,
 )
 from scope_selfplay.judge import Judge
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
 from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
@@ -39,7 +40,6 @@ from scope_selfplay.reward_designs.tournaments import (
     PairwiseDesign,
     WinRateDesign,
 )
-from scope_selfplay.verifiers import boxed_reward
 
 VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
 """By the name in `solver.reward.check`."""
