@@ -6,10 +6,10 @@ parts; pure), `desk` (asks the judge and keeps the books), `design` (the one int
 `catalogue` (settings to design). None of it knows a policy, a trainer or a file.
 """
 
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.answers import whole_structure
 from scope_selfplay.reward_designs.catalogue import open_design, open_rewarding
 from scope_selfplay.reward_designs.design import Design, Judged
-from scope_selfplay.reward_designs.desk import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
 from scope_selfplay.reward_designs.rewarding import Rewarding, StepRewards
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from scope_selfplay.config.rewards import Rubrics
+from scope_selfplay.judge.metered import MeteredJudge, RubricSource, Unjudgeable
 from scope_selfplay.ranking import ComparisonGraph, is_flat
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
-from scope_selfplay.reward_designs.desk import MeteredJudge, RubricSource, Unjudgeable
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 

@@ -1,10 +1,10 @@
 """`group_tournament`: repeated rounds in which a judge picks the winners of small groups (Tournament-GRPO)."""
 
 from scope_selfplay.config.rewards import GroupTournamentReward
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import GroupTopology, group_tournament, min_max, play_groups
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_structure
 from scope_selfplay.reward_designs.design import Found, GroupDesign
-from scope_selfplay.reward_designs.desk import MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Key, Rollout, rng_from
 

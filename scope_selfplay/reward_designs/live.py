@@ -9,10 +9,10 @@ import asyncio
 from scope_selfplay.config.rewards import LiveReward
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.fences import plain_text
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import LiveBoard, LiveRoute, Match, Outcome, min_max
 from scope_selfplay.reward_designs.answers import Rewards, entrants_of
 from scope_selfplay.reward_designs.design import Found, Judged, OwnReward, RelativeDesign
-from scope_selfplay.reward_designs.desk import MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout
 

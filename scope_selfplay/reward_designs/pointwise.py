@@ -6,9 +6,9 @@ from collections.abc import Callable
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
 from scope_selfplay.judge import Scale
+from scope_selfplay.judge.metered import MeteredJudge, RubricSource, calls_to_grade
 from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
 from scope_selfplay.reward_designs.design import PerRolloutDesign
-from scope_selfplay.reward_designs.desk import MeteredJudge, RubricSource, calls_to_grade
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task

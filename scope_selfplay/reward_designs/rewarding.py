@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scope_selfplay.judge import Judge
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.ranking import informative_share, is_flat, route
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of
 from scope_selfplay.reward_designs.design import Design, Judged, PerRolloutDesign
-from scope_selfplay.reward_designs.desk import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import group_advantages
 from scope_selfplay.schemas import Key, rng_from

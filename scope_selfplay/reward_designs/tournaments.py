@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scope_selfplay.config.rewards import ArenaReward, BalancedReward, PairwiseReward, WinRateReward
 from scope_selfplay.judge import Style
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import (
     Compare,
     Match,
@@ -23,7 +24,6 @@ from scope_selfplay.ranking import (
 )
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_structure
 from scope_selfplay.reward_designs.design import Found, GroupDesign, Judged
-from scope_selfplay.reward_designs.desk import MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout, Rubric, rng_from
 
