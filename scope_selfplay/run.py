@@ -4,7 +4,6 @@ Opening checks everything that can be checked before work begins. A run director
 one prompt pack; another one is refused, nothing is written over.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay import __version__
+from scope_selfplay import __version__, schedule
 from scope_selfplay.config import JudgeConfig, RunConfig, load_config
 from scope_selfplay.config.differences import changed_settings
 from scope_selfplay.corpus import (
@@ -51,6 +50,7 @@ from scope_selfplay.schemas import (
 from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.store.ratings import read_ratings
 from scope_selfplay.training.model_files import check_policy
 from scope_selfplay.training.policy import check_context, check_tags, load_frozen, policy_path, weights_hash
 
@@ -123,36 +123,30 @@ class Run:
         return (self.config.seed, iteration, stage.value)
 
     def challenger(self, iteration: int) -> Policy:
-        if iteration == 0 or self.config.challenger.frozen:
-            return Policy("C_0", self.base)
-        return Policy(f"C_{iteration}", self.folder.stage(iteration, Stage.CHALLENGER).checkpoint)
+        return self._policy(schedule.challenger_of(self.config, iteration))
 
     def solver(self, iteration: int) -> Policy:
         """S_t as trained in iteration t, promoted or not."""
-        if iteration == 0:
-            return Policy("S_0", self.base)
-        return Policy(f"S_{iteration}", self.folder.stage(iteration, Stage.SOLVER).checkpoint)
+        return self._policy(schedule.solver_of(iteration))
 
     def promoted(self, iteration: int) -> Policy:
         """The Solver that iteration t + 1 starts from."""
-        for back in range(iteration, 0, -1):
-            if self._ruling(back)["promoted"]:
-                return self.solver(back)
-        return self.solver(0)
+        return self._policy(
+            schedule.promoted_solver(iteration, lambda number: read_ratings(self.folder, number).promoted)
+        )
 
     def stopped(self, iteration: int) -> str | None:
         """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
-        settings, ruling = self.config.compare, self._ruling(iteration)
-        asks = settings.stop != "never" or settings.patience is not None
-        if not asks or ruling.get("decision") != "stop":
+        message = schedule.stop_message(self.config, iteration, read_ratings(self.folder, iteration))
+        if message is None:
             return None
         return (
-            f"stopped after iteration {iteration}: {ruling['reason']}; to go on all the same, give the same command "
-            "with --set compare.stop=never --set compare.patience=null"
+            f"{message}; to go on all the same, give the same command with --set compare.stop=never --set "
+            "compare.patience=null"
         )
 
-    def _ruling(self, iteration: int) -> Any:
-        return json.loads((self.folder.stage(iteration, Stage.COMPARE).path / "ratings.json").read_text())
+    def _policy(self, version: schedule.PolicyVersion) -> Policy:
+        return Policy(version.name, version.checkpoint(self.folder) or self.base)
 
     def engine(self, policy: Policy, role: Role) -> PolicyModel:
         """What samples from a frozen policy: the partner of its role, or an engine in this process."""

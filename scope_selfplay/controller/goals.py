@@ -8,16 +8,19 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.manifests import ManifestContext
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.store.folders import stages_of
+from scope_selfplay.schedule import stages_of, stop_message
+from scope_selfplay.store.ratings import Ratings
 
 
 class Markers(NamedTuple):
-    """What the volume says; `promoted[t]` and `stops[t]` are known for every compared iteration t."""
+    """What the volume says; `ratings[t]` is known for every compared iteration t."""
 
     done: frozenset[RunStep]
-    promoted: tuple[bool, ...]
-    stops: tuple[str, ...] = ()
-    """Why the comparison of iteration t ends the run; empty where it does not."""
+    ratings: tuple[Ratings, ...] = ()
+
+    @property
+    def promoted(self) -> tuple[bool, ...]:
+        return tuple(ratings.promoted for ratings in self.ratings)
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,8 @@ class Stop(NamedTuple):
 
 def stop_of(config: RunConfig, markers: Markers) -> Stop | None:
     """Where a comparison ended the run; not where the settings have been changed to go on all the same."""
-    if config.compare.stop == "never" and config.compare.patience is None:
-        return None
-    for iteration, reason in enumerate(markers.stops):
-        if reason:
-            return Stop(iteration, f"stopped after iteration {iteration}: {reason}")
+    for iteration, ratings in enumerate(markers.ratings):
+        message = stop_message(config, iteration, ratings)
+        if message is not None:
+            return Stop(iteration, message)
     return None

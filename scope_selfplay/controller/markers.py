@@ -1,9 +1,7 @@
 """What the shared volume says about a run: which stages are done, and which Solvers were promoted."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,6 +10,7 @@ from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.store import RunFolder, Stage, StageManifest
 from scope_selfplay.store.folders import MANIFEST
+from scope_selfplay.store.ratings import Ratings, read_ratings
 
 
 def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:
@@ -20,14 +19,10 @@ def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:
     Raises RecordError for a manifest that is none, StorageError when the volume cannot be read.
     """
     done = frozenset(step for step in steps if _is_done(folder.stage(*step).path / MANIFEST, step))
-    promoted: list[bool] = []
-    stops: list[str] = []
-    while RunStep(len(promoted), Stage.COMPARE) in done:
-        path = folder.stage(len(promoted), Stage.COMPARE).path / "ratings.json"
-        ruling = _ruling(path)
-        promoted.append(bool(ruling["promoted"]))
-        stops.append(str(ruling.get("reason") or path) if ruling.get("decision") == "stop" else "")
-    return Markers(done, tuple(promoted), tuple(stops))
+    ratings: list[Ratings] = []
+    while RunStep(len(ratings), Stage.COMPARE) in done:
+        ratings.append(read_ratings(folder, len(ratings)))
+    return Markers(done, tuple(ratings))
 
 
 def _is_done(path: Path, step: RunStep) -> bool:
@@ -44,16 +39,6 @@ def _is_done(path: Path, step: RunStep) -> bool:
             f"{path}: is the manifest of iteration {manifest.iteration} {manifest.stage}; remove the stage folder"
         )
     return True
-
-
-def _ruling(path: Path) -> dict[str, Any]:
-    try:
-        ruling = json.loads(_read(path) or b"")
-    except ValueError:
-        ruling = None
-    if not isinstance(ruling, dict) or "promoted" not in ruling:
-        raise RecordError(f"{path}: does not say what was promoted; remove its stage folder")
-    return ruling
 
 
 def _read(path: Path) -> bytes | None:

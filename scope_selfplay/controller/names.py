@@ -5,12 +5,7 @@ from typing import NamedTuple
 
 from scope_selfplay.store import Stage
 
-JOB_NAMES = {
-    Stage.CHALLENGER: "train-challenger",
-    Stage.TASKS: "make-tasks",
-    Stage.SOLVER: "train-solver",
-    Stage.COMPARE: "compare",
-}
+JOB_NAMES = {stage: stage.job_name for stage in Stage}
 """A stage's name on the cluster; its folder's name on disk is the stage itself."""
 
 RUN = "scope/run"

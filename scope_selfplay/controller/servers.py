@@ -1,11 +1,13 @@
 """Which servers a stage needs beside it, what they serve, and how its Job is told where they are."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from scope_selfplay import schedule
 from scope_selfplay.config import RunConfig, ServerConfig
 from scope_selfplay.controller.names import PORT, Component, RunStep, server_name
-from scope_selfplay.store import Stage
+from scope_selfplay.store import RunFolder, Stage
 
 VOLUME = "/data"
 RUNS = f"{VOLUME}/runs"
@@ -87,19 +89,19 @@ def endpoint_settings(servers: Sequence[Server], *, with_key: bool) -> list[str]
 
 def challenger_model(config: RunConfig, iteration: int) -> str:
     """C_t; with `challenger.frozen`, and in iteration 0, the base model."""
-    if iteration == 0 or config.challenger.frozen:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.CHALLENGER}/checkpoint"
+    return _model_of(config, schedule.challenger_of(config, iteration))
 
 
 def solver_model(config: RunConfig, iteration: int) -> str:
     """S_t as trained in iteration t, promoted or not."""
-    if iteration == 0:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.SOLVER}/checkpoint"
+    return _model_of(config, schedule.solver_of(iteration))
 
 
 def promoted_solver(config: RunConfig, iteration: int, promoted: Sequence[bool]) -> str:
     """The newest S_t up to `iteration` that was promoted; the base model when none was."""
-    kept = [number for number in range(1, iteration + 1) if promoted[number]]
-    return solver_model(config, kept[-1] if kept else 0)
+    return _model_of(config, schedule.promoted_solver(iteration, lambda number: promoted[number]))
+
+
+def _model_of(config: RunConfig, policy: schedule.PolicyVersion) -> str:
+    """Where a server finds a policy on the volume; the base model as the config names it."""
+    return str(policy.checkpoint(RunFolder(Path(RUNS) / config.name)) or config.model.path)

@@ -3,44 +3,22 @@
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import Field
 
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.graph import (
     CheckpointNode,
-    CheckpointPair,
     ComparisonGraph,
     edges,
     judged,
     owners,
 )
-from scope_selfplay.evaluation.held_out import Answered, ScoreEstimate, bootstrap, breakdown
+from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown
 from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
-from scope_selfplay.evaluation.promotion import Decision, Gain, rule
-from scope_selfplay.evaluation.strengths import CheckpointDifference, Strengths
+from scope_selfplay.evaluation.promotion import Gain, rule
+from scope_selfplay.evaluation.strengths import Strengths
 from scope_selfplay.judge import Judge, Style
-from scope_selfplay.schemas import Candidate, Comparison, Outcome, Value, Verdict
-
-
-class Ratings(Value):
-    """`ratings` are in units of the judge's margin, with S_0 at 0; a checkpoint that was never judged has none.
-
-    `starts` are the checkpoints that iterations 1 to t were trained from; S_t is measured against the last of them:
-    `gain` by held-out scores, `rating_gain` by comparisons, both paired by task. `edges` is the comparison graph of
-    all iterations so far.
-    """
-
-    decision: Decision = Decision.PROMOTE
-    promoted: bool
-    reason: str = ""
-    starts: tuple[str, ...] = ()
-    gain: ScoreEstimate | None
-    rating_gain: CheckpointDifference | None = None
-    ratings: dict[str, float]
-    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    position_offset: float = 0.0
-    edges: tuple[CheckpointPair, ...] = ()
-    held_out: dict[str, dict[str, ScoreEstimate]]
+from scope_selfplay.schemas import Candidate, Comparison, Outcome, Verdict
+from scope_selfplay.store.ratings import CheckpointDifference, Ratings, ScoreEstimate
 
 
 async def judge_presentation(judge: Judge, candidate: Candidate, shown: Presentation) -> Comparison:

@@ -5,23 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.evaluation.strengths import JudgedPair
 from scope_selfplay.schemas import Comparison, Value
-
-
-class CheckpointPair(Value):
-    """Two checkpoints, the newer one second. `wins`, `ties` and `losses` are the newer one's; `equal` of the ties are
-    pairs of equal answers, for which nobody was asked; `failed` calls brought no verdict. `mean_margin` is the newer
-    one's score less the older one's, and `newer_first` counts the judged calls that showed the newer one first.
-    """
-
-    older: str
-    newer: str
-    wins: int = 0
-    ties: int = 0
-    losses: int = 0
-    equal: int = 0
-    failed: int = 0
-    newer_first: int = 0
-    mean_margin: float | None = None
+from scope_selfplay.store.ratings import CheckpointPair
 
 
 class CheckpointNode(Value):

@@ -6,16 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scope_selfplay.embedded.language import read_question
-from scope_selfplay.schemas import Candidate, Grade, Task, Value, numpy_rng_from
-
-
-class ScoreEstimate(Value):
-    """A mean over tasks with its 95 % bootstrap interval."""
-
-    mean_score: float
-    low: float
-    high: float
-    tasks: int
+from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
+from scope_selfplay.store.ratings import ScoreEstimate
 
 
 class Answered(NamedTuple):

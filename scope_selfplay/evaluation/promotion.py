@@ -4,20 +4,13 @@ Pure: `rule` over differences between checkpoints, whichever evidence they come 
 """
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.strengths import CheckpointDifference
 from scope_selfplay.schemas import Value
+from scope_selfplay.store.ratings import CheckpointDifference, Decision
 
 Gain = Callable[[str, str], CheckpointDifference | None]
 """How far the first checkpoint lies above the second; None where nothing compares them."""
-
-
-class Decision(StrEnum):
-    PROMOTE = "promote"
-    KEEP = "keep"
-    STOP = "stop"
 
 
 class PromotionDecision(Value):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from scope_selfplay.config import CallConfig, JudgeConfig
-from scope_selfplay.errors import JudgeError
 from scope_selfplay.judge.cache import JudgementCache, cache_key
 from scope_selfplay.judge.chat_client import ChatFault, ChatReply, ChatRequest
 from scope_selfplay.judge.endpoint_pool import EndpointPool, endpoint_of
+from scope_selfplay.judge.metered import check_failure_budget
 from scope_selfplay.judge.metrics import JudgeMetrics, RoleAccount
 from scope_selfplay.judge.parsing import END_THINK, THINK
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgeRole
@@ -25,8 +25,6 @@ from scope_selfplay.wire.json_client import PerLoop
 
 T = TypeVar("T")
 
-ENOUGH_CALLS = 50
-"""A failure rate over fewer judgements says little."""
 _WARM_AGAIN = 0.6
 # Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
 _SHORT_TOKENS = 64
@@ -195,16 +193,9 @@ class JudgeCaller:
     def _check_budget(self) -> None:
         calls = sum(account.calls for account in self.accounts.values())
         failed = sum(account.failed for account in self.accounts.values())
-        if calls >= ENOUGH_CALLS and failed > self._config.failure_budget * calls:
-            kinds = Counter(
-                fault for account in self.accounts.values() for fault in account.faults.elements()
-            )
-            counts = ", ".join(f"{fault.value} {count}" for fault, count in kinds.most_common())
-            raise JudgeError(
-                f"{failed} of {calls} judgements failed ({counts}), "
-                f"judge.failure_budget allows {self._config.failure_budget:.0%}; "
-                f"see that the judge is well, then run the same command again"
-            )
+        kinds = Counter(fault for account in self.accounts.values() for fault in account.faults.elements())
+        counts = ", ".join(f"{fault.value} {count}" for fault, count in kinds.most_common())
+        check_failure_budget(calls, failed, self._config.failure_budget, kinds=counts)
 
 
 def model_name(config: JudgeConfig, role: JudgeRole) -> str:

@@ -1,7 +1,7 @@
 """Reward designs: a group's rollouts in, one reward or None for each of them out; several ways to get there.
 
 Reading order: `groups` (a task with its rollouts, some still on their way), `answers` (who enters, and the format
-parts; pure), `desk` (asks the judge and keeps the books), `design` (the one interface), then the designs:
+parts; pure), `rubric_source` (what the judge is shown), `design` (the one interface), then the designs:
 `pointwise`, `tournaments`, `group_tournaments`, `live`; `rewarding` (a whole step: routing, masks, numbers) and
 `catalogue` (settings to design). None of it knows a policy, a trainer or a file.
 """

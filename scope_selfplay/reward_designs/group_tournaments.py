@@ -17,15 +17,15 @@ class GroupTournamentDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.in_pairs = settings.group_size == 2
 
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         if len(entrants.members) <= self._settings.final:
             # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
             return Found([0.0] * len(entrants.members))
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
 
         async def select(members: list[int]) -> list[int] | None:
             shown = [entrants.rollouts[number] for number in members]
-            chosen = await desk.select(group.task, rubric, shown, self._settings.winners)
+            chosen, _ = await judge.select(group.task, rubric, shown, self._settings.winners)
             return None if chosen is None else [members[place] for place in chosen]
 
         topology = self._topology(len(entrants.members), group.key)

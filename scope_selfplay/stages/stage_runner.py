@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_selfplay import __version__
-from scope_selfplay.errors import ConfigError, JudgeError
+from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
+from scope_selfplay.judge.metered import JudgeTally, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
+from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
 from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
@@ -27,9 +28,6 @@ from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.parquet import write_parquet
-
-# A failure rate over fewer verdicts says little.
-_ENOUGH_VERDICTS = 50
 
 
 def run_stage(
@@ -152,6 +150,30 @@ def taken_before(run: Run, iteration: int, stage: Stage) -> list[str]:
     return taken
 
 
+def check_turn(run: Run, iteration: int, stage: Stage) -> None:
+    """Raises UserError when the run has no such stage or was stopped before it, RunMismatchError when one before it is
+    not done.
+    """
+    stages = stages_of(run.config)
+    if (iteration, stage) not in stages:
+        last = max(number for number, _ in stages)
+        raise UserError(
+            f"iteration {iteration} {stage.value}: this run has no such stage; its config has iterations 0 to {last}"
+            f", challenger.frozen={str(run.config.challenger.frozen).lower()} and solver.tasks="
+            f"{run.config.solver.tasks or 'null'}"
+        )
+    for number, before in stages[: stages.index((iteration, stage))]:
+        folder = run.folder.stage(number, before)
+        if not (folder.path / "manifest.json").exists():
+            raise RunMismatchError(
+                f"iteration {iteration} {stage.value}: {folder.path} is not finished; run iteration {number} "
+                f"{before.value} first"
+            )
+        reason = run.stopped(number) if before is Stage.COMPARE and number < iteration else None
+        if reason is not None:
+            raise UserError(f"iteration {iteration} {stage.value}: {reason}")
+
+
 def write_documents(folder: StageFolder, ids: Sequence[str]) -> None:
     write_atomic(folder.path / "documents.json", json.dumps(list(ids)) + "\n")
 
@@ -164,9 +186,4 @@ def accepted_in(folder: StageFolder) -> list[Candidate]:
 
 def check_budget(run: Run, tally: JudgeTally) -> None:
     """Raises JudgeError when more verdicts of a stage failed than its budget allows."""
-    budget = run.config.judge.failure_budget
-    if tally.calls >= _ENOUGH_VERDICTS and tally.failed > budget * tally.calls:
-        raise JudgeError(
-            f"{tally.failed} of {tally.calls} verdicts failed, judge.failure_budget allows {budget:.0%}; "
-            "see that the judge is well, then run the same command again"
-        )
+    check_failure_budget(tally.calls, tally.failed, run.config.judge.failure_budget)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder, write_atomic
@@ -29,6 +28,19 @@ class Stage(StrEnum):
     TASKS = "tasks"
     SOLVER = "solver"
     COMPARE = "compare"
+
+    @property
+    def job_name(self) -> str:
+        """What the stage's Job does, and its module below `jobs`; the stage itself names its folder."""
+        return _JOB_NAMES[self]
+
+
+_JOB_NAMES = {
+    Stage.CHALLENGER: "train-challenger",
+    Stage.TASKS: "make-tasks",
+    Stage.SOLVER: "train-solver",
+    Stage.COMPARE: "compare",
+}
 
 
 class StageManifest(Value):
@@ -65,6 +77,7 @@ class StageFolder:
         self.selections = path / "selections.jsonl"
         self.scores = path / "scores.jsonl"
         self.metrics = path / "metrics.jsonl"
+        self.ratings = path / "ratings.json"
         self.checkpoint = path / "checkpoint"
         # Hidden: what a stage needs to go on after a kill; removed once its manifest exists.
         self.work = path / ".work"
@@ -89,19 +102,6 @@ class RunFolder:
 
     def stage(self, iteration: int, stage: Stage) -> StageFolder:
         return StageFolder(self.path / f"iteration-{iteration:02d}" / stage.value)
-
-
-def stages_of(config: RunConfig) -> list[tuple[int, Stage]]:
-    """Every (iteration, stage) of a run; iteration 0 makes the held-out tasks and compares S_0."""
-    stages = [(0, Stage.TASKS), (0, Stage.COMPARE)]
-    last = config.iterations if config.stop_after is None else min(config.iterations, config.stop_after)
-    for iteration in range(1, last + 1):
-        for stage in Stage:
-            given = stage is Stage.TASKS and config.solver.tasks is not None
-            kept = stage is Stage.CHALLENGER and config.challenger.frozen
-            if not given and not kept:
-                stages.append((iteration, stage))
-    return stages
 
 
 def checksum(path: Path) -> str:

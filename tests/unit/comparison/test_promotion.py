@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.promotion import Decision, Gain, rule
-from scope_selfplay.evaluation.strengths import CheckpointDifference
+from scope_selfplay.evaluation.promotion import Gain, rule
+from scope_selfplay.store.ratings import CheckpointDifference, Decision
 
 BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)
 PROMOTE, KEEP, STOP = Decision

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.compare import Ratings, comparison_graph, judge_presentation, rate
+from scope_selfplay.evaluation.compare import comparison_graph, judge_presentation, rate
 from scope_selfplay.evaluation.pairings import CheckpointAnswers, presentations
-from scope_selfplay.evaluation.promotion import Decision
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
+from scope_selfplay.store.ratings import Decision, Ratings
 from tests.unit.comparison.contestants import candidate, comparison, contestant
 
 TASKS = 30
@@ -153,14 +153,3 @@ async def test_the_graph_has_every_checkpoint_and_every_pair_that_met() -> None:
         ("S_1", "S_2"),
     ]
     assert all(low is None or low <= high for low, high in ((each.low, each.high) for each in graph.nodes))
-
-
-def test_ratings_of_an_earlier_release_are_still_read() -> None:
-    old = {
-        "promoted": True,
-        "gain": None,
-        "ratings": {"S_0": 0.5, "S_1": 0.5},
-        "held_out": {"S_0": {}, "S_1": {}},
-    }
-    found = Ratings.model_validate(old)
-    assert found.decision is Decision.PROMOTE and comparison_graph(found).edges == ()

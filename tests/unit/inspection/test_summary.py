@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.inspection.summary import show_summary, sparkline, summarise
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.evaluation.compare import Ratings
-from scope_selfplay.evaluation.held_out import ScoreEstimate
 from scope_selfplay.gates import Gate
+from scope_selfplay.inspection.summary import show_summary, sparkline, summarise
 from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Run
@@ -25,8 +23,9 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
+from scope_selfplay.store.ratings import Ratings, ScoreEstimate
 
-PACK = Path(__file__).parents[2] / "prompts" / "embedded"
+PACK = Path(__file__).parents[3] / "prompts" / "embedded"
 
 
 def candidate(number: int, reason: Reason, mean: float | None = None) -> Candidate:

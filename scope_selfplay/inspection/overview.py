@@ -11,13 +11,10 @@ From a run's folder alone, finished or running; nothing that was not measured is
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from scope_selfplay.errors import RecordError
-from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.health import Checkup, examine
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
+from scope_selfplay.store.ratings import Ratings, has_ratings, read_ratings
 from scope_selfplay.store.reader import RunReader
 
 BINS = 10
@@ -204,12 +201,6 @@ def _held_out(reader: RunReader) -> tuple[HeldOut, ...]:
 def newest_ratings(reader: RunReader) -> NewestRatings | None:
     """Of the last comparison that was finished, which covers all checkpoints. Raises RecordError where damaged."""
     for iteration in reversed(reader.iterations()):
-        file = reader.folder.stage(iteration, Stage.COMPARE).path / "ratings.json"
-        if file.exists():
-            try:
-                return NewestRatings(iteration, Ratings.model_validate_json(file.read_bytes()))
-            except ValidationError as error:
-                raise RecordError(
-                    f"{file}: are no ratings ({str(error).splitlines()[0]}); restore it"
-                ) from None
+        if has_ratings(reader.folder, iteration):
+            return NewestRatings(iteration, read_ratings(reader.folder, iteration))
     return None

@@ -75,7 +75,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
     """
     import json
 
-    from scope_selfplay.inspection.text import describe
+    from scope_selfplay.inspection.text import describe_task
     from scope_selfplay.store.query import Judgements
 
     with _reader(run) as reader:
@@ -93,7 +93,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
         }
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
-    text = "\n".join(describe(record, others, matches, judgements, passages=passages))
+    text = "\n".join(describe_task(record, others, matches, judgements, passages=passages))
     if sys.stdout.isatty():
         click.echo_via_pager(text)
     else:
@@ -106,14 +106,14 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 def stats(run: str, as_json: bool) -> None:
     """Count: the funnel, scores, task types, held-out results, and the health of the self-play with warnings."""
     from scope_selfplay.inspection.overview import overview
-    from scope_selfplay.inspection.text import describe
+    from scope_selfplay.inspection.text import describe_overview
 
     with _reader(run) as reader:
         page = overview(reader)
     if as_json:
         click.echo(page.model_dump_json(indent=1))
         return
-    for line in describe(page):
+    for line in describe_overview(page):
         click.echo(line)
 
 
