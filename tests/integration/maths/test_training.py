@@ -11,8 +11,6 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
