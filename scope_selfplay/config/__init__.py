@@ -18,7 +18,7 @@ from scope_selfplay.config.judge import (
     JudgeRetryConfig,
     RoleEndpointsConfig,
 )
-from scope_selfplay.config.loading import field_names, load_config, parse_config
+from scope_selfplay.config.loading import field_names, load_config, parse_config, parse_settings
 from scope_selfplay.config.rewards import DESIGNS, PRESETS, AnyReward, RoutingSettings
 from scope_selfplay.config.run import (
     CompareConfig,
@@ -65,4 +65,5 @@ __all__ = [
     "field_names",
     "load_config",
     "parse_config",
+    "parse_settings",
 ]

@@ -41,7 +41,7 @@ def load_config(
     data: dict[str, Any] = {}
     for file in (base, path):
         if file is not None:
-            data = _merged(data, _read_yaml(file))
+            data = _merged(data, parse_settings(_read_text(file), str(file)))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
@@ -79,24 +79,30 @@ def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
     return names
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def parse_settings(text: str, where: str) -> dict[str, Any]:
+    """The settings of a YAML text, not yet checked. Raises ConfigError with `where` and, if known, the line."""
     try:
-        data = parse_yaml(path.read_text(encoding="utf-8")).values
+        data = parse_yaml(text).values
+    except RepeatedKeyError as error:
+        raise ConfigError(
+            f"{where}:{error.line}: the key {error.key!r} stands here a second time; keep one of the two"
+        ) from None
+    except YamlError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error.details}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: found a {type(data).__name__}, expected a mapping of settings")
+    return data
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    except RepeatedKeyError as error:
-        raise ConfigError(
-            f"{path}:{error.line}: the key {error.key!r} stands here a second time; keep one of the two"
-        ) from None
-    except YamlError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error.details}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: found a {type(data).__name__}, expected a mapping of settings")
-    return data
 
 
 def _parse_override(text: str) -> _Change:

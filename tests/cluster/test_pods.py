@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from scope_selfplay.k8s.patches import RunFolderLayout
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import StageAttempt, stage_job
 from scope_selfplay.controller.names import RunStep
+from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import SilentProgress

@@ -24,6 +24,7 @@ from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
 from scope_selfplay.stages import compare, make_held_out, make_tasks
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.wire.serving import serving
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 

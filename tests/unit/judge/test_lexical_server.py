@@ -21,6 +21,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Document, Fault, Gate, Role, Rollout, Task
+from scope_selfplay.wire.serving import serving
 
 
 @pytest.fixture(scope="module")
