@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.wire.serving import serving
-
 from retrieval.build import build_bm25
 from retrieval.readers import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG

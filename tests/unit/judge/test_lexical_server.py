@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.embedded.language import FactQuestion, write_question

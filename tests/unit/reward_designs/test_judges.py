@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
