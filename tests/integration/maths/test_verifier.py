@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
-
 from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_rollout
+from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
 from scope_selfplay.schemas import Check, Criterion, Fault, Role, Rollout, Rubric, Task
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

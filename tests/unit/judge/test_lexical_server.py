@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.embedded.language import FactQuestion, write_question
@@ -21,6 +20,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Document, Fault, Gate, Role, Rollout, Task
+from scope_selfplay.wire.serving import serving
 
 
 @pytest.fixture(scope="module")
