@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay import __version__, schedule
-from scope_selfplay.config import JudgeConfig, RunConfig, load_config
-from scope_selfplay.config.differences import changed_settings
+from scope_selfplay.config import JudgeConfig, RunConfig, changed_settings, load_config
 from scope_selfplay.corpus import (
     TaskSource,
     assign_sources,
@@ -38,7 +37,7 @@ from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import (
     Document,
     Key,

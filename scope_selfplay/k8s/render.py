@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.pods import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.controller.manifests import CONFIG_FOLDER, PROMPTS_FOLDER
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.patches import (
     API,
@@ -35,7 +35,7 @@ from scope_selfplay.k8s.patches import (
 )
 from scope_selfplay.k8s.prepare import prepare_files
 from scope_selfplay.prompts import load_pack, pack_chain
-from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
+from scope_selfplay.prompts.folder import pack_path, shipped_prompts
 from scope_selfplay.run import with_judge_prompts
 
 _SETUP_NOTE = (

@@ -19,6 +19,7 @@ from scope_selfplay.config.rewards import (
     WinRateReward,
 )
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
 from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
 from scope_selfplay.reward_designs.live import LiveDesign
@@ -38,7 +39,6 @@ from scope_selfplay.reward_designs.tournaments import (
     PairwiseDesign,
     WinRateDesign,
 )
-from scope_selfplay.verifiers import boxed_reward
 
 VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
 """By the name in `solver.reward.check`."""
