@@ -47,8 +47,7 @@ def serve_judge(
     import contextlib
 
     from scope_selfplay.config import load_config
-    from scope_selfplay.corpus import read_documents
-    from scope_selfplay.embedded.corpus import embedded_documents
+    from scope_selfplay.corpus import embedded_documents, read_documents
     from scope_selfplay.judge.server import lexical_app, serve_forever
     from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 

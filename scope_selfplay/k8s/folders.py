@@ -11,7 +11,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.prompts import load_pack, pack_chain
 from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
-from scope_selfplay.run import with_judge_prompts
+from scope_selfplay.run_directory import with_judge_prompts
 
 
 def shipped_kustomize() -> Path:

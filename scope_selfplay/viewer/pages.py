@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.browse.comparing import CheckpointDiff, diff_checkpoints
 from scope_selfplay.errors import PromptError, RecordError
-from scope_selfplay.evaluation.compare import comparison_graph
+from scope_selfplay.evaluation.rating import comparison_graph
 from scope_selfplay.overview import IterationOverview, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
 from scope_selfplay.prompts.shipped import names_in, shipped_prompts
