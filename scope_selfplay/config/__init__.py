@@ -1,8 +1,9 @@
 """One run as data: every setting with its meaning, unit, paper symbol and default.
 
-Defaults are the paper's (SCOPE, Table 9) unless a field says otherwise. A file holds only what differs;
-`load_config` is the only reader. A run writes its resolved config beside its results and refuses to go on
-under another one (`RunConfig.hash`).
+A section of the file is a module: `judge`, `cluster`, `training` (challenger and solver), `rewards` (solver.reward),
+and `run` for all others. Defaults are the paper's (SCOPE, Table 9) unless a field says otherwise. A file holds only
+what differs; `load_config` is the only reader. A run writes its resolved config beside its results and refuses to go
+on under another one (`RunConfig.hash`).
 """
 
 from scope_selfplay.config.cluster import (
@@ -25,13 +26,15 @@ from scope_selfplay.config.run import (
     CorpusConfig,
     LoraConfig,
     ModelConfig,
+    PartnerConfig,
+    PartnersConfig,
     RunConfig,
     SamplingConfig,
     SearchConfig,
     TasksConfig,
+    TrackingConfig,
+    changed_settings,
 )
-from scope_selfplay.config.serving import PartnerConfig, PartnersConfig
-from scope_selfplay.config.tracking import TrackingConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "TasksConfig",
     "TrackingConfig",
     "TrainConfig",
+    "changed_settings",
     "field_names",
     "load_config",
     "parse_config",

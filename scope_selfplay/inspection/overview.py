@@ -1,19 +1,19 @@
-"""The numbers of a run that every face shows: the terminal, the report, the web page.
+"""The numbers of a run that every presenter shows: `summary.json`, the terminal, the report, the web page.
 
     with RunReader(path) as reader:
         page = overview(reader)
         page.iterations[0].funnel            # documents -> tasks -> gates -> rubric -> tried -> kept
         page.held_out                        # what every checkpoint reaches, with intervals
 
-From a run's folder alone, finished or running; nothing that was not measured is a zero.
+From a run's folder alone, finished or running; what was not measured is absent and never zero.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from scope_selfplay.health import Checkup, examine
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
+from scope_selfplay.store.query import Count
 from scope_selfplay.store.ratings import Ratings, has_ratings, read_ratings
 from scope_selfplay.store.reader import RunReader
 
@@ -80,6 +80,14 @@ class Overview(Value):
     health: tuple[Checkup, ...]
 
 
+@dataclass(frozen=True)
+class NewestRatings:
+    """The ratings of the last finished comparison, which cover all checkpoints."""
+
+    iteration: int
+    ratings: Ratings
+
+
 def overview(reader: RunReader, *, health: bool = True) -> Overview:
     """Everything together. Raises RecordError for a damaged file.
 
@@ -89,34 +97,79 @@ def overview(reader: RunReader, *, health: bool = True) -> Overview:
         "SELECT DISTINCT provenance.config_hash AS config, provenance.prompt_hash AS prompts FROM candidates"
     )
     hashes = origin[0] if len(origin) == 1 else {"config": "", "prompts": ""}
+    newest = newest_ratings(reader)
     return Overview(
         run=str(reader.settings.get("name", reader.folder.path.name)),
         config_hash=hashes["config"] or "",
         prompt_hash=hashes["prompts"] or "",
         iterations=tuple(_iteration(reader, iteration) for iteration in reader.iterations()),
-        held_out=_held_out(reader),
+        held_out=_held_out(newest.ratings) if newest else (),
         health=tuple(examine(reader)) if health else (),
     )
 
 
+def task_counts(reader: RunReader, iteration: int) -> list[Count]:
+    """How many candidates of an iteration's task making ended how, the most frequent first."""
+    return [count for count in reader.funnel() if (count.iteration, count.stage) == (iteration, Stage.TASKS)]
+
+
+def accepted_means(reader: RunReader, iteration: int) -> list[float]:
+    """The mean scores of the accepted tasks that have one, in the order in which they were made."""
+    rows = reader.sql(
+        "SELECT mean FROM candidates WHERE iteration = ? AND stage = 'tasks' AND status = 'accepted' "
+        "AND mean IS NOT NULL ORDER BY ordinal",
+        [iteration],
+    )
+    return [row["mean"] for row in rows]
+
+
+def training_curves(reader: RunReader, iteration: int, stage: Stage) -> list[Curve]:
+    """Every number that the steps of a training logged, in the order in which they first appear."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for number, row in enumerate(reader.metrics(iteration, stage), start=1):
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                points.setdefault(name, []).append((int(row.get("step", number)), float(value)))
+    return [
+        Curve(
+            stage=stage,
+            name=name,
+            steps=tuple(step for step, _ in found),
+            values=tuple(value for _, value in found),
+        )
+        for name, found in points.items()
+    ]
+
+
+def stage_seconds(reader: RunReader, iteration: int) -> dict[str, float]:
+    """How long each finished stage of an iteration took, in the order of the loop."""
+    return {
+        state.stage.value: state.manifest.seconds
+        for state in reader.stages()
+        if state.iteration == iteration and state.manifest
+    }
+
+
+def newest_ratings(reader: RunReader) -> NewestRatings | None:
+    """Raises RecordError where they are damaged."""
+    for iteration in reversed(reader.iterations()):
+        if has_ratings(reader.folder, iteration):
+            return NewestRatings(iteration, read_ratings(reader.folder, iteration))
+    return None
+
+
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
-    states = [state for state in reader.stages() if state.iteration == iteration]
+    curves = [training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)]
     return IterationOverview(
         iteration=iteration,
         funnel=_funnel(reader, iteration),
-        reasons={each.reason.value: each.count for each in reader.funnel() if _is_making(each, iteration)},
+        reasons={count.reason.value: count.count for count in task_counts(reader, iteration)},
         histogram=_histogram(reader, iteration),
         by_type=_groups(reader, iteration, "task.type"),
         by_search_turns=_groups(reader, iteration, "task.search_turns"),
-        curves=tuple(
-            curve for stage in (Stage.CHALLENGER, Stage.SOLVER) for curve in _curves(reader, iteration, stage)
-        ),
-        seconds={state.stage.value: state.manifest.seconds for state in states if state.manifest},
+        curves=tuple(curve for stage_curves in curves for curve in stage_curves),
+        seconds=stage_seconds(reader, iteration),
     )
-
-
-def _is_making(count: Any, iteration: int) -> bool:
-    return bool((count.iteration, count.stage) == (iteration, Stage.TASKS))
 
 
 def _funnel(reader: RunReader, iteration: int) -> tuple[FunnelStep, ...]:
@@ -130,9 +183,9 @@ def _funnel(reader: RunReader, iteration: int) -> tuple[FunnelStep, ...]:
     if iteration == 0:
         # Held-out tasks are not filtered by difficulty.
         row.pop("tried by the Solver")
-    return (
-        tuple(FunnelStep(name=name, count=count) for name, count in row.items()) if row["documents"] else ()
-    )
+    if not row["documents"]:
+        return ()
+    return tuple(FunnelStep(name=name, count=count) for name, count in row.items())
 
 
 def _histogram(reader: RunReader, iteration: int) -> tuple[int, ...]:
@@ -155,52 +208,13 @@ def _groups(reader: RunReader, iteration: int, column: str) -> tuple[TaskGroup, 
     return tuple(TaskGroup(**row) for row in rows)
 
 
-def _curves(reader: RunReader, iteration: int, stage: Stage) -> list[Curve]:
-    rows = reader.metrics(iteration, stage)
-    names = dict.fromkeys(
-        name for row in rows for name, value in row.items() if name != "step" and _is_number(value)
-    )
-    return [_curve(stage, name, rows) for name in names]
-
-
-def _curve(stage: Stage, name: str, rows: Sequence[dict[str, Any]]) -> Curve:
-    points = [
-        (int(row.get("step", number)), float(row[name]))
-        for number, row in enumerate(rows, start=1)
-        if _is_number(row.get(name))
-    ]
-    steps, values = zip(*points, strict=True)
-    return Curve(stage=stage, name=name, steps=steps, values=values)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class NewestRatings(NamedTuple):
-    iteration: int
-    ratings: Ratings
-
-
-def _held_out(reader: RunReader) -> tuple[HeldOut, ...]:
-    """From the newest comparison, which covers all checkpoints."""
-    newest = newest_ratings(reader)
-    if newest is None:
-        return ()
+def _held_out(ratings: Ratings) -> tuple[HeldOut, ...]:
     return tuple(
         HeldOut(
             checkpoint=name,
-            rating=newest.ratings.ratings.get(name),
+            rating=ratings.ratings.get(name),
             **groups["all"].model_dump(include={"mean_score", "low", "high", "tasks"}),
         )
-        for name, groups in newest.ratings.held_out.items()
+        for name, groups in ratings.held_out.items()
         if "all" in groups
     )
-
-
-def newest_ratings(reader: RunReader) -> NewestRatings | None:
-    """Of the last comparison that was finished, which covers all checkpoints. Raises RecordError where damaged."""
-    for iteration in reversed(reader.iterations()):
-        if has_ratings(reader.folder, iteration):
-            return NewestRatings(iteration, read_ratings(reader.folder, iteration))
-    return None

@@ -1,31 +1,37 @@
-"""`summary.json`: what a run has done so far, from its folders alone."""
+"""`summary.json`, and what a person reads after `scope run`: funnel, curves, held-out table, what to do next."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from scope_selfplay.health import judge_account
+from scope_selfplay.inspection.overview import accepted_means, stage_seconds, task_counts, training_curves
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import Candidate, CandidateStatus
-from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.schemas import CandidateStatus
+from scope_selfplay.store import Stage
 from scope_selfplay.store.ratings import has_ratings, read_ratings
+from scope_selfplay.store.reader import RunReader
 
 _BARS = "▁▂▃▄▅▆▇█"
-_TELLING = {"challenger": ("difficulty", "reward"), "solver": ("rubric", "non_zero_advantage", "reward")}
+_MOST_TELLING = {"challenger": ("difficulty", "reward"), "solver": ("rubric", "non_zero_advantage", "reward")}
 """What tells most about a role's steps, the best first: rewards by comparison need no grades and log none."""
 
 
 def summarise(run: Run) -> dict[str, object]:
     """The funnel, reward curves and comparison of each iteration, and the held-out table in the order S_0, S_1, ..."""
-    done = [number for number in range(1, run.config.iterations + 1) if _manifest(run, number, Stage.COMPARE)]
+    with RunReader(run.folder.path) as reader:
+        finished = {(state.iteration, state.stage) for state in reader.stages() if state.manifest}
+        done = [
+            number for number in range(1, run.config.iterations + 1) if (number, Stage.COMPARE) in finished
+        ]
+        iterations = [_iteration(reader, number) for number in done]
     rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
     held_out = read_ratings(run.folder, rated[-1]).held_out if rated else {}
     return {
         "run": run.config.name,
         "config_hash": run.config.hash,
         "prompt_hash": run.pack.hash,
-        "iterations": [_iteration(run, number) for number in done],
+        "iterations": iterations,
         "held_out": {
             name: groups["all"].model_dump()
             | {"groups": {group: each.model_dump() for group, each in groups.items()}}
@@ -35,59 +41,43 @@ def summarise(run: Run) -> dict[str, object]:
     }
 
 
-def _iteration(run: Run, iteration: int) -> dict[str, Any]:
-    folders = {stage: run.folder.stage(iteration, stage) for stage in Stage}
-    candidates = read_records(folders[Stage.TASKS].candidates, Candidate)
-    rejected = Counter(
-        each.reason.value for each in candidates if each.status is not CandidateStatus.ACCEPTED
-    )
-    accepted = [each for each in candidates if each.status is CandidateStatus.ACCEPTED]
-    means = [each.mean for each in accepted if each.mean is not None]
-    ratings = read_ratings(run.folder, iteration) if has_ratings(run.folder, iteration) else None
+def _iteration(reader: RunReader, iteration: int) -> dict[str, Any]:
+    counts = task_counts(reader, iteration)
+    rejected: Counter[str] = Counter()
+    for count in counts:
+        if count.status is not CandidateStatus.ACCEPTED:
+            rejected[count.reason.value] += count.count
+    candidates = sum(count.count for count in counts)
+    ratings = read_ratings(reader.folder, iteration) if has_ratings(reader.folder, iteration) else None
+    judge = Counter({"calls": 0, "unreadable": 0, "failed": 0})
+    for stage in Stage:
+        judge.update(judge_account(reader, iteration, stage))
     return {
         "iteration": iteration,
-        "candidates": len(candidates),
+        "candidates": candidates,
         "rejected": dict(rejected.most_common()),
-        "accepted": len(accepted),
-        "mean_score": sum(means) / len(means) if means else None,
-        "challenger": _curve(folders[Stage.CHALLENGER], "difficulty"),
-        "solver": _curve(folders[Stage.SOLVER], "rubric", "non_zero_advantage"),
+        "accepted": candidates - rejected.total(),
+        "mean_score": _mean(accepted_means(reader, iteration)),
+        "challenger": _curves(reader, iteration, Stage.CHALLENGER, ("reward", "difficulty")),
+        "solver": _curves(reader, iteration, Stage.SOLVER, ("reward", "rubric", "non_zero_advantage")),
         "compare": ratings.ratings if ratings else {},
         "decision": {"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
-        "judge": _judge_account(list(folders.values())),
-        "seconds": {
-            stage.value: manifest.seconds
-            for stage in Stage
-            if (manifest := _manifest(run, iteration, stage)) is not None
-        },
+        "judge": dict(judge),
+        "seconds": stage_seconds(reader, iteration),
     }
 
 
-def _curve(folder: StageFolder, *parts: str) -> dict[str, Any]:
+def _curves(reader: RunReader, iteration: int, stage: Stage, names: Sequence[str]) -> dict[str, Any]:
     """Means over the first and last quarter of the steps, and the whole curves."""
-    rows = read_rows(folder.metrics)
-    found: dict[str, Any] = {"steps": len(rows)}
-    for name in ("reward", *parts):
-        values = [row[name] for row in rows if row.get(name) is not None]
+    curves = {curve.name: curve.values for curve in training_curves(reader, iteration, stage)}
+    found: dict[str, Any] = {"steps": len(reader.metrics(iteration, stage))}
+    for name in names:
+        values = curves.get(name, ())
         quarter = max(1, len(values) // 4)
         found[f"{name}_first"] = _mean(values[:quarter])
         found[f"{name}_last"] = _mean(values[-quarter:])
         found[f"{name}_curve"] = [round(value, 4) for value in values]
     return found
-
-
-def _judge_account(folders: Sequence[StageFolder]) -> dict[str, int]:
-    total = Counter({"calls": 0, "unreadable": 0, "failed": 0})
-    for folder in folders:
-        file = folder.path / "judge.json"
-        if file.exists():
-            total.update(json.loads(file.read_text()))
-    return dict(total)
-
-
-def _manifest(run: Run, iteration: int, stage: Stage) -> StageManifest | None:
-    path = run.folder.stage(iteration, stage).path / "manifest.json"
-    return StageManifest.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -123,7 +113,7 @@ def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
         console.print(
             f"              mean score of the accepted tasks {iteration['mean_score']:.2f}; 0.5 teaches most"
         )
-    for role, parts in _TELLING.items():
+    for role, parts in _MOST_TELLING.items():
         curve = iteration[role]
         # None where no step had a value, as when the judge was away.
         part = next((each for each in parts if curve[f"{each}_first"] is not None), None)
@@ -157,7 +147,11 @@ def _show_held_out(console: Any, summary: dict[str, Any]) -> None:
     for group in groups:
         table.add_column(group, justify="right")
     for name, found in held_out.items():
-        cells = [_cell(found["groups"].get(group)) for group in groups]
+        estimates = [found["groups"].get(group) for group in groups]
+        cells = [
+            f"{each['mean_score']:.2f} [{each['low']:.2f}, {each['high']:.2f}]" if each else "-"
+            for each in estimates
+        ]
         table.add_row(name, *cells)
     console.print()
     console.print(table)
@@ -167,38 +161,22 @@ def _show_held_out(console: Any, summary: dict[str, Any]) -> None:
     )
 
 
-def _cell(found: dict[str, float] | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found['mean_score']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
-
-
 def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
-    folder = run.folder
-    last = len(summary["iterations"])
+    folder, last = run.folder, len(summary["iterations"])
     console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
     console.print("  corpus.jsonl                     the documents of this run")
     if last:
-        _show_folders(console, last)
+        stages = f"  iteration-{last:02d}"
+        console.print(f"{stages}/tasks/             candidates, rollouts and grades, one JSON object a line")
+        console.print(f"{stages}/solver/checkpoint/ the trained Solver, a Hugging Face directory")
     console.print("  summary.json                     these numbers")
     console.print("\n[bold]What next[/bold]")
     again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
-    again += "".join(f" --set {change}" for change in _going_on(run, last))
+    # What in the run's own config would end the command at once.
+    if run.config.stop_after is not None:
+        again += " --set stop_after=null"
+    if last and run.stopped(last):
+        again += " --set compare.stop=never --set compare.patience=null"
     console.print(f"  {again}   one more iteration", soft_wrap=True)
     console.print("  scope run --name other --seed 1   another seed, another run")
     console.print("  scope config                      every setting and its value")
-
-
-def _going_on(run: Run, last: int) -> list[str]:
-    """What the run's own config says against another iteration: with it the command would return at once."""
-    changes = [] if run.config.stop_after is None else ["stop_after=null"]
-    if last and run.stopped(last):
-        changes += ["compare.stop=never", "compare.patience=null"]
-    return changes
-
-
-def _show_folders(console: Any, last: int) -> None:
-    console.print(
-        f"  iteration-{last:02d}/tasks/             candidates, rollouts and grades, one JSON object a line"
-    )
-    console.print(f"  iteration-{last:02d}/solver/checkpoint/ the trained Solver, a Hugging Face directory")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import Body, NoReply
-from scope_selfplay.controller.loop import drive, verdict, watch_jobs
+from scope_selfplay.controller.loop import drive, exit_code, watch_jobs
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from tests.unit.controller.worlds import World
@@ -93,7 +93,7 @@ def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -
         world.cluster.advance(15)
 
     finish = drive(controller, pause, lambda: len(rounds) == 3)
-    assert verdict(finish, said.append) is ExitCode.TERMINATED
+    assert exit_code(finish, said.append) is ExitCode.TERMINATED
     successor = world.controller(identity="pod-2")
     successor.round()
     assert successor.leadership.holds

@@ -74,6 +74,8 @@ def run(tmp_path: Path) -> Run:
     found = Run(
         load_config(None, ["name=tiny", "iterations=2"]), RunFolder(tmp_path / "tiny"), load_pack(PACK)
     )
+    found.folder.path.mkdir()
+    write_atomic(found.folder.config, "name: tiny\n")
     write_ratings(found, 0)
     for stage in (Stage.CHALLENGER, Stage.TASKS, Stage.SOLVER):
         found.folder.stage(1, stage).path.mkdir(parents=True)
@@ -164,6 +166,8 @@ def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
     bare = Run(
         load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), SilentProgress()
     )
+    bare.folder.path.mkdir()
+    write_atomic(bare.folder.config, "name: bare\n")
     summary = summary_of(bare)
     assert (summary["iterations"], summary["held_out"]) == ([], {})
 
