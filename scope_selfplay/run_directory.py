@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scope_selfplay.config import JudgeConfig, RunConfig, load_config
-from scope_selfplay.config.differences import changed_settings
+from scope_selfplay.config import JudgeConfig, RunConfig, changed_settings, load_config
 from scope_selfplay.corpus import read_run_corpus
 from scope_selfplay.errors import ConfigError, RunMismatchError
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import RunFolder, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults

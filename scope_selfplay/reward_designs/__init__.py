@@ -1,15 +1,15 @@
 """Reward designs: a group's rollouts in, one reward or None for each of them out; several ways to get there.
 
 Reading order: `groups` (a task with its rollouts, some still on their way), `answers` (who enters, and the format
-parts; pure), `desk` (asks the judge and keeps the books), `design` (the one interface), then the designs:
+parts; pure), `rubric_source` (what the judge is shown), `design` (the one interface), then the designs:
 `pointwise`, `tournaments`, `group_tournaments`, `live`; `rewarding` (a whole step: routing, masks, numbers) and
 `catalogue` (settings to design). None of it knows a policy, a trainer or a file.
 """
 
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.answers import whole_structure
 from scope_selfplay.reward_designs.catalogue import open_design, open_rewarding
 from scope_selfplay.reward_designs.design import Design, Judged
-from scope_selfplay.reward_designs.desk import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
 from scope_selfplay.reward_designs.rewarding import Rewarding, StepRewards
 

@@ -18,8 +18,8 @@ from scope_selfplay.config.rewards import (
     VerifierReward,
     WinRateReward,
 )
-from scope_selfplay.judge import Judge
-from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
 from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
 from scope_selfplay.reward_designs.live import LiveDesign
@@ -39,21 +39,17 @@ from scope_selfplay.reward_designs.tournaments import (
     PairwiseDesign,
     WinRateDesign,
 )
-from scope_selfplay.verifiers import boxed_reward
 
 VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
 """By the name in `solver.reward.check`."""
 
 
-def open_rewarding(
-    settings: SolverConfig, judge: Judge, tally: JudgeTally, count: Callable[[str], int]
-) -> Rewarding:
+def open_rewarding(settings: SolverConfig, judge: MeteredJudge, count: Callable[[str], int]) -> Rewarding:
     """What rewards the Solver's steps under these settings; `count` gives the tokens of a text."""
     routing = settings.routing
     return Rewarding(
         design=open_design(settings.reward, settings, count),
         judge=judge,
-        tally=tally,
         max_missing=settings.reward.max_missing,
         base=None if routing is None else _base(routing, settings, count),
         budget=None if routing is None else routing.budget,

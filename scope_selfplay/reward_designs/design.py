@@ -1,6 +1,6 @@
 """The interface of a reward design.
 
-    judged = await design.judge(group, desk)      # one group, while its rollouts finish
+    judged = await design.judge(group, judge)      # one group, while its rollouts finish
     rewards = design.settle([judged, ...])        # all groups of the step; one reward or None per rollout
 
 A reward is None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one)
@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from scope_selfplay.config.rewards import Rubrics
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import ComparisonGraph, is_flat
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
-from scope_selfplay.reward_designs.desk import MeteredJudge, RubricSource, Unjudgeable
 from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 OwnReward = Callable[[int], Awaitable[float | None]]
@@ -39,16 +40,16 @@ class Design(ABC):
     has_anchor = False
 
     @abstractmethod
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged: ...
+    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged: ...
 
     @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         """So many judge calls at most for a group with these answers, the writing of a rubric included."""
 
-    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
+    async def judge_flat(self, group: RolloutGroup, judge: MeteredJudge, own: OwnReward) -> Judged | None:
         """The same for a group whose own rewards are flat; None for any other (Reasoning Arena, equation 5)."""
         rewards = await asyncio.gather(*(own(number) for number in range(len(group.rollouts))))
-        return await self.judge(group, desk) if is_flat(rewards) else None
+        return await self.judge(group, judge) if is_flat(rewards) else None
 
     def settle(self, step: Sequence[Judged]) -> list[Rewards]:
         """The rewards of all groups of a step, once all are judged. Pure."""
@@ -58,24 +59,24 @@ class Design(ABC):
 class PerRolloutDesign(Design):
     """Judges each rollout by itself as soon as it is finished; only such rewards can decide where a group goes."""
 
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
+    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
         numbers = range(len(group.rollouts))
-        rewards = await asyncio.gather(*(self.reward(group, number, desk) for number in numbers))
+        rewards = await asyncio.gather(*(self.reward(group, number, judge) for number in numbers))
         return Judged(list(rewards), tuple(await group.all_rollouts()))
 
-    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
         """The reward of one member, once it is finished."""
         rollout = await group.rollouts[number]
         if rollout.status is RolloutStatus.FAILED:
             return None
         try:
-            value = await self.value(group, rollout, desk) if has_answer(rollout) else 0.0
+            value = await self.value(group, rollout, judge) if has_answer(rollout) else 0.0
         except Unjudgeable:
             return None
         return None if value is None else self.total(value, rollout)
 
     @abstractmethod
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         """What a valid answer is worth; None where no verdict came."""
 
     def total(self, value: float, rollout: Rollout) -> float:
@@ -135,7 +136,7 @@ class RelativeDesign(Design):
 class GroupDesign(RelativeDesign):
     """Compares once the whole group is finished."""
 
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
+    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
         found = Found([None] * len(entrants.members))
@@ -143,9 +144,9 @@ class GroupDesign(RelativeDesign):
             found = Found([self.alone] * len(entrants.members))
         elif entrants.members:
             with suppress(Unjudgeable):
-                found = await self.compare(group, entrants, desk)
+                found = await self.compare(group, entrants, judge)
         return self.rewarded(rollouts, entrants, found)
 
     @abstractmethod
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         """Two entrants or more, not all with the same answer."""

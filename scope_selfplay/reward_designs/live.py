@@ -9,10 +9,10 @@ import asyncio
 from scope_selfplay.config.rewards import LiveReward
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.fences import plain_text
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import LiveBoard, LiveRoute, Match, Outcome, min_max
 from scope_selfplay.reward_designs.answers import Rewards, entrants_of
 from scope_selfplay.reward_designs.design import Found, Judged, OwnReward, RelativeDesign
-from scope_selfplay.reward_designs.desk import MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout
 
@@ -26,13 +26,13 @@ class LiveDesign(RelativeDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
-        table = _Table(group, desk, self._gamma)
+    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
+        table = _Table(group, judge, self._gamma)
         await table.fill(None)
         return await self._judged(group, table)
 
-    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
-        table = _Table(group, desk, self._gamma)
+    async def judge_flat(self, group: RolloutGroup, judge: MeteredJudge, own: OwnReward) -> Judged | None:
+        table = _Table(group, judge, self._gamma)
         await table.fill(own)
         return await self._judged(group, table) if table.route.is_flat else None
 
@@ -55,11 +55,11 @@ class LiveDesign(RelativeDesign):
 class _Table:
     """One group's board and who sits at it; entrants are the group's member numbers."""
 
-    def __init__(self, group: RolloutGroup, desk: MeteredJudge, gamma: float) -> None:
+    def __init__(self, group: RolloutGroup, judge: MeteredJudge, gamma: float) -> None:
         self.board = LiveBoard(gamma=gamma)
         self.route = LiveRoute()
         self._group = group
-        self._desk = desk
+        self._judge = judge
         self._asked: dict[tuple[str, str], asyncio.Future[Outcome | None]] = {}
 
     async def fill(self, own: OwnReward | None) -> None:
@@ -89,8 +89,12 @@ class _Table:
         if texts[0] == texts[1]:
             return Outcome(0.5, 0.5)
         if texts not in self._asked:
-            asking = self._desk.compare(
-                self._group.task, (first, second), Style.PREFERENCE, self._group.rubric
-            )
-            self._asked[texts] = asyncio.ensure_future(asking)
+            self._asked[texts] = asyncio.ensure_future(self._compare(first, second))
         return await self._asked[texts]
+
+    async def _compare(self, first: Rollout, second: Rollout) -> Outcome | None:
+        task, rubric = self._group.task, self._group.rubric
+        comparison = await self._judge.compare(
+            task, first, second, style=Style.PREFERENCE, rubric=rubric, reference=task.reference
+        )
+        return comparison.outcome

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
 from scope_selfplay.judge import Scale
+from scope_selfplay.judge.metered import MeteredJudge, calls_to_grade
 from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
 from scope_selfplay.reward_designs.design import PerRolloutDesign
-from scope_selfplay.reward_designs.desk import MeteredJudge, RubricSource, calls_to_grade
 from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.reward_designs.rubric_source import RubricSource
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
@@ -26,16 +27,16 @@ class RubricDesign(PerRolloutDesign):
         self._settings = settings
         self._count = count
 
-    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
         rollout = await group.rollouts[number]
         # Also where there is nothing to grade: every rollout has its grade on record.
-        grade = await desk.grade(group.task, group.rubric, rollout, (*group.key, number))
+        grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, number))
         if rollout.status is RolloutStatus.FAILED:
             return None
         return None if grade.score is None else self.total(grade.score, rollout)
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        return (await desk.grade(group.task, group.rubric, rollout, group.key)).score
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        return (await judge.grade_rollout(group.task, group.rubric, rollout, key=group.key)).score
 
     def total(self, value: float, rollout: Rollout) -> float:
         settings = self._settings
@@ -65,7 +66,7 @@ class VerifierDesign(PerRolloutDesign):
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         if group.task.reference is None or rollout.answer is None:
             return None
         # A checker of formulas may take a while.
@@ -81,9 +82,9 @@ class ImplicitDesign(PerRolloutDesign):
     def __init__(self, settings: ImplicitReward) -> None:
         self.shelf = RubricSource(settings.rubrics)
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-        return await desk.score(group.task, rollout, rubric, Scale.IMPLICIT)
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
+        return await judge.score_rollout(group.task, rollout, rubric, Scale.IMPLICIT)
 
     def total(self, value: float, rollout: Rollout) -> float:
         return implicit_reward(value, whole_structure(rollout))
@@ -102,11 +103,11 @@ class ExplicitDesign(PerRolloutDesign):
     def __init__(self, settings: ExplicitReward) -> None:
         self.shelf = RubricSource(settings.rubrics)
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
         assert rubric is not None
         calls = [
-            desk.score(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
+            judge.score_rollout(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
             for row, criterion in enumerate(rubric.criteria)
         ]
         scores = await asyncio.gather(*calls)
@@ -132,8 +133,8 @@ class ExplicitDesign(PerRolloutDesign):
 class PointwiseDesign(PerRolloutDesign):
     """The judge calls an answer right, partly right or wrong (Reasoning Arena, the RLAIF baseline)."""
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
-        return await desk.score(group.task, rollout, group.rubric, Scale.CORRECTNESS)
+    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        return await judge.score_rollout(group.task, rollout, group.rubric, Scale.CORRECTNESS)
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return len(entrants.members)

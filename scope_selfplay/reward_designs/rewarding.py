@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scope_selfplay.judge import Judge
-from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.ranking import informative_share, is_flat, route
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of
 from scope_selfplay.reward_designs.design import Design, Judged, PerRolloutDesign
-from scope_selfplay.reward_designs.desk import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import group_advantages
 from scope_selfplay.schemas import Key, rng_from
@@ -31,10 +29,10 @@ class StepRewards(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A group with a desk for its own rewards and one for its tournament, and what both came to."""
+    """A group with a judge for its own rewards and one for its tournament, and what both came to."""
 
-    own_desk: MeteredJudge
-    desk: MeteredJudge
+    own_judge: MeteredJudge
+    judge: MeteredJudge
     own: Rewards
     judged: Judged | None
 
@@ -43,7 +41,7 @@ class _Candidate(NamedTuple):
     """A group whose own rewards are known."""
 
     group: RolloutGroup
-    desk: MeteredJudge
+    judge: MeteredJudge
     own: Rewards
     entrants: Entrants
 
@@ -56,8 +54,7 @@ class Rewarding:
     """
 
     design: Design
-    judge: Judge
-    tally: JudgeTally
+    judge: MeteredJudge
     max_missing: float
     base: PerRolloutDesign | None = None
     budget: int | None = None
@@ -71,31 +68,31 @@ class Rewarding:
         else:
             opened = await self._judge_within(self.budget, groups, self.base, key)
         rewards = self._settled(opened)
-        books = [desk.books for each in opened for desk in (each.own_desk, each.desk)]
+        books = [judge.records for each in opened for judge in (each.own_judge, each.judge)]
         routed = [each.judged is not None for each in opened] if self.base is not None else []
         left_out = [self._is_left_out(each) for each in opened] if self.budget is not None else []
         return StepRewards(rewards, books, _metrics(rewards, books, routed, left_out))
 
     async def _judge(self, group: RolloutGroup) -> _Opened:
-        desk = self._desk()
-        return _Opened(self._desk(), desk, [], await self.design.judge(group, desk))
+        judge = self.judge.for_group()
+        return _Opened(self.judge.for_group(), judge, [], await self.design.judge(group, judge))
 
     async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign) -> _Opened:
-        own_desk, desk = self._desk(), self._desk()
+        own_judge, judge = self.judge.for_group(), self.judge.for_group()
         calls = [
-            asyncio.ensure_future(base.reward(group, number, own_desk))
+            asyncio.ensure_future(base.reward(group, number, own_judge))
             for number in range(len(group.rollouts))
         ]
-        judged = await self.design.judge_flat(group, desk, lambda number: calls[number])
+        judged = await self.design.judge_flat(group, judge, lambda number: calls[number])
         own = list(await asyncio.gather(*calls))
-        return _Opened(own_desk, desk, own, None if self._is_thin(own_desk) else judged)
+        return _Opened(own_judge, judge, own, None if self._is_thin(own_judge) else judged)
 
     async def _judge_within(
         self, budget: int, groups: Sequence[RolloutGroup], base: PerRolloutDesign, key: Key
     ) -> list[_Opened]:
         candidates = await asyncio.gather(*(self._candidate(group, base) for group in groups))
-        opened = [_Opened(each.desk, self._desk(), each.own, None) for each in candidates]
-        waiting: list[Rewards] = [[] if self._is_thin(each.desk) else each.own for each in candidates]
+        opened = [_Opened(each.judge, self.judge.for_group(), each.own, None) for each in candidates]
+        waiting: list[Rewards] = [[] if self._is_thin(each.judge) else each.own for each in candidates]
         rng = rng_from(*key, "route")
         while True:
             prices = [self._price(each) for each in candidates]
@@ -107,24 +104,24 @@ class Rewarding:
             for number, found in zip(served, await asyncio.gather(*calls), strict=True):
                 opened[number], waiting[number] = found, []
                 # Prices are upper limits: what is left over goes to others.
-                budget -= found.desk.books.calls
+                budget -= found.judge.records.calls
 
     async def _candidate(self, group: RolloutGroup, base: PerRolloutDesign) -> _Candidate:
-        desk = self._desk()
-        judged = await base.judge(group, desk)
-        return _Candidate(group, desk, judged.rewards, entrants_of(judged.rollouts))
+        judge = self.judge.for_group()
+        judged = await base.judge(group, judge)
+        return _Candidate(group, judge, judged.rewards, entrants_of(judged.rollouts))
 
     def _price(self, candidate: _Candidate) -> int:
         return self.design.most_calls(candidate.group.task, candidate.group.rubric, candidate.entrants)
 
     async def _judge_for(self, price: int, candidate: _Candidate) -> _Opened:
         """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
-        desk = MeteredJudge(self.judge, self.tally, allowance=price)
-        judged = await self.design.judge(candidate.group, desk)
-        return _Opened(candidate.desk, desk, candidate.own, None if desk.overdrawn else judged)
+        judge = self.judge.for_group(allowance=price)
+        judged = await self.design.judge(candidate.group, judge)
+        return _Opened(candidate.judge, judge, candidate.own, None if judge.overdrawn else judged)
 
     def _is_left_out(self, opened: _Opened) -> bool:
-        return opened.judged is None and is_flat(opened.own) and not self._is_thin(opened.own_desk)
+        return opened.judged is None and is_flat(opened.own) and not self._is_thin(opened.own_judge)
 
     def _settled(self, opened: Sequence[_Opened]) -> list[Rewards]:
         played = [each.judged for each in opened if each.judged is not None]
@@ -132,15 +129,12 @@ class Rewarding:
         rewards: list[Rewards] = []
         for each in opened:
             found = each.own if each.judged is None else next(settled)
-            thin = self._is_thin(each.own_desk if each.judged is None else each.desk)
+            thin = self._is_thin(each.own_judge if each.judged is None else each.judge)
             rewards.append([None] * len(found) if thin else found)
         return rewards
 
-    def _is_thin(self, desk: MeteredJudge) -> bool:
-        return desk.books.missing_share > self.max_missing
-
-    def _desk(self) -> MeteredJudge:
-        return MeteredJudge(self.judge, self.tally)
+    def _is_thin(self, judge: MeteredJudge) -> bool:
+        return judge.records.missing_share > self.max_missing
 
 
 def _metrics(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scope_selfplay.config.rewards import ArenaReward, BalancedReward, PairwiseReward, WinRateReward
 from scope_selfplay.judge import Style
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import (
     Compare,
     Match,
@@ -23,7 +24,6 @@ from scope_selfplay.ranking import (
 )
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_structure
 from scope_selfplay.reward_designs.design import Found, GroupDesign, Judged
-from scope_selfplay.reward_designs.desk import MeteredJudge
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout, Rubric, rng_from
 
@@ -36,12 +36,12 @@ class PairwiseDesign(GroupDesign):
     def __init__(self, settings: PairwiseReward) -> None:
         super().__init__(settings.rubrics)
 
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
 
         async def pick(match: Match) -> Outcome | None:
             pair = [entrants.rollouts[number] for number in match]
-            chosen = await desk.select(group.task, rubric, pair, 1)
+            chosen, _ = await judge.select(group.task, rubric, pair, 1)
             return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
 
         played = await play(round_robin(len(entrants.members)), pick, identity=entrants.says)
@@ -66,9 +66,9 @@ class WinRateDesign(GroupDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
         topology = round_robin(len(entrants.members), gamma=self._gamma)
-        judged_by = _judging(group, entrants, desk, Style.PREFERENCE, group.rubric)
+        judged_by = _judging(group, entrants, judge, Style.PREFERENCE, group.rubric)
         played = await play(topology, judged_by, identity=entrants.says)
         return Found(played.strengths, played.graph)
 
@@ -92,12 +92,12 @@ class ArenaDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.has_anchor = settings.topology in ("anchor", "single_elimination")
 
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
-        desk.books.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
+        judge.records.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
         played = await play(
             self._topology(len(entrants.members), group.key),
-            _judging(group, entrants, desk, Style.SCORES, rubric),
+            _judging(group, entrants, judge, Style.SCORES, rubric),
             both_orders=self._settings.both_orders,
             identity=entrants.says,
         )
@@ -136,11 +136,11 @@ class BalancedDesign(GroupDesign):
         self._meetings = settings.meetings
         super().__init__(settings.rubrics)
 
-    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
-        rubric = await self.shelf.find(group.task, group.rubric, desk)
+    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
+        rubric = await self.shelf.find(group.task, group.rubric, judge)
         n = len(entrants.members)
         topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
-        judged_by = _judging(group, entrants, desk, Style.SCORES, rubric)
+        judged_by = _judging(group, entrants, judge, Style.SCORES, rubric)
         played = await play(topology, judged_by, identity=entrants.says)
         return Found(played.strengths, played.graph)
 
@@ -171,11 +171,14 @@ class BalancedDesign(GroupDesign):
 
 
 def _judging(
-    group: RolloutGroup, entrants: Entrants, desk: MeteredJudge, style: Style, rubric: Rubric | None
+    group: RolloutGroup, entrants: Entrants, judge: MeteredJudge, style: Style, rubric: Rubric | None
 ) -> Compare:
     async def compare(match: Match) -> Outcome | None:
-        pair = (entrants.rollouts[match.first], entrants.rollouts[match.second])
-        return await desk.compare(group.task, pair, style, rubric)
+        first, second = entrants.rollouts[match.first], entrants.rollouts[match.second]
+        comparison = await judge.compare(
+            group.task, first, second, style=style, rubric=rubric, reference=group.task.reference
+        )
+        return comparison.outcome
 
     return compare
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from scope_selfplay import __version__
 from scope_selfplay.corpus import TaskSource, assign_sources, documents_for, shuffled, take_unused
-from scope_selfplay.errors import ConfigError, JudgeError, RunMismatchError, UserError
+from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
 from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.judge.metered import JudgeTally, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
 from scope_selfplay.run_directory import task_types_of
 from scope_selfplay.schedule import stages_of
@@ -47,8 +47,6 @@ from scope_selfplay.store.parquet import write_parquet
 _LOCK_TIMEOUT = 180.0
 # The file of a stage's work folder that marks when an attempt began.
 _SPENT = "seconds"
-# A failure rate over fewer verdicts says little.
-_ENOUGH_VERDICTS = 50
 
 
 def run_stage(
@@ -273,9 +271,4 @@ def accepted_in(folder: StageFolder) -> list[Candidate]:
 
 def check_budget(run: Run, tally: JudgeTally) -> None:
     """Raises JudgeError when more verdicts of a stage failed than its budget allows."""
-    budget = run.config.judge.failure_budget
-    if tally.calls >= _ENOUGH_VERDICTS and tally.failed > budget * tally.calls:
-        raise JudgeError(
-            f"{tally.failed} of {tally.calls} verdicts failed, judge.failure_budget allows {budget:.0%}; "
-            "see that the judge is well, then run the same command again"
-        )
+    check_failure_budget(tally.calls, tally.failed, run.config.judge.failure_budget)

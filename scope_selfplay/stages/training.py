@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
-from scope_selfplay.pipeline import Difficulty, JudgeTally
+from scope_selfplay.judge.metered import JudgeTally
+from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import (

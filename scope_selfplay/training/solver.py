@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.reward_designs import Arrivals, RolloutGroup, StepRewards, open_rewarding
 from scope_selfplay.reward_designs.answers import format_score
@@ -35,7 +36,7 @@ def make_solver_roll(
     """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
     learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
     settings = context.config.solver
-    rewarding = open_rewarding(settings, context.judge, context.tally, job.codec.count)
+    rewarding = open_rewarding(settings, MeteredJudge(context.judge, context.tally), job.codec.count)
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)

@@ -27,7 +27,7 @@ from retrieval.token_cap import TokenCap
 from retrieval.wire import ResponseRow, WireLimits
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
-from scope_selfplay.wire.listening import listen
+from scope_selfplay.wire.serving import listen
 
 from .conftest import Running
 

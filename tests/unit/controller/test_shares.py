@@ -9,7 +9,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
-from tests.unit.controller.authors import config_of
+from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World
 
 FIRST, SECOND = "i00-make-tasks", "i01-make-tasks"
@@ -43,7 +43,7 @@ def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, befo
             return PodEnding(75, message="judge is down")
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     controller = world.controller()
     while not failed:
         controller.round()

@@ -6,7 +6,7 @@ from typing import Any
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
-from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
 from scope_selfplay.schemas import (
     Comparison,
@@ -160,7 +160,7 @@ def reward(
 
     async def step() -> StepRewards:
         rewarding = open_rewarding(
-            SolverConfig.model_validate(settings), judge, JudgeTally(), lambda text: len(text.split())
+            SolverConfig.model_validate(settings), MeteredJudge(judge), lambda text: len(text.split())
         )
         opened: list[RolloutGroup] = [
             finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)

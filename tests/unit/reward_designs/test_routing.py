@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.reward_designs import (
     Arrivals,
     Rewarding,
@@ -275,7 +275,7 @@ async def arrive(group: RolloutGroup, number: int, rollout: Rollout) -> None:
 
 def live(judge: ScriptedJudge) -> Rewarding:
     settings = SolverConfig.model_validate({"reward": "live"})
-    return open_rewarding(settings, judge, JudgeTally(), len)
+    return open_rewarding(settings, MeteredJudge(judge), len)
 
 
 def test_finished_groups_arrive_by_number_unless_told_otherwise() -> None:

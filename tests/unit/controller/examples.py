@@ -1,0 +1,48 @@
+"""Authors and steps that the controller's tests share."""
+
+from typing import Any
+
+from scope_selfplay.config import RunConfig, parse_config
+from scope_selfplay.controller.manifests import ManifestContext, Owner
+from scope_selfplay.controller.names import RunStep
+from scope_selfplay.store import Stage
+
+PAPER: dict[str, Any] = {
+    "name": "r1",
+    "domain": "wikipedia",
+    "model": {"path": "/data/models/Qwen2.5-7B-Instruct"},
+    "judge": {"kind": "model", "endpoint": {"base_url": "http://r1-judge:8000/v1"}},
+    "cluster": {
+        "images": {
+            "worker": "registry.example/scope:1",
+            "trainer": "registry.example/scope-train:1",
+            "server": "registry.example/vllm:1",
+        },
+        "judge": {"model": "/data/models/Qwen3-8B", "args": ["--max-model-len", "32768"]},
+        "retriever": {"index": "/data/index/wiki-18"},
+    },
+}
+TINY: dict[str, Any] = PAPER | {
+    "name": "tiny",
+    "model": {"path": "embedded"},
+    "cluster": {
+        "tiny": True,
+        **{
+            part: {"cpu": "1", "memory": "1Gi"}
+            for part in ("judge", "solver", "challenger", "retriever", "train_challenger", "make_tasks")
+        },
+    },
+}
+
+
+def config_of(data: dict[str, Any], **changes: Any) -> RunConfig:
+    return parse_config(data | changes)
+
+
+def context_of(config: RunConfig, fence: int = 1) -> ManifestContext:
+    owner = Owner(f"{config.name}-controller", "11111111-2222-3333-4444-555555555555")
+    return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
+
+
+def a_step(iteration: int, stage: Stage) -> RunStep:
+    return RunStep(iteration, stage)
