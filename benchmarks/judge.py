@@ -43,7 +43,7 @@ from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.prompts import JudgePrompts
 from scope_selfplay.prompts import Pack, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Task
 
 MODEL = "bench"

@@ -35,7 +35,7 @@ def launch_ranks(order: Order, stage: Stage, processes: int) -> None:
     if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
         return
     from scope_selfplay.config import load_config
-    from scope_selfplay.k8s.folders import shipped_kustomize
+    from scope_selfplay.k8s.render import shipped_kustomize
     from scope_selfplay.training.launching import (
         RankTimeouts,
         module_command,

@@ -38,7 +38,7 @@ from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import (
     Document,
     Key,

@@ -17,7 +17,7 @@ from scope_selfplay.judge.parsing import (
 from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Document, Gate, Role, Rollout, Task
 
 Reader = Callable[[str], Any]

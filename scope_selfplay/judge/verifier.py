@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -21,7 +22,6 @@ from scope_selfplay.schemas import (
     Task,
     Verdict,
 )
-from scope_selfplay.verifiers import boxed_reward
 
 _REFUSED = Verdict(
     value=None, fault=Fault.REFUSED, reasoning="a verifier compares boxed answers with a reference only"

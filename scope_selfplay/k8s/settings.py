@@ -7,7 +7,7 @@ from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import gpus_of, is_vllm
 from scope_selfplay.controller.servers import settings_of
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.references import ManifestProblem
+from scope_selfplay.k8s.check_references import ManifestProblem
 from scope_selfplay.training.ranks import step_share
 
 

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from scope_selfplay.errors import did_you_mean
 from scope_selfplay.gates import DEFAULT_GATES, Gate
-from scope_selfplay.prompts.marked_yaml import Marked
-from scope_selfplay.prompts.problems import Problem, listed
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
 from scope_selfplay.schemas import CorpusReader, Value
 
 DOMAIN_FILE = "domain.yaml"
@@ -57,13 +56,13 @@ class Domain(Value):
         return tuple(kind for kind in self.task_types if kind.enabled)
 
 
-def extended_domain(marked: Marked) -> str | None:
+def extended_domain(marked: YamlMapping) -> str | None:
     """The domain that this file extends, or None; a name that is none is left to `check_domain`."""
     extends = marked.values.get("extends")
     return extends if isinstance(extends, str) and NAME.fullmatch(extends) else None
 
 
-def check_domain(marked: Marked, inherited_types: Sequence[str]) -> list[Problem]:
+def check_domain(marked: YamlMapping, inherited_types: Sequence[str]) -> list[PackProblem]:
     """What is wrong in one domain.yaml; `inherited_types` are the task types of those that it extends."""
     problems = [
         marked.problem(f"has the unknown key {key}; it may have {listed(KEYS)}{did_you_mean(key, KEYS)}", key)
@@ -78,7 +77,7 @@ def check_domain(marked: Marked, inherited_types: Sequence[str]) -> list[Problem
     return problems
 
 
-def merge_domains(chain: Sequence[Marked], name: str) -> Domain | Problem:
+def merge_domains(chain: Sequence[YamlMapping], name: str) -> Domain | PackProblem:
     """Lay the checked files of `chain` (the domain first, then what it extends) over each other."""
     values: dict[str, object] = {}
     types: dict[str, dict[str, object]] = {}
@@ -101,13 +100,13 @@ def _mapping(value: object) -> dict[object, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(marked: Marked, key: str) -> Iterator[Problem]:
+def _text(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     value = marked.values[key]
     if not isinstance(value, str) or not value.strip():
         yield marked.problem(f"gives {key} as {value!r}; expected a line of text", key)
 
 
-def _name(marked: Marked, key: str) -> Iterator[Problem]:
+def _name(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     value = marked.values[key]
     if not isinstance(value, str) or not NAME.fullmatch(value):
         yield marked.problem(
@@ -115,8 +114,8 @@ def _name(marked: Marked, key: str) -> Iterator[Problem]:
         )
 
 
-def _one_of(kinds: type[StrEnum]) -> Callable[[Marked, str], Iterator[Problem]]:
-    def check(marked: Marked, key: str) -> Iterator[Problem]:
+def _one_of(kinds: type[StrEnum]) -> Callable[[YamlMapping, str], Iterator[PackProblem]]:
+    def check(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
         value = marked.values[key]
         if value not in list(kinds):
             message = f"gives {key} as {value!r}; expected one of {listed(list(kinds))}"
@@ -125,7 +124,7 @@ def _one_of(kinds: type[StrEnum]) -> Callable[[Marked, str], Iterator[Problem]]:
     return check
 
 
-def _gates(marked: Marked, key: str) -> Iterator[Problem]:
+def _gates(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     gates = marked.values[key]
     if not isinstance(gates, list):
         yield marked.problem(
@@ -142,7 +141,7 @@ def _gates(marked: Marked, key: str) -> Iterator[Problem]:
             yield marked.problem(f"names the gate {gate} twice; keep one", key, index)
 
 
-def _search_turns(marked: Marked, key: str) -> Iterator[Problem]:
+def _search_turns(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     ratio = marked.values[key]
     if not isinstance(ratio, dict) or not ratio:
         yield marked.problem(
@@ -161,7 +160,7 @@ def _search_turns(marked: Marked, key: str) -> Iterator[Problem]:
         yield marked.problem("gives every number of search turns the share 0; raise one", key)
 
 
-_CHECKS: dict[str, Callable[[Marked, str], Iterator[Problem]]] = {
+_CHECKS: dict[str, Callable[[YamlMapping, str], Iterator[PackProblem]]] = {
     "title": _text,
     "corpus": _text,
     "name": _name,
@@ -173,7 +172,7 @@ _CHECKS: dict[str, Callable[[Marked, str], Iterator[Problem]]] = {
 }
 
 
-def _task_type_problems(marked: Marked, inherited: Sequence[str]) -> Iterator[Problem]:
+def _task_type_problems(marked: YamlMapping, inherited: Sequence[str]) -> Iterator[PackProblem]:
     types = marked.values["task_types"]
     if not isinstance(types, dict):
         yield marked.problem(
@@ -201,7 +200,7 @@ def _task_type_problems(marked: Marked, inherited: Sequence[str]) -> Iterator[Pr
             yield marked.problem(f"{message}{others}", *path)
 
 
-def _task_type_values(marked: Marked, name: str, fields: dict[object, object]) -> Iterator[Problem]:
+def _task_type_values(marked: YamlMapping, name: str, fields: dict[object, object]) -> Iterator[PackProblem]:
     description, weight, enabled = (fields.get(key) for key in TASK_TYPE_KEYS)
     path = ("task_types", name)
     if "description" in fields and not (isinstance(description, str) and description.strip()):

@@ -2,32 +2,32 @@
 
 from dataclasses import dataclass
 
-from scope_selfplay.prompts.problems import Problem
+from scope_selfplay.prompts.problems import PackProblem
 from scope_selfplay.strict_yaml import ParsedYaml, RepeatedKeyError, YamlError, parse_yaml
 
 
 @dataclass(frozen=True)
-class Marked(ParsedYaml):
+class YamlMapping(ParsedYaml):
     """A parsed mapping of a file."""
 
     values: dict[object, object]
     file: str
 
-    def problem(self, message: str, *path: object) -> Problem:
+    def problem(self, message: str, *path: object) -> PackProblem:
         """A problem on the line of the deepest part of `path` that the file has."""
-        return Problem(self.file, self.line(*path), message)
+        return PackProblem(self.file, self.line(*path), message)
 
 
-def parse_marked(text: str, file: str, first_line: int = 1) -> Marked | Problem:
+def read_mapping(text: str, file: str, first_line: int = 1) -> YamlMapping | PackProblem:
     """Parse a YAML mapping that starts on `first_line` of `file`; an empty text is an empty mapping."""
     try:
         parsed = parse_yaml(text, first_line)
     except RepeatedKeyError as error:
-        return Problem(file, error.line or first_line, f"{error.problem}; keep one of them")
+        return PackProblem(file, error.line or first_line, f"{error.problem}; keep one of them")
     except YamlError as error:
         advice = "; quote texts that hold : # {{ or [" if error.line else ""
-        return Problem(file, error.line or first_line, f"is not valid YAML: {error.problem}{advice}")
+        return PackProblem(file, error.line or first_line, f"is not valid YAML: {error.problem}{advice}")
     values = {} if parsed.values is None else parsed.values
     if not isinstance(values, dict):
-        return Problem(file, first_line, f"holds {type(values).__name__}; expected `key: value` lines")
-    return Marked(values, parsed.lines, file)
+        return PackProblem(file, first_line, f"holds {type(values).__name__}; expected `key: value` lines")
+    return YamlMapping(values, parsed.lines, file)

@@ -12,12 +12,12 @@ from scope_selfplay.config.rewards import (
 )
 from scope_selfplay.judge import Scale
 from scope_selfplay.judge.metered import MeteredJudge, calls_to_grade
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
 from scope_selfplay.reward_designs.design import PerAnswerDesign, PerRolloutDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
-from scope_selfplay.verifiers import boxed_reward
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""

@@ -62,7 +62,7 @@ def rehearsal_policy(documents: Path, folder: Path, domain: str) -> None:
 
     from scope_selfplay.corpus import read_documents
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
 
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(f"{folder}: has files already; give a folder that is empty or not there")

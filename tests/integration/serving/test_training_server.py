@@ -21,7 +21,7 @@ import requests
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.errors import InferenceError, OutsideError
 from scope_selfplay.inference import Generate
-from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
+from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.training import generation
 from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
 from scope_selfplay.training.ranks import Ranks
@@ -98,7 +98,7 @@ def test_no_process_samples_before_the_weights_of_the_step_are_there(
     folder, port = tmp_path / "two", free_port()
     folder.mkdir()
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
         children = [
             context.Process(target=work_along, args=(random_policy, folder, url, number, port))
             for number in range(2)
@@ -121,7 +121,7 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
     monkeypatch.setattr(generation, "_PATIENCE", hasty)
     outages: list[OutsideError] = []
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
 
         def leave(step: int) -> None:
             if step == 1:
@@ -149,7 +149,7 @@ def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
     Missed.bring = staticmethod(gone)
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Missed)
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
         job = served_job(random_policy, tmp_path / "stage", url)
         with pytest.raises(InferenceError, match=r"did not take the weights \(.*run the same command again"):
             train_grpo(job, sampling(lambda step: None))

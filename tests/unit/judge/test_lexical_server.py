@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.embedded.language import FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.inference.chat_server import serving
 from scope_selfplay.judge import LexicalJudge, Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models

@@ -10,7 +10,7 @@ from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.run import open_run, with_judge_prompts
 from tests.models import write_model
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.inference.chat_server import serving
 from scope_selfplay.judge import Judge, LexicalJudge
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
