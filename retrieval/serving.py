@@ -8,12 +8,12 @@ import sys
 from types import FrameType
 
 import uvicorn
-from scope_selfplay.wire.serving import listen, url_of
 from starlette.applications import Starlette
 
 from retrieval.server import SearchService, build_app
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
+from scope_selfplay.wire.serving import listen, url_of
 
 SEND_SECONDS = 5.0
 """From the deadline of the last request on: for clients to read their responses before they are cut off."""

@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay import __version__, schedule
-from scope_selfplay.config import JudgeConfig, RunConfig, load_config
-from scope_selfplay.config.differences import changed_settings
+from scope_selfplay.config import JudgeConfig, RunConfig, changed_settings, load_config
 from scope_selfplay.corpus import (
     TaskSource,
     assign_sources,

@@ -15,13 +15,13 @@ from scope_selfplay.strict_yaml import RepeatedKeyError, YamlError, parse_yaml
 
 
 class _Change(NamedTuple):
-    """What one option of the command line sets: `said` is how the user wrote it, `key` the setting's path."""
+    """What one option of the command line sets: `option` is how the user wrote it, `key` the setting's path."""
 
-    said: str
+    option: str
     key: tuple[str, ...]
     value: Any
     adds: bool = False
-    """Whether `value` comes behind the list that is there."""
+    """Whether `value` is appended to the list that the setting holds."""
 
 
 def load_config(
@@ -35,13 +35,12 @@ def load_config(
     `dotted.key+=[...]` adds to a list.
 
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
-    which says where the fault stands (the file, or the option that was given), the key, what was found, and
-    what was expected.
+    which names the file or the option with the mistake, the key, what was found, and what was expected.
     """
     data: dict[str, Any] = {}
     for file in (base, path):
         if file is not None:
-            data = _merged(data, _read_yaml(file))
+            data = _merged(data, parse_settings(_read_text(file), str(file)))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
@@ -58,12 +57,12 @@ def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) 
         return RunConfig.model_validate(data)
     except ValidationError as error:
         faulty = tuple(map(str, error.errors(include_url=False)[0]["loc"]))
-        said = [change.said for change in changes if _touch(change.key, faulty)]
-        raise ConfigError(f"{said[-1] if said else where}: {_first_problem(error)}") from None
+        blamed = [change.option for change in changes if _overlap(change.key, faulty)]
+        raise ConfigError(f"{blamed[-1] if blamed else where}: {_first_problem(error)}") from None
 
 
-def _touch(key: Sequence[str], faulty: Sequence[str]) -> bool:
-    """Whether one path leads to the other; the empty one, a fault of the whole run, belongs to nobody."""
+def _overlap(key: Sequence[str], faulty: Sequence[str]) -> bool:
+    """Whether one path begins with the other; the empty one, a mistake of the whole run, is of no option."""
     shared = min(len(key), len(faulty))
     return shared > 0 and tuple(key[:shared]) == tuple(faulty[:shared])
 
@@ -79,24 +78,30 @@ def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
     return names
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def parse_settings(text: str, where: str) -> dict[str, Any]:
+    """The settings of a YAML text, not yet checked. Raises ConfigError with `where` and, if known, the line."""
     try:
-        data = parse_yaml(path.read_text(encoding="utf-8")).values
+        data = parse_yaml(text).values
+    except RepeatedKeyError as error:
+        raise ConfigError(
+            f"{where}:{error.line}: the key {error.key!r} appears a second time; keep one of the two"
+        ) from None
+    except YamlError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error.details}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: found a {type(data).__name__}, expected a mapping of settings")
+    return data
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    except RepeatedKeyError as error:
-        raise ConfigError(
-            f"{path}:{error.line}: the key {error.key!r} stands here a second time; keep one of the two"
-        ) from None
-    except YamlError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error.details}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: found a {type(data).__name__}, expected a mapping of settings")
-    return data
 
 
 def _parse_override(text: str) -> _Change:
@@ -133,7 +138,9 @@ def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
             found = found.get(part) if isinstance(found, dict) else None
         if isinstance(found, list):
             return found
-    raise ConfigError(f"{change.said}: {'.'.join(change.key)} is no list of settings; write = for +=")
+    raise ConfigError(
+        f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
+    )
 
 
 def _nested(key: Sequence[str], value: Any) -> dict[str, Any]:
@@ -167,7 +174,7 @@ def _first_problem(error: ValidationError) -> str:
         )
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        # A rule between settings of one group: it names them itself, the whole group would bury it.
+        # A rule between settings of one section names them itself; the whole section would bury the message.
         return f"{key}: {message}"
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 

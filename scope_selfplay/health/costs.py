@@ -47,12 +47,16 @@ def judge_use(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
     """
     folder = reader.folder.stage(iteration, stage).path
     recorded = _recorded(reader, iteration, stage)
-    account = _read(folder / "judge.json")
-    if account:
+    if account := judge_account(reader, iteration, stage):
         recorded = recorded._replace(calls=account.get("calls", 0), failed=account.get("failed", 0))
     usage = _usage(_read(folder / "judge_usage.json"))
     fuller = usage if usage.calls > recorded.calls else recorded
     return fuller._replace(tokens=max(usage.tokens, recorded.tokens))
+
+
+def judge_account(reader: RunReader, iteration: int, stage: Stage) -> dict[str, int]:
+    """A finished stage's count of verdicts: `calls`, `unreadable`, `failed`; empty where there is none."""
+    return _read(reader.folder.stage(iteration, stage).path / "judge.json")
 
 
 def failure_share(reader: RunReader, iteration: int) -> float | None:

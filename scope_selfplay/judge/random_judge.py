@@ -9,13 +9,16 @@ import json
 import random
 from collections.abc import Callable
 
-from aiohttp import web
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 from scope_selfplay.inference.chat_server import (
     ServedReply,
     ServedRequest,
     chat_app,
     completion,
+    json_response,
     refuse,
 )
 from scope_selfplay.judge.fences import read_fences, text_outside
@@ -26,15 +29,15 @@ GATE_PASSES = 0.8
 CRITERION_MET = 0.5
 
 
-def random_judge_app(api_key: str | None = None) -> web.Application:
+def random_judge_app(api_key: str | None = None) -> Starlette:
     """An application that answers every prompt of a pack with a random verdict."""
 
-    async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
+    async def answer(request: Request, served: ServedRequest) -> Response:
         try:
             reply = random_reply(served)
         except ValueError as error:
             return refuse(400, f"the rehearsal judge cannot tell what form this prompt asks for: {error}")
-        return web.json_response(completion(served, reply, RANDOM_MODEL))
+        return json_response(completion(served, reply, RANDOM_MODEL))
 
     return chat_app(answer, model=RANDOM_MODEL, api_key=api_key)
 

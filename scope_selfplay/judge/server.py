@@ -5,21 +5,21 @@ by the form that the prompt asks for. So client, cache and faults run the same c
 it cannot read it refuses with status 400, as an engine does a prompt that is too long.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from aiohttp import web
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.inference.chat_server import (
-    Answering,
     ServedReply,
     ServedRequest,
     chat_app,
     completion,
+    json_response,
     refuse,
-    serving,
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
@@ -31,21 +31,18 @@ SURE = 0.99
 """Probability of its verdict where one token is asked for."""
 
 
-def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> web.Application:
+def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
     """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
     judge = LexicalJudge(documents)
-    return chat_app(_answering(judge), model=judge.identity, api_key=api_key)
 
-
-def _answering(judge: LexicalJudge) -> Answering:
-    async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
+    async def answer(request: Request, served: ServedRequest) -> Response:
         try:
             reply = await lexical_reply(judge, served)
         except ValueError as error:
             return refuse(400, f"this judge reads prompts of the embedded world only: {error}")
-        return web.json_response(completion(served, reply, judge.identity))
+        return json_response(completion(served, reply, judge.identity))
 
-    return answer
+    return chat_app(answer, model=judge.identity, api_key=api_key)
 
 
 async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
@@ -223,10 +220,3 @@ def _token(chosen: str, choices: Sequence[str]) -> ServedReply:
 
 def _first_field(line: str) -> str:
     return line.partition(" | ")[0]
-
-
-async def serve_forever(app: web.Application, *, host: str, port: int, said: Callable[[str], None]) -> None:
-    """Serves until cancelled; `said` is told the base URL once it listens."""
-    async with serving(app, host=host, port=port) as url:
-        said(url)
-        await asyncio.Event().wait()

@@ -5,8 +5,8 @@ answers, trajectories) arrive already fenced by the caller. prompts/README.md sh
 compares.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from scope_selfplay.gates import GATES, Gate
 
@@ -68,7 +68,8 @@ class Output(StrEnum):
     CORRECTNESS = "correctness"
 
 
-class Reading(NamedTuple):
+@dataclass(frozen=True)
+class OutputForm:
     """`mentions`: what a prompt's own text must contain. `parsed`: what the code reads in the completion."""
 
     mentions: tuple[str, ...]
@@ -76,38 +77,41 @@ class Reading(NamedTuple):
 
 
 OUTPUTS = {
-    Output.SEARCH: Reading((), "one search call in the syntax of the policy's dialect, after its thinking"),
-    Output.TASK: Reading(("<task>",), "the text inside the one `<task>` of the last turn"),
-    Output.ANSWER: Reading(("<answer>",), "the text inside the one `<answer>` of the last turn"),
-    Output.SCORE: Reading(
+    Output.SEARCH: OutputForm(
+        (), "one search call in the syntax of the policy's dialect, after its thinking"
+    ),
+    Output.TASK: OutputForm(("<task>",), "the text inside the one `<task>` of the last turn"),
+    Output.ANSWER: OutputForm(("<answer>",), "the text inside the one `<answer>` of the last turn"),
+    Output.SCORE: OutputForm(
         ("<score>",), "exactly one `<score>`, holding 0 or 1 and nothing else, outside the thinking"
     ),
-    Output.RUBRIC: Reading(
+    Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
         "one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
         "nice_to_have, which reads as bonus), and may have `title` and `dimension`",
     ),
-    Output.TWO_SCORES: Reading(
+    Output.TWO_SCORES: OutputForm(
         ("<first>", "<second>"),
         "one decimal number from 0 to 10 in each of `<first>` and `<second>`, outside the thinking; equal is "
         "a tie",
     ),
-    Output.PREFERENCE: Reading(
+    Output.PREFERENCE: OutputForm(
         (r"\boxed{A}", r"\boxed{B}", r"\boxed{Tie}"),
         r"the last `\boxed{A}`, `\boxed{B}` or `\boxed{Tie}`; A is the attempt shown first",
     ),
-    Output.WINNERS: Reading(
+    Output.WINNERS: OutputForm(
         ('"winners"',),
         'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels',
     ),
-    Output.RATING: Reading(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
-    Output.CORRECTNESS: Reading(
+    Output.RATING: OutputForm(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
+    Output.CORRECTNESS: OutputForm(
         (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}"), r"the last `\boxed{1}`, `\boxed{0.5}` or `\boxed{0}`"
     ),
 }
 
 
-class Contract(NamedTuple):
+@dataclass(frozen=True)
+class Contract:
     """`required` inputs must be used, `optional` ones may be.
 
     `subject` is the one input that a policy must be shown even when it was taught its protocol beforehand.

@@ -217,10 +217,10 @@ class RunReader:
         return [self._value(HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
-        """How many candidates of each iteration and stage ended how."""
+        """How many candidates of each iteration and stage ended how; the most frequent first, then the earliest."""
         rows = self.sql(
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
-            "GROUP BY ALL ORDER BY iteration, stage, count DESC, reason"
+            "GROUP BY ALL ORDER BY iteration, stage, count DESC, min(ordinal)"
         )
         return [self._value(Count, row) for row in rows]
 

@@ -16,7 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scope_selfplay.inference.chat_server import (
     Responder,
@@ -24,10 +27,11 @@ from scope_selfplay.inference.chat_server import (
     ServedRequest,
     chat_app,
     completion,
+    json_response,
     refuse,
-    serving,
 )
 from scope_selfplay.schemas import rng_from
+from scope_selfplay.wire.serving import serving
 
 FAKE_MODEL = "fake"
 
@@ -132,13 +136,16 @@ class FakeServer:
         self.most_at_once = 0
         self._at_once = 0
         self._busied: set[str] = set()
+        self._transports: dict[tuple[str, int], asyncio.Transport] = {}
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        async with serving(chat_app(self._answer, model=self._model), port=port) as url:
+        protocol = type("_Connection", (_KnownConnection,), {"transports": self._transports})
+        app = chat_app(self._answer, model=self._model)
+        async with serving(app, port=port, protocol=protocol) as url:
             yield url
 
-    async def _answer(self, request: web.Request, served: ServedRequest) -> web.StreamResponse:
+    async def _answer(self, request: Request, served: ServedRequest) -> ASGIApp:
         self.requests.append(served)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -149,7 +156,7 @@ class FakeServer:
             if reply.seconds:
                 await asyncio.sleep(reply.seconds)
             if fault is None:
-                return web.json_response(completion(served, reply, self._model))
+                return json_response(completion(served, reply, self._model))
             self.injected[fault] += 1
             return await self._fail(request, served, reply, fault)
         finally:
@@ -166,8 +173,8 @@ class FakeServer:
         return fault
 
     async def _fail(
-        self, request: web.Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
-    ) -> web.StreamResponse:
+        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
+    ) -> ASGIApp:
         match fault:
             case FaultKind.BUSY:
                 return refuse(429, "too many requests", {"Retry-After": str(self._retry_after)})
@@ -178,37 +185,64 @@ class FakeServer:
             case FaultKind.REDIRECT:
                 return refuse(307, "elsewhere", {"Location": "http://169.254.169.254/latest"})
             case FaultKind.NOT_JSON:
-                return web.Response(text="<html>502 Bad Gateway</html>", content_type="text/html")
+                return Response("<html>502 Bad Gateway</html>", media_type="text/html")
             case FaultKind.NO_CHOICES:
-                return web.json_response({"object": "chat.completion", "model": self._model, "choices": []})
+                return json_response({"object": "chat.completion", "model": self._model, "choices": []})
             case FaultKind.WRONG_MODEL:
-                return web.json_response(completion(served, reply, "somebody-else"))
+                return json_response(completion(served, reply, "somebody-else"))
             case FaultKind.RESET | FaultKind.HANG | FaultKind.HALF_BODY | FaultKind.SLOW_DRIP:
                 return await self._fail_on_the_wire(request, served, reply, fault)
             case _:
-                return web.json_response(completion(served, garbage(fault, reply), self._model))
+                return json_response(completion(served, garbage(fault, reply), self._model))
 
     async def _fail_on_the_wire(
-        self, request: web.Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
-    ) -> web.StreamResponse:
+        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
+    ) -> ASGIApp:
         body = json.dumps(completion(served, reply, self._model)).encode()
-        if fault is FaultKind.HANG:
-            await asyncio.Event().wait()
-        if fault is FaultKind.RESET:
-            _hang_up(request)
-            return web.Response()
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.content_length = len(body)
-        await response.prepare(request)
-        if fault is FaultKind.HALF_BODY:
-            await response.write(body[: len(body) // 2])
-            _hang_up(request)
-            return response
+        match fault:
+            case FaultKind.HANG:
+                await asyncio.Event().wait()
+                raise AssertionError("an event that nobody sets")
+            case FaultKind.RESET:
+                return self._abort_after(request, b"", len(body))
+            case FaultKind.HALF_BODY:
+                return self._abort_after(request, body[: len(body) // 2], len(body))
+            case _:
+                headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+                return StreamingResponse(self._dripping(body), headers=headers)
+
+    async def _dripping(self, body: bytes) -> AsyncIterator[bytes]:
         pieces = 10
-        for start in range(0, len(body), -(-len(body) // pieces)):
-            await response.write(body[start : start + -(-len(body) // pieces)])
+        size = -(-len(body) // pieces)
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
             await asyncio.sleep(self._drip / pieces)
-        return response
+
+    def _abort_after(self, request: Request, part: bytes, length: int) -> ASGIApp:
+        """Sends `part` of a body that has `length` bytes, then ends the connection."""
+
+        async def abort(scope: Scope, receive: Receive, send: Send) -> None:
+            if part:
+                headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            assert request.client is not None
+            self._transports[(request.client.host, request.client.port)].abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        return abort
+
+
+class _KnownConnection(H11Protocol):
+    """Notes the transport of every connection by its client's address: an application cannot reach it otherwise."""
+
+    transports: dict[tuple[str, int], asyncio.Transport]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.client is not None:
+            self.transports[self.client] = transport
 
 
 def garbage(fault: FaultKind, reply: ServedReply) -> ServedReply:
@@ -230,8 +264,3 @@ def garbage(fault: FaultKind, reply: ServedReply) -> ServedReply:
             return ServedReply("<score>" * ((1 << 20) // len("<score>")))
         case _:
             return reply._replace(finish="length")
-
-
-def _hang_up(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()

@@ -11,13 +11,12 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.local import run_all
+from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.maths.cli import RUN_FILE
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run

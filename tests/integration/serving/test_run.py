@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.wire.serving import serving
-
 from retrieval.build import build_bm25
 from retrieval.readers import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
@@ -24,6 +22,7 @@ from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
 from scope_selfplay.stages import compare, make_held_out, make_tasks
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.wire.serving import serving
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
@@ -19,6 +18,7 @@ from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
 from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
 from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
+from scope_selfplay.wire.serving import serving
 from tests.judges import pack
 from tests.unit.reward_designs.scripted import StepRewards, rewards_of_step, rollout
 
