@@ -15,7 +15,7 @@ from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
-from scope_selfplay.viewer.asking import (
+from scope_selfplay.viewer.parameters import (
     BadParameterError,
     ComparisonParameters,
     PackParameters,
