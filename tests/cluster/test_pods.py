@@ -28,7 +28,7 @@ from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image, image_for_pods
-from tests.unit.controller.authors import PAPER, author_of, config_of
+from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
@@ -226,7 +226,7 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
     if max(int(node.status.allocatable.get(GPU, 0)) for node in nodes) not in range(6, 12):
         pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
     for name in ("first", "second"):
-        author = author_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
+        author = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
         body = stage_job(author, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
         body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
         spec = body["spec"]["template"]["spec"]
