@@ -18,10 +18,9 @@ from scope_selfplay.errors import ConfigError, ScopeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller
-from scope_selfplay.judge.endpoint_pool import endpoint_of, pool_per_loop, with_models
+from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key
-from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.model import call_of, preference_reader, score_reader
+from scope_selfplay.judge.model import preference_reader, score_reader
 from scope_selfplay.judge.parsing import (
     parse_correctness,
     parse_rating,
@@ -29,7 +28,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts, JudgeRole
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
 from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_path
@@ -234,11 +233,8 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
     config = await with_models(trial.config)
-    metrics = JudgeMetrics()
-    asker = JudgeCaller(
-        config, pool_per_loop(config, metrics), JudgementCache(None), metrics, seed=trial.seed
-    )
-    answer = await asker.ask(trial.asked, call_of(config, ROLE_OF_PROMPT[trial.asked.role]), trial.read)
+    caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
+    answer = await caller.ask(trial.asked, trial.read)
     return {
         "completion": answer.completion,
         "reasoning": answer.reasoning,

@@ -15,8 +15,6 @@ from scope_selfplay.wire.strict_json import load_strict
 THINK, END_THINK = "<think>", "</think>"
 LONGEST_CRITERION = 2000
 """Characters. A criterion is one sentence; more is a model that ran away."""
-IMPORTANCE = {Priority.CRITICAL: 3.0, Priority.IMPORTANT: 2.0, Priority.BONUS: 1.0}
-"""Weights of the rubric that is written from the query alone (Tournament-GRPO)."""
 
 _PRIORITIES = {each.value: each for each in Priority} | {"nice_to_have": Priority.BONUS}
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}

@@ -7,20 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import (
-    ManifestContext,
-    Owner,
+from scope_selfplay.controller.manifests import ManifestContext, Owner
+from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
+from scope_selfplay.controller.stage_jobs import (
     StageAttempt,
     nodes_of,
     rank_service,
-    server_deployment,
-    server_service,
     shard_count,
     stage_job,
     stage_shards,
 )
-from scope_selfplay.controller.names import JOB_NAMES, RunStep
-from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.store import Stage
 
@@ -84,7 +81,7 @@ def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1
         step = RunStep(iteration, stage)
         # The Job that collects comes when the workers are done.
         bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
-        found[JOB_NAMES[stage]] = [*bodies, *_server_bodies(context, _servers(config, step))]
+        found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
     return found
 
 

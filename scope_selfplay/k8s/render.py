@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.pods import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.controller.manifests import CONFIG_FOLDER, PROMPTS_FOLDER
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.patches import (
     API,

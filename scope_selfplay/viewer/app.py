@@ -40,7 +40,7 @@ from scope_selfplay.viewer.parameters import (
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.listening import listen, url_of
+from scope_selfplay.wire.serving import listen, url_of
 
 THREADS = 4
 """Pages made at the same time; each holds what it shows in memory."""

@@ -158,7 +158,7 @@ def test_a_list_is_added_to(tmp_path: Path) -> None:
     ("override", "complaint"),
     [
         ("cluster.tolerations+={key: b}", "expected a list to add"),
-        ("solver.steps+=[1]", "solver.steps is no list of settings"),
+        ("solver.steps+=[1]", "solver.steps is not a list of settings"),
         ("cluster.tolerations+=[{kye: b}]", r"--set cluster\.tolerations\+=.*cluster.tolerations.0.kye"),
     ],
 )

@@ -12,7 +12,7 @@ import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.names import Component
-from scope_selfplay.controller.pods import is_vllm
+from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
