@@ -11,7 +11,7 @@ from retrieval.build import build_bm25
 from retrieval.in_process import bm25_searcher
 from retrieval.readers import read_documents
 from scope_selfplay.config import CorpusConfig, SearchConfig
-from scope_selfplay.embedded.corpus import embedded_documents
+from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import OutsideError, RunMismatchError, SearchError
 from scope_selfplay.retriever import IndexRecord, open_retriever
 from scope_selfplay.schemas import Document, Passage
