@@ -8,10 +8,9 @@ parts; pure), `rubric_source` (what the judge is shown), `design` (the one inter
 
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.answers import whole_structure
-from scope_selfplay.reward_designs.catalogue import open_design, open_rewarding
 from scope_selfplay.reward_designs.design import Design, Judged
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
-from scope_selfplay.reward_designs.rewarding import Rewarding, StepRewards
+from scope_selfplay.reward_designs.step_rewards import Rewarding, StepRewards, open_design, open_rewarding
 
 __all__ = [
     "Arrivals",

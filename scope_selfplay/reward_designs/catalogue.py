@@ -23,7 +23,7 @@ from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
 from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
 from scope_selfplay.reward_designs.live import LiveDesign
-from scope_selfplay.reward_designs.pointwise import (
+from scope_selfplay.reward_designs.per_rollout import (
     ExplicitDesign,
     ImplicitDesign,
     PointwiseDesign,
@@ -32,7 +32,7 @@ from scope_selfplay.reward_designs.pointwise import (
     Verify,
     exact_match,
 )
-from scope_selfplay.reward_designs.rewarding import Rewarding
+from scope_selfplay.reward_designs.step_rewards import Rewarding
 from scope_selfplay.reward_designs.tournaments import (
     ArenaDesign,
     BalancedDesign,
