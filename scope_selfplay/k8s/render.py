@@ -36,7 +36,7 @@ from scope_selfplay.k8s.patches import (
 from scope_selfplay.k8s.prepare import prepare_files
 from scope_selfplay.prompts import load_pack, pack_chain
 from scope_selfplay.prompts.folder import pack_path, shipped_prompts
-from scope_selfplay.run import with_judge_prompts
+from scope_selfplay.run_directory import with_judge_prompts
 
 _SETUP_NOTE = (
     "# What every Job of the run needs: config, prompt packs, images. The run and its iterations share it.\n"
