@@ -18,10 +18,9 @@ from scope_selfplay.errors import ConfigError, ScopeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller
-from scope_selfplay.judge.endpoint_pool import endpoint_of, pool_per_loop, with_models
+from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key
-from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.model import call_of, preference_reader, score_reader
+from scope_selfplay.judge.model import preference_reader, score_reader
 from scope_selfplay.judge.parsing import (
     parse_correctness,
     parse_rating,
@@ -29,7 +28,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgePrompts, JudgeRole
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
 from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_path
@@ -79,8 +78,7 @@ def serve_judge(
         raise ConfigError(
             f"scope serve-judge needs {error.name}: pip install 'scope-selfplay[view]'"
         ) from None
-    from scope_selfplay.corpus import read_documents
-    from scope_selfplay.corpus.run_corpus import embedded_documents
+    from scope_selfplay.corpus import embedded_documents, read_documents
 
     key = secret(api_key_env, "--api-key-env")
     if key is None and host not in LOOPBACK:
@@ -178,7 +176,7 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     scope judge try grade --task @task.txt --answer @answer.txt --criterion "Names the year 1936."
     """
     texts = {
-        name: [_text(context, context.command.params[0], each) or "" for each in options[name]]
+        name: [_text(context, context.command.params[0], text) or "" for text in options[name]]
         for name in ("document", "answer")
     }
     try:
@@ -234,11 +232,8 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
     config = await with_models(trial.config)
-    metrics = JudgeMetrics()
-    asker = JudgeCaller(
-        config, pool_per_loop(config, metrics), JudgementCache(None), metrics, seed=trial.seed
-    )
-    answer = await asker.ask(trial.asked, call_of(config, ROLE_OF_PROMPT[trial.asked.role]), trial.read)
+    caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
+    answer = await caller.ask(trial.asked, trial.read)
     return {
         "completion": answer.completion,
         "reasoning": answer.reasoning,
@@ -320,5 +315,5 @@ def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [each.model_dump(mode="json") if isinstance(each, Criterion) else each for each in value]
+        return [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
     return value

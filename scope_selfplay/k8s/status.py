@@ -1,6 +1,5 @@
-"""A run while it runs: its status ConfigMap, its Jobs in the order in which they were made, its servers."""
+"""`scope k8s status` and `logs`: a run's status ConfigMap, its Jobs in the order of their creation, its servers."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from scope_selfplay.controller.names import ATTEMPT, ITERATION, RUN, SERVER, STAGE, status_name
@@ -11,24 +10,24 @@ from scope_selfplay.k8s.kubectl import Body, Kubectl
 def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
     """`status` (the ConfigMap's data), `jobs` and `servers`, as plain data."""
     selector = f"{RUN}={run}"
-    board = cluster.get("configmaps", status_name(run))
-    jobs = sorted(cluster.objects("jobs", selector), key=_made)
-    if board is None and not jobs:
+    status_map = cluster.get("configmaps", status_name(run))
+    jobs = sorted(cluster.objects("jobs", selector), key=_created)
+    if status_map is None and not jobs:
         raise ConfigError(
             f"{run}: no run of this name in the namespace; apply its folder, or give --namespace"
         )
     return {
         "run": run,
-        "status": (board or {}).get("data") or {},
-        "jobs": [_job(each) for each in jobs],
-        "servers": [_server(each) for each in cluster.objects("deployments", selector)],
+        "status": (status_map or {}).get("data") or {},
+        "jobs": [_job(body) for body in jobs],
+        "servers": [_server(body) for body in cluster.objects("deployments", selector)],
     }
 
 
 def newest_job(cluster: Kubectl, run: str, stage: str | None) -> str:
     """The name of the newest Job of a run, of one stage when given. Raises ConfigError when there is none."""
     selector = f"{RUN}={run}" + (f",{STAGE}={stage}" if stage else "")
-    jobs = sorted(cluster.objects("jobs", selector), key=_made)
+    jobs = sorted(cluster.objects("jobs", selector), key=_created)
     if not jobs:
         raise ConfigError(
             f"{run}: no Job with {selector}; finished ones are deleted after cluster.keep seconds"
@@ -42,7 +41,7 @@ def show_status(found: dict[str, Any]) -> None:
 
     console = Console()
     for key, value in found["status"].items():
-        # What is data for programs stays out of a person's way.
+        # JSON values are data for programs, not for a person.
         if not str(value).lstrip().startswith(("{", "[")):
             console.print(f"{key}: {value}", markup=False, highlight=False)
     for title, columns in (
@@ -59,22 +58,17 @@ def show_status(found: dict[str, Any]) -> None:
 
 
 def _job(body: Body) -> dict[str, Any]:
-    labels, state = body["metadata"].get("labels") or {}, body.get("status") or {}
+    labels, status = body["metadata"].get("labels") or {}, body.get("status") or {}
+    ended = [each["type"] for each in status.get("conditions") or [] if each["status"] == "True"]
+    named = [kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in ended]
     return {
         "name": body["metadata"]["name"],
         "iteration": labels.get(ITERATION, ""),
         "stage": labels.get(STAGE, "controller"),
         "attempt": labels.get(ATTEMPT, ""),
-        "state": _state(state),
-        "started": state.get("startTime"),
+        "state": named[0] if named else "running" if status.get("active") else "waiting",
+        "started": status.get("startTime"),
     }
-
-
-def _state(state: Body) -> str:
-    ended = [each["type"] for each in state.get("conditions") or [] if each["status"] == "True"]
-    known: Sequence[str] = ("Complete", "Failed", "Suspended")
-    named = [each.lower() for each in known if each in ended]
-    return named[0] if named else "running" if state.get("active") else "waiting"
 
 
 def _server(body: Body) -> dict[str, Any]:
@@ -86,5 +80,5 @@ def _server(body: Body) -> dict[str, Any]:
     }
 
 
-def _made(body: Body) -> str:
+def _created(body: Body) -> str:
     return str(body["metadata"].get("creationTimestamp", ""))

@@ -91,6 +91,11 @@ class BoxedVerifier:
         self._worker: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[Any, Any] | None = None
 
+    @property
+    def process(self) -> int | None:
+        """The id of the process that compares, where one was started."""
+        return self._worker.pid if self._worker is not None else None
+
     def reward(self, answer: str, reference: str) -> float | None:
         """See `boxed_reward`."""
         expected = last_box(reference) if _BOX in reference else reference

@@ -16,20 +16,20 @@ class Entrants(NamedTuple):
 
     members: tuple[int, ...]
     rollouts: tuple[Rollout, ...]
-    says: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def different(self) -> int:
         """How many different answers there are."""
-        return len(set(self.says))
+        return len(set(self.texts))
 
     def equalised(self, values: Sequence[float | None]) -> Rewards:
         """Equal answers get the mean of what they got: which of them met whom says nothing about them."""
         known: dict[str, list[float]] = {}
-        for text, value in zip(self.says, values, strict=True):
+        for text, value in zip(self.texts, values, strict=True):
             if value is not None:
                 known.setdefault(text, []).append(value)
-        return [sum(known[text]) / len(known[text]) if text in known else None for text in self.says]
+        return [sum(known[text]) / len(known[text]) if text in known else None for text in self.texts]
 
 
 def has_answer(rollout: Rollout) -> bool:
@@ -44,10 +44,12 @@ def is_entrant(rollout: Rollout) -> bool:
 def entrants_of(rollouts: Sequence[Rollout]) -> Entrants:
     members = tuple(number for number, rollout in enumerate(rollouts) if is_entrant(rollout))
     entered = tuple(rollouts[number] for number in members)
-    return Entrants(members, entered, tuple(plain_text(each.answer or "") for each in entered))
+    return Entrants(members, entered, tuple(plain_text(rollout.answer or "") for rollout in entered))
 
 
-def dealt(rollouts: Sequence[Rollout], entrants: Entrants, values: Sequence[float | None]) -> Rewards:
+def rewards_of_group(
+    rollouts: Sequence[Rollout], entrants: Entrants, values: Sequence[float | None]
+) -> Rewards:
     """Entrants' values as the group's: 0 for who had no valid answer, None for a rollout that failed."""
     own = dict(zip(entrants.members, values, strict=True))
     return [

@@ -1,108 +1,129 @@
-"""The interface of a reward design.
+"""The interface of a reward design: a finished or still growing group in, one reward per rollout out.
 
-    judged = await design.judge(group, judge)      # one group, while its rollouts finish
-    rewards = design.settle([judged, ...])        # all groups of the step; one reward or None per rollout
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> list[float | None]
 
-A reward is None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one)
-where there was no valid answer to judge.
+`group` holds a task, its rubric and its rollouts as futures; `judge` counts and records what it is asked. A reward is
+None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one) where there was no
+valid answer to judge. Routing, masks and metrics are `step_rewards`' work, whatever the design.
+
+A new design is a module of this package with a subclass of `RewardDesign`, `PerAnswerDesign` or `TournamentDesign`
+whose `name` is the `design` of its settings in config/rewards.py. It is found by that name; nothing else is registered.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
-from scope_selfplay.config.rewards import Rubrics
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.config.rewards import RewardSettings, Rubrics
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.ranking import ComparisonGraph, is_flat
-from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
-OwnReward = Callable[[int], Awaitable[float | None]]
-"""The reward that a member has without any comparison, once it is finished."""
+S = TypeVar("S", bound=RewardSettings)
 
 
-class Judged(NamedTuple):
-    """What judging made of one group: a reward per member, and what they are made from where a step may refit it."""
+@dataclass(frozen=True)
+class JudgedGroup:
+    """A finished group with its rewards. `judge` has the records of what the design asked.
 
+    `own_judge` has those of the rewards by which groups are routed; `routed` says that the rewards are the design's
+    and not these, and `left_out` that no budget was left to route a group that should have been.
+    """
+
+    group: RolloutGroup
+    rollouts: Sequence[Rollout]
     rewards: Rewards
-    rollouts: tuple[Rollout, ...] = ()
-    entrants: Entrants = Entrants((), (), ())
-    graph: ComparisonGraph = ComparisonGraph()
+    judge: MeteredJudge
+    own_judge: MeteredJudge | None = None
+    routed: bool = False
+    left_out: bool = False
 
 
-class Design(ABC):
-    """`has_anchor`: the group's first member is sampled greedily; it enters and is trained on as the others."""
+class RewardDesign(ABC, Generic[S]):
+    """`solver` are the settings around those of the design, `count` gives the tokens of a text.
 
-    has_anchor = False
+    `while_generating`: it judges rollouts as they arrive (`group.arrivals`) instead of when all are there.
+    """
+
+    name: ClassVar[str]
+    while_generating = False
+
+    def __init__(self, settings: S, solver: SolverConfig, count: Callable[[str], int]) -> None:
+        self.settings = settings
+        self.solver = solver
+        self.count = count
+        choice: Rubrics = getattr(settings, "rubrics", "task")
+        self.rubric_source = RubricSource(choice)
+
+    @property
+    def has_anchor(self) -> bool:
+        """The group's first member is sampled greedily; it enters and is trained on as the others."""
+        return False
 
     @abstractmethod
-    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged: ...
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards: ...
 
     @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         """So many judge calls at most for a group with these answers, the writing of a rubric included."""
 
-    async def judge_flat(self, group: RolloutGroup, judge: MeteredJudge, own: OwnReward) -> Judged | None:
-        """The same for a group whose own rewards are flat; None for any other (Reasoning Arena, equation 5)."""
-        rewards = await asyncio.gather(*(own(number) for number in range(len(group.rollouts))))
-        return await self.judge(group, judge) if is_flat(rewards) else None
-
-    def settle(self, step: Sequence[Judged]) -> list[Rewards]:
-        """The rewards of all groups of a step, once all are judged. Pure."""
+    def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
+        """The rewards of all groups of a step that the design has judged, once all are. Pure."""
         return [judged.rewards for judged in step]
 
 
-class PerRolloutDesign(Design):
+class PerRolloutDesign(RewardDesign[S]):
     """Judges each rollout by itself as soon as it is finished; only such rewards can decide where a group goes."""
 
-    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards:
         numbers = range(len(group.rollouts))
-        rewards = await asyncio.gather(*(self.reward(group, number, judge) for number in numbers))
-        return Judged(list(rewards), tuple(await group.all_rollouts()))
+        return list(await asyncio.gather(*(self.reward(group, number, judge) for number in numbers)))
 
+    @abstractmethod
     async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
         """The reward of one member, once it is finished."""
+
+
+class PerAnswerDesign(PerRolloutDesign[S]):
+    """Judges valid answers only."""
+
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
         rollout = await group.rollouts[number]
         if rollout.status is RolloutStatus.FAILED:
             return None
-        try:
-            value = await self.value(group, rollout, judge) if has_answer(rollout) else 0.0
-        except Unjudgeable:
-            return None
-        return None if value is None else self.total(value, rollout)
+        if not has_answer(rollout):
+            return self.without_answer(group, rollout)
+        with suppress(Unjudgeable):
+            return await self.answer_reward(group, rollout, judge)
+        return None
 
     @abstractmethod
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
-        """What a valid answer is worth; None where no verdict came."""
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        """The reward of a valid answer; None where no verdict came."""
 
-    def total(self, value: float, rollout: Rollout) -> float:
-        """With the paper's format part, if it has one."""
-        return value
-
-
-class Found(NamedTuple):
-    """A strength per entrant, None for one that was never judged, and the comparisons behind them."""
-
-    strengths: Rewards
-    graph: ComparisonGraph = ComparisonGraph()
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        """The reward of a rollout without a valid answer: the paper's format part, if it has one."""
+        return 0.0
 
 
-class RelativeDesign(Design):
+class ComparisonDesign(RewardDesign[S]):
     """Judges the answers of a group against each other: strengths first, rewards from them.
 
-    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal. `shelf` has the
-    rubric that the judge is shown, if any. `in_pairs`: the judge sees two answers at a time.
+    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal.
     """
 
     alone = 0.0
-    in_pairs = True
 
-    def __init__(self, rubrics: Rubrics = "task") -> None:
-        self.shelf = RubricSource(rubrics)
+    @property
+    def in_pairs(self) -> bool:
+        """The judge sees two answers at a time."""
+        return True
 
     @abstractmethod
     def planned_calls(self, entrants: int) -> int:
@@ -114,7 +135,7 @@ class RelativeDesign(Design):
         if self.in_pairs:
             # Equal answers do not meet, and a pair of texts is judged once in each order.
             planned = min(planned, different * (different - 1))
-        return planned and planned + self.shelf.most_calls(task)
+        return planned and planned + self.rubric_source.most_calls(task)
 
     @abstractmethod
     def normalised(self, strengths: Rewards) -> Rewards:
@@ -124,29 +145,29 @@ class RelativeDesign(Design):
         """With the paper's format part, if it has one."""
         return value
 
-    def rewarded(self, rollouts: Sequence[Rollout], entrants: Entrants, found: Found) -> Judged:
-        values = dealt(rollouts, entrants, self.normalised(entrants.equalised(found.strengths)))
-        rewards = [
+    def rewards_from(self, rollouts: Sequence[Rollout], entrants: Entrants, strengths: Rewards) -> Rewards:
+        """A reward per member from a strength per entrant."""
+        values = rewards_of_group(rollouts, entrants, self.normalised(entrants.equalised(strengths)))
+        return [
             None if value is None else self.total(value, rollout)
             for rollout, value in zip(rollouts, values, strict=True)
         ]
-        return Judged(rewards, tuple(rollouts), entrants, found.graph)
 
 
-class GroupDesign(RelativeDesign):
+class TournamentDesign(ComparisonDesign[S]):
     """Compares once the whole group is finished."""
 
-    async def judge(self, group: RolloutGroup, judge: MeteredJudge) -> Judged:
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards:
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
-        found = Found([None] * len(entrants.members))
+        strengths: Rewards = [None] * len(entrants.members)
         if entrants.different == 1:
-            found = Found([self.alone] * len(entrants.members))
+            strengths = [self.alone] * len(entrants.members)
         elif entrants.members:
             with suppress(Unjudgeable):
-                found = await self.compare(group, entrants, judge)
-        return self.rewarded(rollouts, entrants, found)
+                strengths = await self.strengths(group, entrants, judge)
+        return self.rewards_from(rollouts, entrants, strengths)
 
     @abstractmethod
-    async def compare(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Found:
-        """Two entrants or more, not all with the same answer."""
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        """One per entrant, None for one that was never judged. Two entrants or more, not all with the same answer."""

@@ -3,8 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from scope_selfplay.schemas import Key, Rollout, Rubric, Task
+
+
+class ArrivalOrder(Protocol):
+    """Iterates over the members of a group once, by number, in the order in which they count as finished."""
+
+    deterministic: bool
+
+    def __aiter__(self) -> AsyncIterator[int]: ...
 
 
 class Arrivals:
@@ -20,24 +29,24 @@ class Arrivals:
         self._waiting = set(range(size))
         self._finished: list[int] = []
         self.deterministic = deterministic
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def spoke(self, number: int, tokens: int) -> None:
+    def generated(self, number: int, tokens: int) -> None:
         """A rollout has generated this many tokens more."""
         self._tokens[number] += tokens
-        self._news.set()
+        self._changed.set()
 
     def finish(self, number: int) -> None:
         self._finished.append(number)
-        self._news.set()
+        self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[int]:
         """Every number once. One reader only."""
         while self._waiting:
             number = self._next()
             if number is None:
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
                 continue
             self._waiting.remove(number)
             yield number
@@ -56,7 +65,7 @@ class RolloutGroup:
     task: Task
     rubric: Rubric
     rollouts: Sequence["asyncio.Future[Rollout]"]
-    arrivals: Arrivals
+    arrivals: ArrivalOrder
     key: Key
 
     async def all_rollouts(self) -> list[Rollout]:
@@ -79,6 +88,6 @@ def finished_group(
         futures.append(loop.create_future())
         futures[-1].set_result(rollout)
     for place, number in enumerate(range(len(rollouts)) if order is None else order):
-        arrivals.spoke(number, place)
+        arrivals.generated(number, place)
         arrivals.finish(number)
     return RolloutGroup(task, rubric, futures, arrivals, key)

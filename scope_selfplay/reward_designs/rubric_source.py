@@ -13,12 +13,12 @@ class Unjudgeable(Exception):
 
 
 class RubricSource:
-    """The rubric that a judge is shown. One written from the query alone is written once per task and then kept."""
+    """One written from the query alone is written once per task and then kept."""
 
     def __init__(self, choice: Rubrics) -> None:
         self._choice = choice
         self._written: dict[str, Rubric] = {}
-        self._writing: dict[str, asyncio.Future[bool]] = {}
+        self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
 
     def most_calls(self, task: Task) -> int:
         """Judge calls that finding the rubric of a task may take."""
@@ -31,28 +31,21 @@ class RubricSource:
 
     async def find(self, task: Task, own: Rubric, judge: MeteredJudge) -> Rubric | None:
         """None where none is wanted. Raises Unjudgeable where the judge could not write one."""
-        match self._choice:
-            case "task":
-                return own
-            case "none":
-                return None
-            case "query":
-                if task.id not in self._written:
-                    await self._once(task, judge)
-                return self._written[task.id]
+        if self._choice != "query":
+            return own if self._choice == "task" else None
+        if task.id not in self._written:
+            # Several rollouts of one group may ask at the same time.
+            if task.id not in self._writing:
+                self._writing[task.id] = asyncio.ensure_future(self._write(task, judge))
+            if await self._writing[task.id] is None:
+                raise Unjudgeable
+        return self._written[task.id]
 
-    async def _once(self, task: Task, judge: MeteredJudge) -> None:
-        """Several rollouts of one group may ask at the same time."""
-        if task.id not in self._writing:
-            self._writing[task.id] = asyncio.ensure_future(self._write(task, judge))
-        if not await self._writing[task.id]:
-            raise Unjudgeable
-
-    async def _write(self, task: Task, judge: MeteredJudge) -> bool:
+    async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
         try:
             rubric = await judge.write_rubric(task, ())
         finally:
             del self._writing[task.id]
         if rubric is not None:
             self._written[task.id] = rubric
-        return rubric is not None
+        return rubric

@@ -18,7 +18,8 @@ def test_a_loop_that_ends_closes_its_endpoints_without_a_fault(caplog: pytest.Lo
         async with FakeServer(says("yes")).serving() as url:
             endpoint = {"base_url": url, "model": FAKE_MODEL}
             config = JudgeConfig.model_validate({"kind": "model", "endpoint": endpoint})
-            pool = await pool_per_loop(config, JudgeMetrics()).here()
+            pools = pool_per_loop(config, JudgeMetrics())
+            pool = await pools.here()
             assert len({id(endpoint) for endpoint in pool.endpoints.values()}) == 1
             return (
                 await pool.endpoints[JudgeRole.GRADE].ask(ChatRequest("Is it so?", max_tokens=8), seconds=5)

@@ -1,6 +1,5 @@
 """Every hostile case against its guarantee, through the judge that builds prompts and reads replies."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -117,9 +116,8 @@ async def test_a_hostile_case_meets_its_guarantee(judge_over: JudgeOver, case: d
         assert parse(case["answer"]) == expected
         return
     answer = _answer_of(case)
-    began = time.perf_counter()
     verdict, fake = await _grade(judge_over, answer, "<think>no</think><score>0</score>")
-    assert verdict.value is False and time.perf_counter() - began < 5
+    assert verdict.value is False
     if case["name"] == "master_key_opener":
         assert fake.requests == []
     else:

@@ -111,16 +111,15 @@ async def test_comparisons_and_scores_agree(documents: list[Document], pack: Pac
         for scale, against in ((Scale.IMPLICIT, rubric), (Scale.EXPLICIT, rubric.criteria[0])):
             here = await direct.score(task, source.text, against, scale=scale)
             assert (await judge.score(task, source.text, against, scale=scale)).value == here.value
-        served, here = [
-            await each.score(task, source.text, None, scale=Scale.CORRECTNESS) for each in (judge, direct)
+        served, own = [
+            await asked.score(task, source.text, None, scale=Scale.CORRECTNESS) for asked in (judge, direct)
         ]
-        assert served.value == here.value is not None
+        assert served.value == own.value is not None
         dimensions = await judge.write_rubric(task, [])
         assert dimensions is not None and len(dimensions.criteria) == QUERY_CRITERIA
-        here = await direct.write_rubric(task, [])
-        assert here is not None and [each.text for each in here.criteria] == [
-            each.text for each in dimensions.criteria
-        ]
+        expected = await direct.write_rubric(task, [])
+        assert expected is not None
+        assert [each.text for each in expected.criteria] == [each.text for each in dimensions.criteria]
 
 
 async def test_the_model_is_named_after_the_corpus(documents: list[Document], pack: Pack) -> None:

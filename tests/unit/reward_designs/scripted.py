@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
+from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
+from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -149,6 +150,22 @@ def rollouts(*answers: str | None, first: int = 0) -> list[Rollout]:
     return [rollout(first + number, answer) for number, answer in enumerate(answers)]
 
 
+class StepRewards(NamedTuple):
+    """What came out of a step, per group, and its metrics."""
+
+    rewards: list[list[float | None]]
+    records: list[JudgeRecords]
+    metrics: dict[str, float | None]
+
+
+async def rewards_of_step(
+    settings: SolverConfig, judge: Judge, groups: Sequence[RolloutGroup], key: Key = ("s",)
+) -> StepRewards:
+    rewarder = open_rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
+    judged = await rewarder.judge_step(groups, key)
+    return StepRewards([group.rewards for group in judged], records_of(judged), reward_metrics(judged))
+
+
 def reward(
     settings: dict[str, Any],
     judge: ScriptedJudge,
@@ -159,13 +176,10 @@ def reward(
     """A step of finished groups under `solver` settings."""
 
     async def step() -> StepRewards:
-        rewarding = open_rewarding(
-            SolverConfig.model_validate(settings), MeteredJudge(judge), lambda text: len(text.split())
-        )
-        opened: list[RolloutGroup] = [
+        opened = [
             finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)
             for number, group in enumerate(groups)
         ]
-        return await rewarding.step(opened, ("s",))
+        return await rewards_of_step(SolverConfig.model_validate(settings), judge, opened)
 
     return asyncio.run(step())

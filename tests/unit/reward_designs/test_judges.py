@@ -13,15 +13,14 @@ from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.judge import Judge, LexicalJudge
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
-from scope_selfplay.reward_designs import Rewarding, finished_group, open_rewarding
+from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
 from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
 from scope_selfplay.wire.serving import serving
 from tests.judges import pack
-from tests.unit.reward_designs.scripted import rollout
+from tests.unit.reward_designs.scripted import StepRewards, rewards_of_step, rollout
 
 __all__ = ["pack"]
 
@@ -56,14 +55,13 @@ async def a_group() -> tuple[Task, Rubric, list[Rollout]]:
 
 async def rewards(preset: str, judge: Judge) -> list[float | None]:
     task, rubric, rollouts = await a_group()
-    found = await rewarding(preset, judge).step([finished_group(task, rubric, rollouts, ("g",))], ("s",))
+    found = await step(preset, judge, [finished_group(task, rubric, rollouts, ("g",))])
     assert found.metrics["judge_missing"] == 0.0 and found.metrics["judge_calls"]
     return found.rewards[0]
 
 
-def rewarding(preset: str, judge: Judge) -> Rewarding:
-    settings = SolverConfig.model_validate({"reward": preset})
-    return open_rewarding(settings, MeteredJudge(judge), lambda text: len(text.split()))
+async def step(preset: str, judge: Judge, groups: Sequence[RolloutGroup]) -> StepRewards:
+    return await rewards_of_step(SolverConfig.model_validate({"reward": preset}), judge, groups)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -101,5 +99,5 @@ async def test_a_step_of_many_groups_is_judged_side_by_side() -> None:
 
     task, rubric, rollouts = await a_group()
     groups = [finished_group(task, rubric, rollouts, ("g", number)) for number in range(20)]
-    found = await rewarding("balanced", Counting(DOCUMENTS)).step(groups, ("s",))
+    found = await step("balanced", Counting(DOCUMENTS), groups)
     assert most == found.metrics["judge_calls"]

@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import PRESETS, SolverConfig
+from scope_selfplay.config import DESIGNS, PRESETS, SolverConfig
+from scope_selfplay.judge.metered import JudgeRecords
 from scope_selfplay.ranking import ComparisonGraph, Match, fit_step, min_max
-from scope_selfplay.reward_designs import JudgeRecords, StepRewards, open_design
 from scope_selfplay.reward_designs.answers import entrants_of
+from scope_selfplay.reward_designs.step_rewards import design_classes, open_design
 from scope_selfplay.schemas import Comparison, Outcome, Rollout
-from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollout, rollouts
+from tests.unit.reward_designs.scripted import (
+    RUBRIC,
+    TASK,
+    ScriptedJudge,
+    StepRewards,
+    reward,
+    rollout,
+    rollouts,
+)
 
 EPSILON = 1e-6
 CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
@@ -89,6 +98,10 @@ def test_presets_have_the_papers_settings(preset: str, settings: dict[str, Any])
     assert settings.items() <= chosen.items()
 
 
+def test_every_design_of_the_settings_is_found_by_its_name() -> None:
+    assert design_classes().keys() == DESIGNS.keys()
+
+
 CALLS_AT_8 = {
     "rubric": 24,
     "implicit": 9,
@@ -138,14 +151,14 @@ class Noisy(ScriptedJudge):
 
     def __init__(self, *, moody: bool = False) -> None:
         super().__init__()
-        self._dice = random.Random(3)
+        self._rng = random.Random(3)
         self._mood = 50.0 if moody else 0.0
 
     async def compare(self, *given: Any, **named: Any) -> Comparison:
         found = await super().compare(*given, **named)
         assert found.outcome is not None
-        mood = self._dice.gauss(0.0, self._mood)
-        scores = Outcome(*(score + mood + self._dice.gauss(0.0, 2.0) for score in found.outcome))
+        mood = self._rng.gauss(0.0, self._mood)
+        scores = Outcome(*(score + mood + self._rng.gauss(0.0, 2.0) for score in found.outcome))
         return found.model_copy(update={"outcome": scores})
 
 
@@ -156,7 +169,7 @@ def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
     for moody in (False, True):
         found = reward({"reward": "balanced"}, Noisy(moody=moody), *groups)
         graphs = [
-            graph_of(books.comparisons, group) for books, group in zip(judged(found), groups, strict=True)
+            graph_of(records.comparisons, group) for records, group in zip(judged(found), groups, strict=True)
         ]
         plain, levels = (
             [min_max(fit) for fit in fit_step([8] * len(graphs), graphs, levels=levels)]
@@ -173,7 +186,7 @@ def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
 
 
 def judged(found: StepRewards) -> list[JudgeRecords]:
-    return [books for books in found.books if books.comparisons]
+    return [records for records in found.records if records.comparisons]
 
 
 def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> ComparisonGraph:

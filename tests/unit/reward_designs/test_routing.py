@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.reward_designs import (
-    Arrivals,
-    Rewarding,
-    RolloutGroup,
-    StepRewards,
-    finished_group,
-    open_rewarding,
-)
+from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
-from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
+from tests.unit.reward_designs.scripted import (
+    RUBRIC,
+    TASK,
+    ScriptedJudge,
+    StepRewards,
+    reward,
+    rewards_of_step,
+    rollouts,
+)
 
 # With the verifier: "eight" is right. The scripted judge reads the number that an answer begins with.
 RIGHT = TASK.model_copy(update={"reference": "9"})
@@ -209,9 +209,9 @@ def test_a_newcomer_meets_the_best_the_worst_and_the_median() -> None:
 def test_comparisons_are_made_while_other_rollouts_are_still_on_their_way() -> None:
     judge = ScriptedJudge()
 
-    async def scene() -> tuple[int, StepRewards]:
+    async def play() -> tuple[int, StepRewards]:
         group = open_group(3, deterministic=False)
-        stepping = asyncio.ensure_future(live(judge).step([group], ()))
+        stepping = asyncio.ensure_future(live(judge, group))
         answers = rollouts("1", "2", "3")
         for number in (2, 0):
             await arrive(group, number, answers[number])
@@ -219,7 +219,7 @@ def test_comparisons_are_made_while_other_rollouts_are_still_on_their_way() -> N
         await arrive(group, 1, answers[1])
         return early, await stepping
 
-    early, found = asyncio.run(scene())
+    early, found = asyncio.run(play())
     assert early == 1
     assert found.rewards == [pytest.approx([0.0, 0.5, 1.0], abs=1e-5)]
 
@@ -230,7 +230,7 @@ def test_in_deterministic_mode_the_order_is_by_tokens_and_number_whatever_finish
 ) -> None:
     tokens = [5, 3, 8, 3]
 
-    async def scene() -> list[int]:
+    async def play() -> list[int]:
         arrivals = Arrivals(4, deterministic=True)
         seen: list[int] = []
 
@@ -240,24 +240,24 @@ def test_in_deterministic_mode_the_order_is_by_tokens_and_number_whatever_finish
 
         reading = asyncio.ensure_future(read())
         for number in order:
-            arrivals.spoke(number, tokens[number])
+            arrivals.generated(number, tokens[number])
             arrivals.finish(number)
             await asyncio.sleep(0)
         await reading
         return seen
 
-    assert asyncio.run(scene()) == [1, 3, 0, 2]
+    assert asyncio.run(play()) == [1, 3, 0, 2]
 
 
 def test_in_deterministic_mode_nobody_waits_for_those_who_can_only_come_later() -> None:
-    async def scene() -> int:
+    async def play() -> int:
         arrivals = Arrivals(3, deterministic=True)
         for number, tokens in ((0, 9), (1, 4), (2, 12)):
-            arrivals.spoke(number, tokens)
+            arrivals.generated(number, tokens)
         arrivals.finish(1)
         return await anext(aiter(arrivals))
 
-    assert asyncio.run(scene()) == 1
+    assert asyncio.run(play()) == 1
 
 
 def open_group(size: int, *, deterministic: bool) -> RolloutGroup:
@@ -273,17 +273,16 @@ async def arrive(group: RolloutGroup, number: int, rollout: Rollout) -> None:
         await asyncio.sleep(0)
 
 
-def live(judge: ScriptedJudge) -> Rewarding:
-    settings = SolverConfig.model_validate({"reward": "live"})
-    return open_rewarding(settings, MeteredJudge(judge), len)
+async def live(judge: ScriptedJudge, group: RolloutGroup) -> StepRewards:
+    return await rewards_of_step(SolverConfig.model_validate({"reward": "live"}), judge, [group], ())
 
 
 def test_finished_groups_arrive_by_number_unless_told_otherwise() -> None:
-    async def scene() -> list[int]:
+    async def play() -> list[int]:
         group = finished_group(TASK, RUBRIC, rollouts("1", "2", "3"))
         return [number async for number in group.arrivals]
 
-    assert asyncio.run(scene()) == [0, 1, 2]
+    assert asyncio.run(play()) == [0, 1, 2]
 
 
 class Hesitant(ScriptedJudge):
@@ -305,16 +304,16 @@ def test_a_deterministic_run_makes_the_same_comparisons_whatever_the_timing(
 ) -> None:
     judge = Hesitant(slow)
 
-    async def scene() -> StepRewards:
+    async def play() -> StepRewards:
         group = open_group(5, deterministic=True)
-        stepping = asyncio.ensure_future(live(judge).step([group], ()))
+        stepping = asyncio.ensure_future(live(judge, group))
         answers = rollouts("3", "5", "1", "4", "2")
         for number in order:
-            group.arrivals.spoke(number, 10 - number)
+            group.arrivals.generated(number, 10 - number)
             await arrive(group, number, answers[number])
         return await stepping
 
-    found = asyncio.run(scene())
+    found = asyncio.run(play())
     met = ["".join(sorted(asked[1:])) for asked in judge.asked]
     # They count as arrived from the last, which was the shortest, to the first: 2, 4, 1, 5, 3.
     assert [sorted(met[:1]), sorted(met[1:3]), sorted(met[3:6])] == [["24"], ["12", "14"], ["15", "25", "45"]]

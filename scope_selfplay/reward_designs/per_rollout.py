@@ -1,16 +1,21 @@
 """Designs that judge each rollout by itself: `rubric`, `verifier`, `implicit`, `explicit`, `pointwise`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from scope_selfplay.config import SolverConfig
-from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
+from scope_selfplay.config.rewards import (
+    ExplicitReward,
+    ImplicitReward,
+    PointwiseReward,
+    RubricReward,
+    VerifierReward,
+)
 from scope_selfplay.judge import Scale
 from scope_selfplay.judge.metered import MeteredJudge, calls_to_grade
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
-from scope_selfplay.reward_designs.design import PerRolloutDesign
+from scope_selfplay.reward_designs.design import PerAnswerDesign, PerRolloutDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
-from scope_selfplay.reward_designs.rubric_source import RubricSource
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
@@ -20,12 +25,10 @@ Verify = Callable[[str, str], float | None]
 _TEN = 10.0
 
 
-class RubricDesign(PerRolloutDesign):
-    """SCOPE equation 6. `count` gives the tokens of a text."""
+class RubricDesign(PerRolloutDesign[RubricReward]):
+    """SCOPE equation 6."""
 
-    def __init__(self, settings: SolverConfig, count: Callable[[str], int]) -> None:
-        self._settings = settings
-        self._count = count
+    name = "rubric"
 
     async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
         rollout = await group.rollouts[number]
@@ -33,16 +36,10 @@ class RubricDesign(PerRolloutDesign):
         grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, number))
         if rollout.status is RolloutStatus.FAILED:
             return None
-        return None if grade.score is None else self.total(grade.score, rollout)
-
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
-        return (await judge.grade_rollout(group.task, group.rubric, rollout, key=group.key)).score
-
-    def total(self, value: float, rollout: Rollout) -> float:
-        settings = self._settings
-        tokens = self._count(rollout.answer) if rollout.answer and settings.length_factor else 0
-        reward = solver_reward(
-            value,
+        settings = self.solver
+        tokens = self.count(rollout.answer) if rollout.answer and settings.length_factor else 0
+        return solver_reward(
+            grade.score,
             tokens,
             format_score(rollout),
             search_reward(rollout.searches, settings.search_saturation),
@@ -53,87 +50,82 @@ class RubricDesign(PerRolloutDesign):
             hard=settings.length_hard,
             floor=settings.length_floor,
         )
-        assert reward is not None
-        return reward
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return sum(calls_to_grade(rubric, rollout) for rollout in entrants.rollouts)
 
 
-class VerifierDesign(PerRolloutDesign):
+class VerifierDesign(PerAnswerDesign[VerifierReward]):
     """The reference answer decides. A task without one gives no rewards."""
 
-    def __init__(self, verify: Verify) -> None:
-        self._verify = verify
+    name = "verifier"
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         if group.task.reference is None or rollout.answer is None:
             return None
         # A checker of formulas may take a while.
-        return await asyncio.to_thread(self._verify, rollout.answer, group.task.reference)
+        return await asyncio.to_thread(VERIFIERS[self.settings.check], rollout.answer, group.task.reference)
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         return 0
 
 
-class ImplicitDesign(PerRolloutDesign):
+class ImplicitDesign(PerAnswerDesign[ImplicitReward]):
     """A tenth of one score for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
 
-    def __init__(self, settings: ImplicitReward) -> None:
-        self.shelf = RubricSource(settings.rubrics)
+    name = "implicit"
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, judge)
-        return await judge.score_rollout(group.task, rollout, rubric, Scale.IMPLICIT)
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        score = await judge.score_rollout(group.task, rollout, rubric, Scale.IMPLICIT)
+        return None if score is None else implicit_reward(score, whole_structure(rollout))
 
-    def total(self, value: float, rollout: Rollout) -> float:
-        return implicit_reward(value, whole_structure(rollout))
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        return implicit_reward(0.0, whole_structure(rollout))
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         answers = len(entrants.members)
-        return answers and self.shelf.most_calls(task) + answers
+        return answers and self.rubric_source.most_calls(task) + answers
 
 
-class ExplicitDesign(PerRolloutDesign):
+class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
     """Scores per criterion, weighted by priority, and the format, half each (Tournament-GRPO, 13-14).
 
     A criterion without verdict is left out and the weights renormalised.
     """
 
-    def __init__(self, settings: ExplicitReward) -> None:
-        self.shelf = RubricSource(settings.rubrics)
+    name = "explicit"
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
-        rubric = await self.shelf.find(group.task, group.rubric, judge)
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
         assert rubric is not None
         calls = [
             judge.score_rollout(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
             for row, criterion in enumerate(rubric.criteria)
         ]
-        scores = await asyncio.gather(*calls)
-        known = [
-            (score, each.priority)
-            for score, each in zip(scores, rubric.criteria, strict=True)
-            if score is not None
-        ]
+        scores = zip(await asyncio.gather(*calls), rubric.criteria, strict=True)
+        known = [(score / _TEN, criterion.priority) for score, criterion in scores if score is not None]
         if not known:
             return None
-        return 2 * explicit_reward(
-            [score / _TEN for score, _ in known], [priority for _, priority in known], 0.0
+        return explicit_reward(
+            [score for score, _ in known], [priority for _, priority in known], whole_structure(rollout)
         )
 
-    def total(self, value: float, rollout: Rollout) -> float:
-        return 0.5 * (value + whole_structure(rollout))
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        priorities = [criterion.priority for criterion in group.rubric.criteria]
+        return explicit_reward([0.0] * len(priorities), priorities, whole_structure(rollout))
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
-        answers = len(entrants.members)
-        return answers and self.shelf.most_calls(task) + answers * self.shelf.most_criteria(task, rubric)
+        answers, source = len(entrants.members), self.rubric_source
+        return answers and source.most_calls(task) + answers * source.most_criteria(task, rubric)
 
 
-class PointwiseDesign(PerRolloutDesign):
+class PointwiseDesign(PerAnswerDesign[PointwiseReward]):
     """The judge calls an answer right, partly right or wrong (Reasoning Arena, the RLAIF baseline)."""
 
-    async def value(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+    name = "pointwise"
+
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
         return await judge.score_rollout(group.task, rollout, group.rubric, Scale.CORRECTNESS)
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
@@ -143,3 +135,7 @@ class PointwiseDesign(PerRolloutDesign):
 def exact_match(answer: str, reference: str) -> float:
     """1 for equal texts, case and white space aside, else 0."""
     return float(answer.casefold().split() == reference.casefold().split())
+
+
+VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
+"""By the name in `solver.reward.check`."""

@@ -1,4 +1,4 @@
-"""What a page is asked, read from its query string; every URL can be shared, so every part of it is checked."""
+"""The query parameters of the pages, and links within the site. Every URL can be shared, so every part is checked."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeVar
@@ -11,11 +11,11 @@ from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Sort, TaskQuery
 
-Question = TypeVar("Question", bound=Value)
+Parameters = TypeVar("Parameters", bound=Value)
 
 
 class BadParameterError(Exception):
-    """A query string that no page understands; its text is one line for a person."""
+    """A query string with an unknown or invalid parameter; its text is one line for a person."""
 
 
 class TaskListParameters(Value):
@@ -57,7 +57,7 @@ class TaskListParameters(Value):
         }
 
     def but(self, **changes: object) -> str:
-        """The query string of the same question with some parts changed; None drops a part."""
+        """The same query string with some parameters changed; None drops one."""
         given = self._given() | {name: str(value) for name, value in changes.items() if value is not None}
         kept = {
             name: value for name, value in given.items() if name not in changes or changes[name] is not None
@@ -85,9 +85,9 @@ class PackParameters(Value):
     against: str = Field(default="", max_length=200)
 
 
-def read_parameters(question: type[Question], given: Mapping[str, str]) -> Question:
-    """Raises BadParameterError for an unknown part and for a value that is none."""
-    known = list(question.model_fields)
+def read_parameters(model: type[Parameters], given: Mapping[str, str]) -> Parameters:
+    """Raises BadParameterError for an unknown parameter and for an invalid value."""
+    known = list(model.model_fields)
     for name in given:
         if name not in known:
             raise BadParameterError(
@@ -95,7 +95,7 @@ def read_parameters(question: type[Question], given: Mapping[str, str]) -> Quest
                 + ", ".join(known)
             )
     try:
-        return question.model_validate({name: value for name, value in given.items() if value.strip()})
+        return model.model_validate({name: value for name, value in given.items() if value.strip()})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadParameterError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
@@ -107,9 +107,9 @@ class Links:
     def __init__(self, base: str) -> None:
         self.base = base
 
-    def __call__(self, *path: object, query: str = "", anchor: str = "", **asked: object) -> str:
-        """`path` are segments, put between slashes; `asked` goes before a finished `query`, None is left out."""
+    def __call__(self, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:
+        """`path` are segments; `parameters` go before a finished `query`, None is left out."""
         where = self.base + "/" + "/".join(quote(str(part), safe="") for part in path)
-        asks = urlencode({name: value for name, value in asked.items() if value is not None})
+        asks = urlencode({name: value for name, value in parameters.items() if value is not None})
         whole = "&".join(part for part in (asks, query) if part)
         return where + (f"?{whole}" if whole else "") + (f"#{quote(anchor)}" if anchor else "")

@@ -1,8 +1,8 @@
-"""Calls of one wave go side by side with their like, and never more than the limit at once."""
+"""Calls of one batch go side by side with their like, and never more than the limit at once."""
 
 import asyncio
 
-from scope_selfplay.judge.waves import AdmissionGate
+from scope_selfplay.judge.endpoint import AdmissionGate
 
 
 async def _pass(gate: AdmissionGate, text: str, order: list[str]) -> None:
@@ -11,7 +11,7 @@ async def _pass(gate: AdmissionGate, text: str, order: list[str]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_wave_goes_in_the_order_of_its_texts() -> None:
+async def test_a_batch_goes_in_the_order_of_its_texts() -> None:
     gate, order = AdmissionGate(1), list[str]()
     texts = [
         "task b, answer 1, criterion 2",
@@ -25,7 +25,7 @@ async def test_a_wave_goes_in_the_order_of_its_texts() -> None:
     assert order == sorted(texts)
 
 
-async def test_who_comes_later_belongs_to_the_next_wave() -> None:
+async def test_who_comes_later_belongs_to_the_next_batch() -> None:
     gate, order = AdmissionGate(1), list[str]()
     first = [asyncio.create_task(_pass(gate, text, order)) for text in ("m", "n")]
     await asyncio.sleep(0)

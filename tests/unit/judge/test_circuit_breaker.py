@@ -1,6 +1,6 @@
 """The breaker by itself, on a clock that the test moves."""
 
-from scope_selfplay.judge.breaker import CircuitBreaker
+from scope_selfplay.judge.endpoint import CircuitBreaker
 
 
 class Clock:
