@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.evaluation.compare import comparison_graph
+from scope_selfplay.evaluation.rating import comparison_graph
 from scope_selfplay.inspection.charts import Line, NamedInterval
 from scope_selfplay.inspection.overview import IterationOverview, bin_edges, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
