@@ -9,18 +9,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from scope_selfplay.sole_holder import Deed, open_lock, sole_holder
+from scope_selfplay.folder_lock import folder_lock
 
 LOCK = "build.lock"
 PATIENCE = 60.0
 """Seconds: longer than a stopped pod takes to end."""
-_BUILD = Deed("builds", "building")
 
 
 @contextlib.contextmanager
 def sole_builder(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of `folder`, as `sole_holder` does; OSError where no file can be written."""
-    with sole_holder(open_lock(folder / LOCK), folder, _BUILD, say=_say, patience=patience):
+    """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
+    with folder_lock(folder, folder / LOCK, work="building", say=_say, timeout=patience):
         yield
 
 
