@@ -8,7 +8,9 @@ import pytest
 
 from scope_selfplay.health import BOUNDS, examine
 from scope_selfplay.health.costs import JudgeUse, judge_use
-from scope_selfplay.health.tasks import Need, Worth, (
+from scope_selfplay.health.tasks import (
+    Need,
+    Worth,
     divergence,
     measure_diversity,
     needed_searches,
