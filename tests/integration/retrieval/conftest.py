@@ -12,7 +12,6 @@ from starlette.applications import Starlette
 
 from retrieval.build import build_bm25
 from retrieval.index_service import IndexService, ServiceSettings
-from retrieval.metrics import RetrieverMetrics
 from retrieval.server import build_app
 from scope_selfplay.schemas import Document
 
@@ -73,7 +72,7 @@ async def serve_folder(
     **settings: object,
 ) -> AsyncIterator[str]:
     service = service or IndexService(
-        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings}), RetrieverMetrics()
+        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings})
     )
     await service.load()
     try:
