@@ -23,7 +23,7 @@ setup(
     },
     package_data={
         KUSTOMIZE: ["base/**/*.yaml", "components/**/*.yaml", "prepare/**/*.yaml", "images/*"],
-        "scope_selfplay.browse": ["templates/*"],
+        "scope_selfplay.inspection": ["templates/*"],
         "scope_selfplay.viewer": ["templates/*", "static/*"],
         "scope_selfplay": ["embedded/run.yaml", "embedded/policy/*", "maths/run.yaml"],
         **{f"{HOME}.{pack}": ["*.md", "*.yaml"] for pack in PACKS},

@@ -52,7 +52,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, stage_card, write_run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema
-from scope_selfplay.store.manifest import FORMAT, checksums
+from scope_selfplay.store.folders import FORMAT, checksums
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
 
 VOCABULARY = 20_000

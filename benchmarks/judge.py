@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
+from scope_selfplay.judge.prompts import Questions
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import (
@@ -37,13 +39,11 @@ from scope_selfplay.inference.chat_server import (
     completion,
     serving,
 )
-from scope_selfplay.inference.openai_client import ChatClient, ChatRequest
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.questions import Questions
 from scope_selfplay.prompts import Pack, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Task
 
 MODEL = "bench"

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.rollouts import Load, Trace
 from scope_selfplay.inference import Generate, Message
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
-from scope_selfplay.inference.stops import Stops
 from scope_selfplay.training.policy import load_model, policy_path
 
 MAX_LENGTH = 768

@@ -32,7 +32,7 @@ def _documents_of(config: Path, index: Path, packs: Path) -> Path:
     """The documents of a run as one file beside its index, the same as its stages search."""
     from scope_selfplay.config import load_config
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
     from scope_selfplay.run import read_corpus
     from scope_selfplay.store import write_records
 

@@ -39,7 +39,7 @@ def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
 
 def _is_whole(folder: Path, model: str, revision: str) -> bool:
     from scope_selfplay.errors import CheckpointError
-    from scope_selfplay.store.manifest import checksums
+    from scope_selfplay.store.folders import checksums
 
     if not (folder / RECEIPT).is_file():
         return False
@@ -105,7 +105,7 @@ def _publish(part: Path, folder: Path, receipt: dict[str, Any]) -> None:
     """The folder appears under its name once everything in it is there."""
     from scope_selfplay.store import write_atomic
     from scope_selfplay.store.atomic import disk_faults, sync_folder
-    from scope_selfplay.store.manifest import checksums
+    from scope_selfplay.store.folders import checksums
 
     shutil.rmtree(part / ".cache", ignore_errors=True)
     write_atomic(part / RECEIPT, json.dumps({**receipt, "files": checksums(part)}, indent=1) + "\n")

@@ -35,15 +35,15 @@ def launch_ranks(order: Order, stage: Stage, processes: int) -> None:
     if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
         return
     from scope_selfplay.config import load_config
-    from scope_selfplay.k8s.folders import shipped_kustomize
+    from scope_selfplay.k8s.render import shipped_kustomize
     from scope_selfplay.training.launching import (
-        Limits,
+        RankTimeouts,
         module_command,
         rank_environments,
         run_ranks,
         sharding_environment,
     )
-    from scope_selfplay.training.ranks import share_of
+    from scope_selfplay.training.ranks import step_share
 
     config = load_config(order.config, order.overrides)
     settings, pod = (
@@ -51,11 +51,11 @@ def launch_ranks(order: Order, stage: Stage, processes: int) -> None:
         if stage is Stage.CHALLENGER
         else (config.solver, config.cluster.train_solver)
     )
-    share_of(settings, node.world)
+    step_share(settings, node.world)
     name = f"jobs.train_{stage.value}"
     sharding = sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
     environments = [sharding | each for each in rank_environments(node)]
-    ending = run_ranks(module_command(name, sys.argv[1:]), environments, Limits(pod.grace), _say)
+    ending = run_ranks(module_command(name, sys.argv[1:]), environments, RankTimeouts(pod.grace), _say)
     if ending.code:
         # The last line of a log is what the controller shows; other ranks may have said theirs later.
         _say(f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.said}")

@@ -20,7 +20,7 @@ from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import quiet_libraries
 
 if TYPE_CHECKING:
-    from scope_selfplay.controller.rounds import Inputs
+    from scope_selfplay.controller.loop import Inputs
 
 
 @click.command()
@@ -78,7 +78,7 @@ def read_inputs(
     the settings may not be readable, or name another run. Raises UserError where no run has begun.
     """
     from scope_selfplay.config import load_config
-    from scope_selfplay.controller.rounds import Inputs
+    from scope_selfplay.controller.loop import Inputs
     from scope_selfplay.run import open_run
 
     try:
@@ -97,7 +97,7 @@ def read_inputs(
 def kept_inputs(folder: RunFolder, prompts: Path, problem: UserError) -> "Inputs":
     """What the run began with, and the problem as what was edited; raises the problem where no run has begun."""
     from scope_selfplay.config import load_config
-    from scope_selfplay.controller.rounds import Inputs
+    from scope_selfplay.controller.loop import Inputs
     from scope_selfplay.prompts import load_pack
 
     if not folder.config.is_file():

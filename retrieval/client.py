@@ -21,10 +21,10 @@ from retrieval.wire import LONGEST_QUERY
 from scope_selfplay.errors import RunMismatchError, SearchError
 from scope_selfplay.schemas import Passage
 from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.json_client import JsonClient, Patience, Refused, Unanswered
+from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, ServerUnavailable
 from scope_selfplay.wire.strict_json import parse_object
 
-ONCE = Patience(deadline=2.0, attempt=2.0, attempts=1)
+ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
 """How long a server may take to say whether it is ready."""
 
 
@@ -51,7 +51,7 @@ class HttpSearcher:
         allowed_hosts: Collection[str] = LOOPBACK,
         expected_identity: str | None = None,
         token: str | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         """Raises ConfigError for a URL that is not http(s) to an allowed host."""
@@ -103,7 +103,7 @@ class HttpSearcher:
         try:
             await self._client.ask("GET", "/readyz", patience=ONCE)
             info = await self._client.ask("GET", "/info", patience=ONCE)
-        except (Refused, Unanswered):
+        except (Refused, ServerUnavailable):
             return False
         return info.get("identity") == self.identity
 
@@ -124,7 +124,7 @@ class HttpSearcher:
             return await self._client.ask(method, path, body, check=self._check_index)
         except Refused as refused:
             raise RefusedError(str(refused), refused.status, _reason(refused.body)) from None
-        except Unanswered as fault:
+        except ServerUnavailable as fault:
             raise RetrieverDownError(str(fault)) from None
 
     def _check_index(self, response: aiohttp.ClientResponse) -> None:

@@ -24,7 +24,7 @@ from retrieval.rendering import Renderer, TokenCap
 from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
 from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
 PROBE_SECONDS = 2.0
@@ -111,7 +111,7 @@ class ShardRouter:
         tokenizer: Path | None = None,
         deadline: float = 60.0,
         queue: int = 4096,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         limits: WireLimits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
@@ -122,7 +122,7 @@ class ShardRouter:
         self.limits = limits or WireLimits()
         self.deadline = deadline
         # Twenty thousand documents of a batch request may come back in one response.
-        patience = patience or Patience(max_response=self.limits.max_response, deadline=deadline)
+        patience = patience or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
         self._connect: Callable[[], ShardConnections] = lambda: ShardConnections(
             [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
         )

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 import uvicorn
+from scope_selfplay.wire.serving import listen, url_of
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -33,7 +34,6 @@ from retrieval.batching import Overloaded
 from retrieval.metrics import RetrieverMetrics
 from retrieval.wire import Retrieval, WireError, WireLimits, parse_request
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.wire.listening import listen, url_of
 
 BODY_SECONDS = 30.0
 SEND_SECONDS = 5.0

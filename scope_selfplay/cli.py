@@ -27,9 +27,9 @@ class LazyGroup(click.Group):
         "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
         "export": ("scope_selfplay.export.cli", "export", "Write accepted tasks in another library's shape."),
         "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
-        "tasks": ("scope_selfplay.browse.cli", "tasks", "List, show, count and compare tasks."),
+        "tasks": ("scope_selfplay.inspection.cli", "tasks", "List, show, count and compare tasks."),
         "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
-        "report": ("scope_selfplay.browse.cli", "report", "Write a run's report, one HTML file."),
+        "report": ("scope_selfplay.inspection.cli", "report", "Write a run's report, one HTML file."),
         "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),
         "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
         "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
@@ -116,7 +116,7 @@ def run(
     if as_json:
         click.echo(json.dumps(summary, indent=1))
     else:
-        from scope_selfplay.report import show_summary
+        from scope_selfplay.inspection.summary import show_summary
 
         show_summary(summary, opened)
 

@@ -19,13 +19,13 @@ from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.schemas import Role
 from scope_selfplay.wire.guarded_http import secret
-from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
 
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
-_HANDSHAKE = Patience(deadline=30.0, attempt=30.0, attempts=None)
+_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
 
 # The tiny policies have some thousand words; the families of the papers 100,000 to 152,000.
@@ -115,7 +115,7 @@ def served_engine(
         served = pool.submit(asyncio.run, _shake_hands(name, partner, settings)).result()
     if (remark := check_served(served, checkpoint, f"{name}: {partner.base_url}")) is not None:
         say(remark)
-    patience = Patience(
+    patience = RetryPolicy(
         deadline=settings.outage,
         attempt=settings.call,
         attempts=None,
@@ -166,7 +166,7 @@ async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConf
         return await ask_what_is_served(client, outer, partner.model)
 
 
-def _client(name: str, partner: PartnerConfig, url: str, patience: Patience) -> JsonClient:
+def _client(name: str, partner: PartnerConfig, url: str, patience: RetryPolicy) -> JsonClient:
     host = urlsplit(url).hostname
     return JsonClient(
         url,

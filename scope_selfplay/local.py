@@ -2,11 +2,11 @@
 
 import json
 
+from scope_selfplay.inspection.summary import summarise
 from scope_selfplay.run import Run
 from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger, train_solver
 from scope_selfplay.store import write_atomic
 from scope_selfplay.store.card import write_run_card
-from scope_selfplay.summary import summarise
 
 
 def run_all(run: Run) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.evaluation.compare import Ratings
+from scope_selfplay.evaluation.rating import Ratings
 from scope_selfplay.health import Checkup, examine
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage

@@ -21,8 +21,7 @@ from scope_selfplay.schemas import Document, Passage, Value
 from scope_selfplay.search import Searcher
 from scope_selfplay.store import RunFolder, write_atomic
 from scope_selfplay.wire.guarded_http import secret
-from scope_selfplay.wire.json_client import Patience
-from scope_selfplay.wire.per_loop import PerLoop
+from scope_selfplay.wire.json_client import PerLoop, RetryPolicy
 
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
 _HANDSHAKE_SECONDS = 30.0
@@ -145,5 +144,5 @@ def _client(settings: SearchConfig, deadline: float, expected: str | None) -> Ht
         allowed_hosts={host} if host else (),
         expected_identity=expected,
         token=secret(settings.api_key_env, "search.api_key_env"),
-        patience=Patience(deadline=deadline, attempt=60.0, attempts=None),
+        patience=RetryPolicy(deadline=deadline, attempt=60.0, attempts=None),
     )

@@ -26,8 +26,8 @@ from scope_selfplay.corpus import (
     shuffled,
     take_unused,
 )
+from scope_selfplay.corpus.run_corpus import HELD_OUT, embedded_documents
 from scope_selfplay.dialects import spoken_dialect
-from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.engines import Checkpoint, in_process_engine, partner_of, policy_format_for, served_engine
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError
@@ -35,11 +35,11 @@ from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.judge.questions import SEATS
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack, TaskType, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import (
     Document,
     Key,
@@ -252,7 +252,7 @@ def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = 
     """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
     if config.kind != "model":
         return pack
-    lacking = [role for role in SEATS if role not in pack.roles]
+    lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
     if not lacking:
         return pack
     other = load_pack(pack_path(config.prompts, packs))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scope_selfplay.evaluation.compare import Ratings
+from scope_selfplay.evaluation.rating import Ratings
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records

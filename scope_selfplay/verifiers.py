@@ -5,7 +5,7 @@ short expression can keep SymPy busy for ever (`9^{9^{9^9}}`): so the library ru
 limit on CPU time and memory, that is killed and replaced when an answer is too much for it. CPU time, not wall time:
 the same answer gets the same reward on a busy machine. Source: Reasoning Arena, equation 2 (R_v in {0, 1}).
 
-    python -m scope_selfplay.verifiers     serves one parent: [answer, reference] a line in; out, one byte each, whether
+    python -m scope_selfplay.maths.boxed_answers     serves one parent: [answer, reference] a line in; out, one byte each, whether
                                            the reference can be read, and if so whether both are equal
 """
 
@@ -132,7 +132,7 @@ class BoxedVerifier:
     def _started(self) -> subprocess.Popen[bytes] | None:
         if self._worker is None:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "scope_selfplay.verifiers"],
+                [sys.executable, "-m", "scope_selfplay.maths.boxed_answers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import Responder, ServedReply
-from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack, load_pack

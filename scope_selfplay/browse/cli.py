@@ -43,7 +43,7 @@ def tasks() -> None:
 @click.option("--json", "as_json", is_flag=True)
 def ls(run: str, as_json: bool, kind: str | None, stage: str, **asked: Any) -> None:
     """List candidates, accepted and rejected; one a line with tabs between cells where it is piped."""
-    from scope_selfplay.browse.listing import plain_list, show_list
+    from scope_selfplay.inspection.text import plain_list, show_list
     from scope_selfplay.store.query import TaskQuery
 
     query = TaskQuery.model_validate({**asked, "type": kind, "stage": None if stage == "all" else stage})
@@ -75,7 +75,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
     """
     import json
 
-    from scope_selfplay.browse.showing import describe
+    from scope_selfplay.inspection.text import describe
     from scope_selfplay.store.query import Judgements
 
     with _reader(run) as reader:
@@ -105,8 +105,8 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 @click.option("--json", "as_json", is_flag=True)
 def stats(run: str, as_json: bool) -> None:
     """Count: the funnel, scores, task types, held-out results, and the health of the self-play with warnings."""
-    from scope_selfplay.browse.numbers import describe
-    from scope_selfplay.overview import overview
+    from scope_selfplay.inspection.overview import overview
+    from scope_selfplay.inspection.text import describe
 
     with _reader(run) as reader:
         page = overview(reader)
@@ -129,8 +129,8 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
     """Compare two checkpoints (S_0 S_1) on the same held-out tasks, or the tasks of two iterations (1 2)."""
     import json
 
-    from scope_selfplay.browse.comparing import diff_checkpoints, diff_iterations
-    from scope_selfplay.browse.text import tab_lines
+    from scope_selfplay.inspection.comparing import diff_checkpoints, diff_iterations
+    from scope_selfplay.inspection.text import tab_lines
 
     with _reader(run) as reader:
         if before.isdecimal() and after.isdecimal():
@@ -160,7 +160,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"))
 def report(run: str, output: Path) -> None:
     """Write a run's report: one HTML file that needs nothing else, for a mail or a ticket."""
-    from scope_selfplay.browse.page import render_report
+    from scope_selfplay.inspection.html_report import render_report
     from scope_selfplay.store.atomic import write_atomic
 
     if not output.parent.is_dir():

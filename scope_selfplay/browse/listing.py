@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from scope_selfplay.browse.text import one_line, printable, tab_lines
+from scope_selfplay.inspection.text import one_line, printable, tab_lines
 from scope_selfplay.schemas import CandidateStatus
 from scope_selfplay.store.query import TaskLine, TaskPage
 

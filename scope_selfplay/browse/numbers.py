@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from scope_selfplay.browse.text import printable
 from scope_selfplay.health import Checkup, Signal
-from scope_selfplay.overview import IterationOverview, Overview, TaskGroup
+from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
+from scope_selfplay.inspection.text import printable
 
 _BAR = 30
 

@@ -8,9 +8,9 @@ sample tasks.
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from scope_selfplay.browse.charts import bar, histogram, line_chart
-from scope_selfplay.browse.text import printable
-from scope_selfplay.overview import overview
+from scope_selfplay.inspection.charts import bar, histogram, line_chart
+from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.text import printable
 from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort, TaskQuery, TaskRecord
 from scope_selfplay.store.reader import RunReader
@@ -26,7 +26,7 @@ _CURVES = (
 def page_environment() -> Environment:
     """Templates with the charts and filters that every page of a run uses; escapes all values."""
     environment = Environment(
-        loader=PackageLoader("scope_selfplay.browse"),
+        loader=PackageLoader("scope_selfplay.inspection"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

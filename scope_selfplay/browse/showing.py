@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from scope_selfplay.browse.text import printable
+from scope_selfplay.inspection.text import printable
 from scope_selfplay.schemas import Candidate, Grade, Rollout, Rubric, Verdict
 from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskRecord
 

@@ -15,7 +15,7 @@ from scope_selfplay.config.judge import (
     CallConfig,
     EndpointConfig,
     JudgeConfig,
-    PatienceConfig,
+    JudgeRetryConfig,
     RoleEndpointsConfig,
 )
 from scope_selfplay.config.loading import field_names, load_config, parse_config
@@ -49,7 +49,7 @@ __all__ = [
     "ModelConfig",
     "PartnerConfig",
     "PartnersConfig",
-    "PatienceConfig",
+    "JudgeRetryConfig",
     "PodConfig",
     "RoleEndpointsConfig",
     "RoutingSettings",

@@ -46,7 +46,7 @@ class CallConfig(ConfigSection):
     """Tokens of one completion, thinking included."""
 
 
-class PatienceConfig(ConfigSection):
+class JudgeRetryConfig(ConfigSection):
     call: float = Field(default=600.0, gt=0)
     """Seconds for one completion, from when it is sent."""
     retries: int = Field(default=2, ge=0, le=2)
@@ -85,7 +85,7 @@ class JudgeConfig(ConfigSection):
     """Characters of candidates in one prompt, shared equally; longer ones are cut, all at the same length."""
     concurrency: int = Field(default=256, ge=1)
     """Requests at once to one endpoint."""
-    patience: PatienceConfig = PatienceConfig()
+    patience: JudgeRetryConfig = JudgeRetryConfig()
     """How long the judge waits and how often it asks again."""
     allowed_hosts: tuple[str, ...] | None = None
     """Hosts that may be called; those of the endpoints when left out."""

@@ -8,7 +8,6 @@ time), `markers` (the volume), `rounds` and `loop` (the process). For tests: `sc
 """
 
 from scope_selfplay.controller.api import VERBS
-from scope_selfplay.controller.loop import control
-from scope_selfplay.controller.rounds import Inputs
+from scope_selfplay.controller.loop import Inputs, control
 
 __all__ = ["VERBS", "Inputs", "control"]

@@ -8,7 +8,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.manifests import ManifestContext
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.store.stages import stages_of
+from scope_selfplay.store.folders import stages_of
 
 
 class Markers(NamedTuple):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.attempts import AttemptOutcome, message_of, outcome_of
 from scope_selfplay.controller.draft import Draft
 from scope_selfplay.controller.ledger import AttemptHistory, AttemptLedger
 from scope_selfplay.controller.manifests import shard_count, stage_shards
 from scope_selfplay.controller.names import RunStep, StageShard, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState
-from scope_selfplay.controller.outcomes import AttemptOutcome, message_of, outcome_of
 
 _MARKER_GRACE = 60.0
 """Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Body, Conflict, LeaseLost, ObjectKind
-from scope_selfplay.controller.client import TIMEOUT, ClusterClient
+from scope_selfplay.controller.api import TIMEOUT, Body, ClusterClient, Conflict, LeaseLost, ObjectKind
 from scope_selfplay.controller.manifests import lease
 from scope_selfplay.controller.names import lease_name
 

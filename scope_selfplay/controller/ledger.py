@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from scope_selfplay.controller.outcomes import AttemptOutcome, FailureResponse, explanation, response_to
+from scope_selfplay.controller.attempts import AttemptOutcome, FailureResponse, explanation, response_to
 from scope_selfplay.errors import ExitCode, RecordError
 from scope_selfplay.schemas import Value
 

@@ -10,11 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from scope_selfplay.controller.api import NoReply, ObjectKind, Transport
-from scope_selfplay.controller.client import ClusterClient
+from scope_selfplay.controller.api import ClusterClient, NoReply, ObjectKind, Transport
 from scope_selfplay.controller.draft import RunEnd
+from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.controller.names import RUN
-from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
 
 RESYNC = 15.0

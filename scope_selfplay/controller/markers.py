@@ -11,7 +11,7 @@ from scope_selfplay.controller.goals import Markers
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.store import RunFolder, Stage, StageManifest
-from scope_selfplay.store.manifest import MANIFEST
+from scope_selfplay.store.folders import MANIFEST
 
 
 def read_markers(folder: RunFolder, steps: Iterable[RunStep]) -> Markers:

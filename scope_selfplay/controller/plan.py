@@ -10,6 +10,7 @@ for no other reason. In each iteration:
 from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import Body, ObjectKind
+from scope_selfplay.controller.attempts import AttemptOutcome, pause_after
 from scope_selfplay.controller.draft import Draft, NextActions, RunEnd
 from scope_selfplay.controller.goals import Desired, Markers, stop_of
 from scope_selfplay.controller.histories import review_lanes, shares_in_hand
@@ -25,7 +26,6 @@ from scope_selfplay.controller.manifests import (
 )
 from scope_selfplay.controller.names import BODY_HASH, JOB_NAMES, RunStep, StageShard, lane_name
 from scope_selfplay.controller.observed import JobSeen, JobState, Observed
-from scope_selfplay.controller.outcomes import AttemptOutcome, pause_after
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.controller.waiting import (
     TELL_AFTER,

@@ -12,8 +12,15 @@ from random import Random
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.api import Body, Conflict, LeaseLost, ObjectKind, QuotaError, Transport
-from scope_selfplay.controller.client import ClusterClient
+from scope_selfplay.controller.api import (
+    Body,
+    ClusterClient,
+    Conflict,
+    LeaseLost,
+    ObjectKind,
+    QuotaError,
+    Transport,
+)
 from scope_selfplay.controller.draft import Apply, Create, Delete, NextActions, RunEnd, Say
 from scope_selfplay.controller.goals import Markers, desired, steps_of
 from scope_selfplay.controller.leadership import Leadership

@@ -7,10 +7,10 @@ pauses that grow, for as long as it takes; only a program that says that it was 
 from collections.abc import Sequence
 
 from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.attempts import pause_after
 from scope_selfplay.controller.draft import Draft
 from scope_selfplay.controller.ledger import GivenUp
 from scope_selfplay.controller.observed import JobSeen, PodSeen, ServerSeen
-from scope_selfplay.controller.outcomes import pause_after
 from scope_selfplay.controller.servers import Server, settings_of
 from scope_selfplay.errors import ExitCode
 

@@ -43,7 +43,7 @@ def documents(path: Path, domain: str | None, reader: str | None, as_json: bool)
 def _reader(domain: str | None, reader: str | None) -> "CorpusReader | None":
     """Raises BadParameter for a reader that there is not, PromptError for a pack that does not load."""
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
     from scope_selfplay.schemas import CorpusReader
 
     if reader is not None:

@@ -6,19 +6,18 @@ parts; pure), `desk` (asks the judge and keeps the books), `design` (the one int
 `catalogue` (settings to design). None of it knows a policy, a trainer or a file.
 """
 
-from scope_selfplay.designs.answers import whole_structure
-from scope_selfplay.designs.catalogue import open_design, open_rewarding
-from scope_selfplay.designs.design import Design, Judged
-from scope_selfplay.designs.desk import Books, Desk
-from scope_selfplay.designs.groups import Arrivals, Group, finished_group
-from scope_selfplay.designs.rewarding import Rewarding, StepRewards
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.reward_designs.answers import whole_structure
+from scope_selfplay.reward_designs.design import Design, Judged
+from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
+from scope_selfplay.reward_designs.step_rewards import Rewarding, StepRewards, open_design, open_rewarding
 
 __all__ = [
     "Arrivals",
-    "Books",
+    "JudgeRecords",
     "Design",
-    "Desk",
-    "Group",
+    "MeteredJudge",
+    "RolloutGroup",
     "Judged",
     "Rewarding",
     "StepRewards",

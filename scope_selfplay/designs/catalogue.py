@@ -18,23 +18,28 @@ from scope_selfplay.config.rewards import (
     VerifierReward,
     WinRateReward,
 )
-from scope_selfplay.designs.design import Design, PointDesign
-from scope_selfplay.designs.group_tournaments import GroupTournamentDesign
-from scope_selfplay.designs.live import LiveDesign
-from scope_selfplay.designs.pointwise import (
-    CorrectnessDesign,
+from scope_selfplay.judge import Judge
+from scope_selfplay.maths.boxed_answers import boxed_reward
+from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs.design import Design, PerRolloutDesign
+from scope_selfplay.reward_designs.group_tournaments import GroupTournamentDesign
+from scope_selfplay.reward_designs.live import LiveDesign
+from scope_selfplay.reward_designs.per_rollout import (
     ExplicitDesign,
     ImplicitDesign,
+    PointwiseDesign,
     RubricDesign,
     VerifierDesign,
     Verify,
     exact_match,
 )
-from scope_selfplay.designs.rewarding import Rewarding
-from scope_selfplay.designs.tournaments import ArenaDesign, BalancedDesign, PairwiseDesign, WinRateDesign
-from scope_selfplay.judge import Judge
-from scope_selfplay.pipeline import JudgeTally
-from scope_selfplay.verifiers import boxed_reward
+from scope_selfplay.reward_designs.step_rewards import Rewarding
+from scope_selfplay.reward_designs.tournaments import (
+    ArenaDesign,
+    BalancedDesign,
+    PairwiseDesign,
+    WinRateDesign,
+)
 
 VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
 """By the name in `solver.reward.check`."""
@@ -68,7 +73,7 @@ def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], 
         case PairwiseReward():
             return PairwiseDesign(reward)
         case PointwiseReward():
-            return CorrectnessDesign()
+            return PointwiseDesign()
         case WinRateReward():
             return WinRateDesign(reward)
         case GroupTournamentReward():
@@ -81,5 +86,5 @@ def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], 
             return BalancedDesign(reward)
 
 
-def _base(routing: RoutingSettings, solver: SolverConfig, count: Callable[[str], int]) -> PointDesign:
+def _base(routing: RoutingSettings, solver: SolverConfig, count: Callable[[str], int]) -> PerRolloutDesign:
     return RubricDesign(solver, count) if routing.by == "rubric" else VerifierDesign(VERIFIERS[routing.check])

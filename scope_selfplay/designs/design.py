@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from scope_selfplay.config.rewards import Rubrics
-from scope_selfplay.designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
-from scope_selfplay.designs.desk import Desk, RubricShelf, Unjudgeable
-from scope_selfplay.designs.groups import Group
-from scope_selfplay.ranking import Graph, is_flat
+from scope_selfplay.judge.metered import MeteredJudge, RubricSource, Unjudgeable
+from scope_selfplay.ranking import ComparisonGraph, is_flat
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, dealt, entrants_of, has_answer
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 OwnReward = Callable[[int], Awaitable[float | None]]
@@ -30,7 +30,7 @@ class Judged(NamedTuple):
     rewards: Rewards
     rollouts: tuple[Rollout, ...] = ()
     entrants: Entrants = Entrants((), (), ())
-    graph: Graph = Graph()
+    graph: ComparisonGraph = ComparisonGraph()
 
 
 class Design(ABC):
@@ -39,13 +39,13 @@ class Design(ABC):
     has_anchor = False
 
     @abstractmethod
-    async def judge(self, group: Group, desk: Desk) -> Judged: ...
+    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged: ...
 
     @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         """So many judge calls at most for a group with these answers, the writing of a rubric included."""
 
-    async def judge_flat(self, group: Group, desk: Desk, own: OwnReward) -> Judged | None:
+    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
         """The same for a group whose own rewards are flat; None for any other (Reasoning Arena, equation 5)."""
         rewards = await asyncio.gather(*(own(number) for number in range(len(group.rollouts))))
         return await self.judge(group, desk) if is_flat(rewards) else None
@@ -55,15 +55,15 @@ class Design(ABC):
         return [judged.rewards for judged in step]
 
 
-class PointDesign(Design):
+class PerRolloutDesign(Design):
     """Judges each rollout by itself as soon as it is finished; only such rewards can decide where a group goes."""
 
-    async def judge(self, group: Group, desk: Desk) -> Judged:
+    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
         numbers = range(len(group.rollouts))
         rewards = await asyncio.gather(*(self.reward(group, number, desk) for number in numbers))
         return Judged(list(rewards), tuple(await group.all_rollouts()))
 
-    async def reward(self, group: Group, number: int, desk: Desk) -> float | None:
+    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
         """The reward of one member, once it is finished."""
         rollout = await group.rollouts[number]
         if rollout.status is RolloutStatus.FAILED:
@@ -75,7 +75,7 @@ class PointDesign(Design):
         return None if value is None else self.total(value, rollout)
 
     @abstractmethod
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         """What a valid answer is worth; None where no verdict came."""
 
     def total(self, value: float, rollout: Rollout) -> float:
@@ -87,7 +87,7 @@ class Found(NamedTuple):
     """A strength per entrant, None for one that was never judged, and the comparisons behind them."""
 
     strengths: Rewards
-    graph: Graph = Graph()
+    graph: ComparisonGraph = ComparisonGraph()
 
 
 class RelativeDesign(Design):
@@ -101,7 +101,7 @@ class RelativeDesign(Design):
     in_pairs = True
 
     def __init__(self, rubrics: Rubrics = "task") -> None:
-        self.shelf = RubricShelf(rubrics)
+        self.shelf = RubricSource(rubrics)
 
     @abstractmethod
     def planned_calls(self, entrants: int) -> int:
@@ -135,7 +135,7 @@ class RelativeDesign(Design):
 class GroupDesign(RelativeDesign):
     """Compares once the whole group is finished."""
 
-    async def judge(self, group: Group, desk: Desk) -> Judged:
+    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
         found = Found([None] * len(entrants.members))
@@ -147,5 +147,5 @@ class GroupDesign(RelativeDesign):
         return self.rewarded(rollouts, entrants, found)
 
     @abstractmethod
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         """Two entrants or more, not all with the same answer."""

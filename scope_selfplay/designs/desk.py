@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scope_selfplay.config.rewards import Rubrics
-from scope_selfplay.designs.answers import is_entrant
 from scope_selfplay.judge import Judge, Scale, Style, grade_rollout
 from scope_selfplay.judge.protocol import DIMENSIONS
 from scope_selfplay.pipeline import JudgeTally
+from scope_selfplay.reward_designs.answers import is_entrant
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -25,7 +25,7 @@ from scope_selfplay.schemas import (
 
 
 @dataclass
-class Books:
+class JudgeRecords:
     """Judge calls made for one group, those among them without a verdict, and the records of all.
 
     `stand_in_anchor`: a sampled rollout took the place of the greedy one, which had no answer.
@@ -53,7 +53,7 @@ class Unjudgeable(Exception):
     """There is no rubric to judge a group by, although one is wanted."""
 
 
-class Desk:
+class MeteredJudge:
     """One group's way to the judge. `tally` is the stage's account.
 
     With an `allowance` never more calls are made: what goes beyond it is not asked and has no verdict, and
@@ -61,7 +61,7 @@ class Desk:
     """
 
     def __init__(self, judge: Judge, tally: JudgeTally, *, allowance: int | None = None) -> None:
-        self.books = Books()
+        self.books = JudgeRecords()
         self.overdrawn = False
         self._judge = judge
         self._tally = tally
@@ -165,7 +165,7 @@ class Desk:
         self.books.missing += missing
 
 
-class RubricShelf:
+class RubricSource:
     """The rubric that a judge is shown. One written from the query alone is written once per task and then kept."""
 
     def __init__(self, choice: Rubrics) -> None:
@@ -182,7 +182,7 @@ class RubricShelf:
         known = own if self._choice == "task" else self._written.get(task.id)
         return max(DIMENSIONS) if known is None else len(known.criteria)
 
-    async def find(self, task: Task, own: Rubric, desk: Desk) -> Rubric | None:
+    async def find(self, task: Task, own: Rubric, desk: MeteredJudge) -> Rubric | None:
         """None where none is wanted. Raises Unjudgeable where the judge could not write one."""
         match self._choice:
             case "task":
@@ -194,14 +194,14 @@ class RubricShelf:
                     await self._once(task, desk)
                 return self._written[task.id]
 
-    async def _once(self, task: Task, desk: Desk) -> None:
+    async def _once(self, task: Task, desk: MeteredJudge) -> None:
         """Several rollouts of one group may ask at the same time."""
         if task.id not in self._writing:
             self._writing[task.id] = asyncio.ensure_future(self._write(task, desk))
         if not await self._writing[task.id]:
             raise Unjudgeable
 
-    async def _write(self, task: Task, desk: Desk) -> bool:
+    async def _write(self, task: Task, desk: MeteredJudge) -> bool:
         try:
             rubric = await desk.write_rubric(task)
         finally:

@@ -1,11 +1,11 @@
 """`group_tournament`: repeated rounds in which a judge picks the winners of small groups (Tournament-GRPO)."""
 
 from scope_selfplay.config.rewards import GroupTournamentReward
-from scope_selfplay.designs.answers import Entrants, Rewards, whole_structure
-from scope_selfplay.designs.design import Found, GroupDesign
-from scope_selfplay.designs.desk import Desk
-from scope_selfplay.designs.groups import Group
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import GroupTopology, group_tournament, min_max, play_groups
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_structure
+from scope_selfplay.reward_designs.design import Found, GroupDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Key, Rollout, rng_from
 
 
@@ -17,7 +17,7 @@ class GroupTournamentDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.in_pairs = settings.group_size == 2
 
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         if len(entrants.members) <= self._settings.final:
             # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
             return Found([0.0] * len(entrants.members))

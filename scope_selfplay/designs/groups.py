@@ -50,7 +50,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Group:
+class RolloutGroup:
     """`rollouts` are futures of one event loop, in the order of the group's members; `key` names its draws."""
 
     task: Task
@@ -70,7 +70,7 @@ def finished_group(
     key: Key = (),
     *,
     order: Sequence[int] | None = None,
-) -> Group:
+) -> RolloutGroup:
     """A group whose rollouts are there already, for a running event loop; they arrived in `order`, or by number."""
     loop = asyncio.get_running_loop()
     arrivals = Arrivals(len(rollouts), deterministic=True)
@@ -81,4 +81,4 @@ def finished_group(
     for place, number in enumerate(range(len(rollouts)) if order is None else order):
         arrivals.spoke(number, place)
         arrivals.finish(number)
-    return Group(task, rubric, futures, arrivals, key)
+    return RolloutGroup(task, rubric, futures, arrivals, key)

@@ -7,13 +7,13 @@ a second rollout has the same reward as the first, and nobody joins any more aft
 import asyncio
 
 from scope_selfplay.config.rewards import LiveReward
-from scope_selfplay.designs.answers import Rewards, entrants_of
-from scope_selfplay.designs.design import Found, Judged, OwnReward, RelativeDesign
-from scope_selfplay.designs.desk import Desk
-from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.fences import plain_text
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import LiveBoard, LiveRoute, Match, Outcome, min_max
+from scope_selfplay.reward_designs.answers import Rewards, entrants_of
+from scope_selfplay.reward_designs.design import Found, Judged, OwnReward, RelativeDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout
 
 _OPPONENTS = 3
@@ -26,12 +26,12 @@ class LiveDesign(RelativeDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-    async def judge(self, group: Group, desk: Desk) -> Judged:
+    async def judge(self, group: RolloutGroup, desk: MeteredJudge) -> Judged:
         table = _Table(group, desk, self._gamma)
         await table.fill(None)
         return await self._judged(group, table)
 
-    async def judge_flat(self, group: Group, desk: Desk, own: OwnReward) -> Judged | None:
+    async def judge_flat(self, group: RolloutGroup, desk: MeteredJudge, own: OwnReward) -> Judged | None:
         table = _Table(group, desk, self._gamma)
         await table.fill(own)
         return await self._judged(group, table) if table.route.is_flat else None
@@ -42,7 +42,7 @@ class LiveDesign(RelativeDesign):
     def planned_calls(self, entrants: int) -> int:
         return sum(min(earlier, _OPPONENTS) for earlier in range(entrants))
 
-    async def _judged(self, group: Group, table: "_Table") -> Judged:
+    async def _judged(self, group: RolloutGroup, table: "_Table") -> Judged:
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
         if len(entrants.members) == 1:
@@ -55,7 +55,7 @@ class LiveDesign(RelativeDesign):
 class _Table:
     """One group's board and who sits at it; entrants are the group's member numbers."""
 
-    def __init__(self, group: Group, desk: Desk, gamma: float) -> None:
+    def __init__(self, group: RolloutGroup, desk: MeteredJudge, gamma: float) -> None:
         self.board = LiveBoard(gamma=gamma)
         self.route = LiveRoute()
         self._group = group

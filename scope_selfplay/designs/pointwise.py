@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import ExplicitReward, ImplicitReward
-from scope_selfplay.designs.answers import Entrants, format_score, whole_structure
-from scope_selfplay.designs.design import PointDesign
-from scope_selfplay.designs.desk import Desk, RubricShelf, calls_to_grade
-from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Scale
+from scope_selfplay.judge.metered import MeteredJudge, RubricSource, calls_to_grade
+from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
+from scope_selfplay.reward_designs.design import PerRolloutDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
@@ -19,14 +19,14 @@ Verify = Callable[[str, str], float | None]
 _TEN = 10.0
 
 
-class RubricDesign(PointDesign):
+class RubricDesign(PerRolloutDesign):
     """SCOPE equation 6. `count` gives the tokens of a text."""
 
     def __init__(self, settings: SolverConfig, count: Callable[[str], int]) -> None:
         self._settings = settings
         self._count = count
 
-    async def reward(self, group: Group, number: int, desk: Desk) -> float | None:
+    async def reward(self, group: RolloutGroup, number: int, desk: MeteredJudge) -> float | None:
         rollout = await group.rollouts[number]
         # Also where there is nothing to grade: every rollout has its grade on record.
         grade = await desk.grade(group.task, group.rubric, rollout, (*group.key, number))
@@ -34,7 +34,7 @@ class RubricDesign(PointDesign):
             return None
         return None if grade.score is None else self.total(grade.score, rollout)
 
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         return (await desk.grade(group.task, group.rubric, rollout, group.key)).score
 
     def total(self, value: float, rollout: Rollout) -> float:
@@ -59,13 +59,13 @@ class RubricDesign(PointDesign):
         return sum(calls_to_grade(rubric, rollout) for rollout in entrants.rollouts)
 
 
-class VerifierDesign(PointDesign):
+class VerifierDesign(PerRolloutDesign):
     """The reference answer decides. A task without one gives no rewards."""
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
 
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         if group.task.reference is None or rollout.answer is None:
             return None
         # A checker of formulas may take a while.
@@ -75,13 +75,13 @@ class VerifierDesign(PointDesign):
         return 0
 
 
-class ImplicitDesign(PointDesign):
+class ImplicitDesign(PerRolloutDesign):
     """A tenth of one score for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
 
     def __init__(self, settings: ImplicitReward) -> None:
-        self.shelf = RubricShelf(settings.rubrics)
+        self.shelf = RubricSource(settings.rubrics)
 
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
         return await desk.score(group.task, rollout, rubric, Scale.IMPLICIT)
 
@@ -93,16 +93,16 @@ class ImplicitDesign(PointDesign):
         return answers and self.shelf.most_calls(task) + answers
 
 
-class ExplicitDesign(PointDesign):
+class ExplicitDesign(PerRolloutDesign):
     """Scores per criterion, weighted by priority, and the format, half each (Tournament-GRPO, 13-14).
 
     A criterion without verdict is left out and the weights renormalised.
     """
 
     def __init__(self, settings: ExplicitReward) -> None:
-        self.shelf = RubricShelf(settings.rubrics)
+        self.shelf = RubricSource(settings.rubrics)
 
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
         assert rubric is not None
         calls = [
@@ -129,10 +129,10 @@ class ExplicitDesign(PointDesign):
         return answers and self.shelf.most_calls(task) + answers * self.shelf.most_criteria(task, rubric)
 
 
-class CorrectnessDesign(PointDesign):
+class PointwiseDesign(PerRolloutDesign):
     """The judge calls an answer right, partly right or wrong (Reasoning Arena, the RLAIF baseline)."""
 
-    async def value(self, group: Group, rollout: Rollout, desk: Desk) -> float | None:
+    async def value(self, group: RolloutGroup, rollout: Rollout, desk: MeteredJudge) -> float | None:
         return await desk.score(group.task, rollout, group.rubric, Scale.CORRECTNESS)
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:

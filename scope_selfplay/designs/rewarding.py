@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scope_selfplay.designs.answers import Entrants, Rewards, entrants_of
-from scope_selfplay.designs.design import Design, Judged, PointDesign
-from scope_selfplay.designs.desk import Books, Desk
-from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Judge
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.ranking import informative_share, is_flat, route
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of
+from scope_selfplay.reward_designs.design import Design, Judged, PerRolloutDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import group_advantages
 from scope_selfplay.schemas import Key, rng_from
 
@@ -26,15 +26,15 @@ class StepRewards(NamedTuple):
     """One list of rewards per group, the books of everything asked for them, and the step's numbers."""
 
     rewards: list[Rewards]
-    books: list[Books]
+    books: list[JudgeRecords]
     metrics: dict[str, float | None]
 
 
 class _Opened(NamedTuple):
     """A group with a desk for its own rewards and one for its tournament, and what both came to."""
 
-    own_desk: Desk
-    desk: Desk
+    own_desk: MeteredJudge
+    desk: MeteredJudge
     own: Rewards
     judged: Judged | None
 
@@ -42,8 +42,8 @@ class _Opened(NamedTuple):
 class _Candidate(NamedTuple):
     """A group whose own rewards are known."""
 
-    group: Group
-    desk: Desk
+    group: RolloutGroup
+    desk: MeteredJudge
     own: Rewards
     entrants: Entrants
 
@@ -59,10 +59,10 @@ class Rewarding:
     judge: Judge
     tally: JudgeTally
     max_missing: float
-    base: PointDesign | None = None
+    base: PerRolloutDesign | None = None
     budget: int | None = None
 
-    async def step(self, groups: Sequence[Group], key: Key) -> StepRewards:
+    async def step(self, groups: Sequence[RolloutGroup], key: Key) -> StepRewards:
         """Rewards for all groups of a step; `key` names its random draws. Raises what the judge raises."""
         if self.base is None:
             opened = await asyncio.gather(*(self._judge(group) for group in groups))
@@ -76,11 +76,11 @@ class Rewarding:
         left_out = [self._is_left_out(each) for each in opened] if self.budget is not None else []
         return StepRewards(rewards, books, _metrics(rewards, books, routed, left_out))
 
-    async def _judge(self, group: Group) -> _Opened:
+    async def _judge(self, group: RolloutGroup) -> _Opened:
         desk = self._desk()
         return _Opened(self._desk(), desk, [], await self.design.judge(group, desk))
 
-    async def _judge_if_flat(self, group: Group, base: PointDesign) -> _Opened:
+    async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign) -> _Opened:
         own_desk, desk = self._desk(), self._desk()
         calls = [
             asyncio.ensure_future(base.reward(group, number, own_desk))
@@ -91,7 +91,7 @@ class Rewarding:
         return _Opened(own_desk, desk, own, None if self._is_thin(own_desk) else judged)
 
     async def _judge_within(
-        self, budget: int, groups: Sequence[Group], base: PointDesign, key: Key
+        self, budget: int, groups: Sequence[RolloutGroup], base: PerRolloutDesign, key: Key
     ) -> list[_Opened]:
         candidates = await asyncio.gather(*(self._candidate(group, base) for group in groups))
         opened = [_Opened(each.desk, self._desk(), each.own, None) for each in candidates]
@@ -109,7 +109,7 @@ class Rewarding:
                 # Prices are upper limits: what is left over goes to others.
                 budget -= found.desk.books.calls
 
-    async def _candidate(self, group: Group, base: PointDesign) -> _Candidate:
+    async def _candidate(self, group: RolloutGroup, base: PerRolloutDesign) -> _Candidate:
         desk = self._desk()
         judged = await base.judge(group, desk)
         return _Candidate(group, desk, judged.rewards, entrants_of(judged.rollouts))
@@ -119,7 +119,7 @@ class Rewarding:
 
     async def _judge_for(self, price: int, candidate: _Candidate) -> _Opened:
         """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
-        desk = Desk(self.judge, self.tally, allowance=price)
+        desk = MeteredJudge(self.judge, self.tally, allowance=price)
         judged = await self.design.judge(candidate.group, desk)
         return _Opened(candidate.desk, desk, candidate.own, None if desk.overdrawn else judged)
 
@@ -136,15 +136,18 @@ class Rewarding:
             rewards.append([None] * len(found) if thin else found)
         return rewards
 
-    def _is_thin(self, desk: Desk) -> bool:
+    def _is_thin(self, desk: MeteredJudge) -> bool:
         return desk.books.missing_share > self.max_missing
 
-    def _desk(self) -> Desk:
-        return Desk(self.judge, self.tally)
+    def _desk(self) -> MeteredJudge:
+        return MeteredJudge(self.judge, self.tally)
 
 
 def _metrics(
-    rewards: Sequence[Rewards], books: Sequence[Books], routed: Sequence[bool], left_out: Sequence[bool]
+    rewards: Sequence[Rewards],
+    books: Sequence[JudgeRecords],
+    routed: Sequence[bool],
+    left_out: Sequence[bool],
 ) -> dict[str, float | None]:
     advantages = [group_advantages(each) for each in rewards]
     calls, missing = sum(each.calls for each in books), sum(each.missing for each in books)

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from scope_selfplay.config.rewards import ArenaReward, BalancedReward, PairwiseReward, WinRateReward
-from scope_selfplay.designs.answers import Entrants, Rewards, whole_structure
-from scope_selfplay.designs.design import Found, GroupDesign, Judged
-from scope_selfplay.designs.desk import Desk
-from scope_selfplay.designs.groups import Group
 from scope_selfplay.judge import Style
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking import (
     Compare,
     Match,
@@ -25,6 +22,9 @@ from scope_selfplay.ranking import (
     single_elimination,
     swiss,
 )
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_structure
+from scope_selfplay.reward_designs.design import Found, GroupDesign, Judged
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Rollout, Rubric, rng_from
 
 
@@ -36,7 +36,7 @@ class PairwiseDesign(GroupDesign):
     def __init__(self, settings: PairwiseReward) -> None:
         super().__init__(settings.rubrics)
 
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
 
         async def pick(match: Match) -> Outcome | None:
@@ -66,7 +66,7 @@ class WinRateDesign(GroupDesign):
         super().__init__()
         self._gamma = settings.gamma
 
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         topology = round_robin(len(entrants.members), gamma=self._gamma)
         judged_by = _judging(group, entrants, desk, Style.PREFERENCE, group.rubric)
         played = await play(topology, judged_by, identity=entrants.says)
@@ -92,7 +92,7 @@ class ArenaDesign(GroupDesign):
         super().__init__(settings.rubrics)
         self.has_anchor = settings.topology in ("anchor", "single_elimination")
 
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
         desk.books.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
         played = await play(
@@ -136,7 +136,7 @@ class BalancedDesign(GroupDesign):
         self._meetings = settings.meetings
         super().__init__(settings.rubrics)
 
-    async def compare(self, group: Group, entrants: Entrants, desk: Desk) -> Found:
+    async def compare(self, group: RolloutGroup, entrants: Entrants, desk: MeteredJudge) -> Found:
         rubric = await self.shelf.find(group.task, group.rubric, desk)
         n = len(entrants.members)
         topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
@@ -170,7 +170,9 @@ class BalancedDesign(GroupDesign):
         return self.rewarded(judged.rollouts, entrants, found).rewards
 
 
-def _judging(group: Group, entrants: Entrants, desk: Desk, style: Style, rubric: Rubric | None) -> Compare:
+def _judging(
+    group: RolloutGroup, entrants: Entrants, desk: MeteredJudge, style: Style, rubric: Rubric | None
+) -> Compare:
     async def compare(match: Match) -> Outcome | None:
         pair = (entrants.rollouts[match.first], entrants.rollouts[match.second])
         return await desk.compare(group.task, pair, style, rubric)

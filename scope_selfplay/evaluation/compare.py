@@ -6,7 +6,10 @@ import numpy as np
 from pydantic import Field
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.graph import (
+from scope_selfplay.evaluation.held_out import Answered, ScoreEstimate, bootstrap, breakdown
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
+from scope_selfplay.evaluation.promotion import Decision, Gain, rule
+from scope_selfplay.evaluation.rating import (
     CheckpointNode,
     CheckpointPair,
     ComparisonGraph,
@@ -14,9 +17,6 @@ from scope_selfplay.evaluation.graph import (
     judged,
     owners,
 )
-from scope_selfplay.evaluation.held_out import Answered, ScoreEstimate, bootstrap, breakdown
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
-from scope_selfplay.evaluation.promotion import Decision, Gain, rule
 from scope_selfplay.evaluation.strengths import CheckpointDifference, Strengths
 from scope_selfplay.judge import Judge, Style
 from scope_selfplay.schemas import Candidate, Comparison, Outcome, Value, Verdict

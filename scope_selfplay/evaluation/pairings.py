@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scope_selfplay.judge import same_text
-from scope_selfplay.judge.questions import shown_answer
+from scope_selfplay.judge.prompts import shown_answer
 from scope_selfplay.schemas import Grade, Key, Rollout, RolloutStatus, rng_from
 
 

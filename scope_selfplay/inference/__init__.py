@@ -5,7 +5,14 @@ shipped fake) - `in_process` (transformers on this machine; the only module here
 `served_model` (a policy over HTTP, `scope serve-model` or vLLM) - `stepped_engine` (a vLLM of this process).
 """
 
-from scope_selfplay.inference.protocol import Generate, Message, PolicyModel, Sample, TagCodec, TextCodec
-from scope_selfplay.inference.scripted import ScriptedModel
+from scope_selfplay.inference.protocol import (
+    Generate,
+    Message,
+    PolicyModel,
+    Sample,
+    ScriptedModel,
+    TagCodec,
+    TextCodec,
+)
 
 __all__ = ["Generate", "Message", "PolicyModel", "Sample", "ScriptedModel", "TagCodec", "TextCodec"]

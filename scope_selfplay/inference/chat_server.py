@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from scope_selfplay.wire.listening import BACKLOG, listen, url_of
+from scope_selfplay.wire.serving import BACKLOG, listen, url_of
 from scope_selfplay.wire.strict_json import load_strict
 
 MAX_BODY = 16 << 20

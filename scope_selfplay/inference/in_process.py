@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops, StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
-from scope_selfplay.wire.json_client import JsonClient, Refused, Unanswered
-from scope_selfplay.wire.per_loop import PerLoop
+from scope_selfplay.wire.json_client import JsonClient, PerLoop, Refused, ServerUnavailable
 
 WEIGHTS_HEADER = "X-Scope-Weights"
 _MISCONFIGURED = frozenset({401, 403, 404})
@@ -86,7 +84,7 @@ class ServedModel:
         client = await self._clients.here()
         try:
             answer = await client.ask("POST", "/completions", body, check=self._check_weights)
-        except Unanswered as fault:
+        except ServerUnavailable as fault:
             self._outage = InferenceError(
                 f"{fault}; see that the server runs, then run the same command again"
             )
@@ -133,7 +131,7 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | 
     try:
         listed = (await client.ask("GET", "/models")).get("data")
         rows = {str(row["id"]): row for row in listed} if isinstance(listed, list) else {}
-    except Unanswered as fault:
+    except ServerUnavailable as fault:
         raise InferenceError(f"{fault}; see that the server runs, then run the same command again") from None
     except (Refused, TypeError, KeyError) as error:
         raise ConfigError(
@@ -183,7 +181,7 @@ async def _info(root: JsonClient) -> dict[str, Any]:
     """What `scope serve-model` says of itself; vLLM has no such page."""
     try:
         return await root.ask("GET", "/info")
-    except (Refused, Unanswered):
+    except (Refused, ServerUnavailable):
         return {}
 
 

@@ -18,9 +18,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops, StopTable, room_for
 from scope_selfplay.schemas import Finish, Key, seed_from
 
 T = TypeVar("T")

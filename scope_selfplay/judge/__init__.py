@@ -18,7 +18,7 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.protocol import Judge, Scale, Scored, Selected, Style
+from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.verifier import VerifierJudge
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Judge",
     "LexicalJudge",
     "Scale",
-    "Scored",
+    "PointwiseScore",
     "Selected",
     "Style",
     "VerifierJudge",

@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 from scope_selfplay.config import CallConfig, JudgeConfig
 from scope_selfplay.errors import JudgeError
-from scope_selfplay.inference.openai_client import ChatFault, ChatReply, ChatRequest
 from scope_selfplay.judge.cache import JudgementCache, cache_key
-from scope_selfplay.judge.lines import Lines, Switchboard, endpoint_of
+from scope_selfplay.judge.chat_client import ChatFault, ChatReply, ChatRequest
+from scope_selfplay.judge.endpoint_pool import Lines, Switchboard, endpoint_of
 from scope_selfplay.judge.metrics import JudgeMetrics, RoleAccount
 from scope_selfplay.judge.parsing import END_THINK, THINK
-from scope_selfplay.judge.questions import SEATS, Asked, Seat
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, Asked, JudgeRole
 from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault, Finish, Verdict, seed_from
 
@@ -167,7 +167,7 @@ class Asker:
         left = self._stage_end - time.monotonic()
         try:
             async with asyncio.timeout(left if left < float("inf") else None):
-                endpoint = board.endpoints[SEATS[asked.role]]
+                endpoint = board.endpoints[ROLE_OF_PROMPT[asked.role]]
                 reply = await endpoint.ask(request, seconds=self._config.patience.call)
         except TimeoutError:
             raise ChatFault(Fault.TIMED_OUT, "the stage's time is over") from None
@@ -179,7 +179,7 @@ class Asker:
         return reply
 
     def _key(self, asked: Asked, request: ChatRequest) -> bytes:
-        return cache_key(model_name(self._config, SEATS[asked.role]), request)
+        return cache_key(model_name(self._config, ROLE_OF_PROMPT[asked.role]), request)
 
     def _check_budget(self) -> None:
         calls = sum(account.calls for account in self.accounts.values())
@@ -196,7 +196,7 @@ class Asker:
             )
 
 
-def model_name(config: JudgeConfig, seat: Seat) -> str:
+def model_name(config: JudgeConfig, seat: JudgeRole) -> str:
     """What the weights of a seat's judge are called: the model, its revision, its template's settings."""
     endpoint = endpoint_of(config, seat)
     settings = "".join(f" {name}={value}" for name, value in sorted(endpoint.template.items()))

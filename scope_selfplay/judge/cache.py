@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from scope_selfplay.errors import RecordError, StorageError
-from scope_selfplay.inference.openai_client import ChatReply, ChatRequest
+from scope_selfplay.judge.chat_client import ChatReply, ChatRequest
 from scope_selfplay.schemas import Finish
 
 _TABLE = "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply BLOB NOT NULL) WITHOUT ROWID"

@@ -44,8 +44,8 @@ def serve_judge(
 
     from scope_selfplay.config import load_config
     from scope_selfplay.corpus import read_documents
-    from scope_selfplay.embedded.corpus import embedded_documents
-    from scope_selfplay.judge.lexical_server import lexical_app, serve_forever
+    from scope_selfplay.corpus.run_corpus import embedded_documents
+    from scope_selfplay.judge.server import lexical_app, serve_forever
     from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 
     key = secret(api_key_env, "--api-key-env")
@@ -54,7 +54,7 @@ def serve_judge(
             f"warning: {host} without --api-key-env: everyone who reaches the port is judged", err=True
         )
     if rehearsal:
-        from scope_selfplay.judge.rehearsal import rehearsal_app
+        from scope_selfplay.judge.random_judge import rehearsal_app
 
         app, what = rehearsal_app(key), "throwing dice; nothing is judged"
     else:

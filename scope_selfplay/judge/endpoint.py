@@ -14,9 +14,9 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
-from scope_selfplay.config import PatienceConfig
-from scope_selfplay.inference.openai_client import ChatClient, ChatFault, ChatReply, ChatRequest
+from scope_selfplay.config import JudgeRetryConfig
 from scope_selfplay.judge.breaker import Breaker
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply, ChatRequest
 from scope_selfplay.judge.metrics import JudgeMetrics
 from scope_selfplay.judge.waves import WaveGate
 from scope_selfplay.schemas import Fault
@@ -31,7 +31,7 @@ class Endpoint:
     def __init__(
         self,
         client: ChatClient,
-        patience: PatienceConfig,
+        patience: JudgeRetryConfig,
         *,
         limit: int,
         metrics: JudgeMetrics,

@@ -3,9 +3,9 @@
 import asyncio
 
 from scope_selfplay.judge.protocol import Judge
+from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.rewards import rubric_score
 from scope_selfplay.schemas import Check, Fault, Grade, Key, Rollout, RolloutStatus, Rubric, Task, Verdict
-from scope_selfplay.verifiers import boxed_reward, last_box
 
 # Answers that only announce an answer have fooled model judges into full marks; they hold nothing to grade.
 OPENERS = ("", "thought process", "let's solve this step by step", "solution", "answer", "final answer")

@@ -18,7 +18,7 @@ from scope_selfplay.embedded.language import (
     write_identity,
 )
 from scope_selfplay.embedded.world import Entity, read_article
-from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
+from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -147,17 +147,17 @@ class LexicalJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> Scored:
+    ) -> PointwiseScore:
         if isinstance(rubric, Criterion):
             stated = is_stated(rubric.text, answer)
             said = "The answer states it." if stated else "The answer does not state it."
-            return Scored(10.0 * stated, Verdict(value=True, reasoning=said))
+            return PointwiseScore(10.0 * stated, Verdict(value=True, reasoning=said))
         rubric = rubric or self._rubric(task)
         if rubric is None:
-            return Scored(None, _FOREIGN)
+            return PointwiseScore(None, _FOREIGN)
         share = _share_stated(rubric, answer)
         value = round(2 * share) / 2 if scale is Scale.CORRECTNESS else round(10 * share)
-        return Scored(value, Verdict(value=True, reasoning=f"states {share:.0%} of the rubric"))
+        return PointwiseScore(value, Verdict(value=True, reasoning=f"states {share:.0%} of the rubric"))
 
     def _resolve(self, text: str) -> _Resolved | str:
         """Follow the task's chain through the world; a text says what is wrong with it."""

@@ -22,8 +22,8 @@ from scope_selfplay.inference.chat_server import (
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
+from scope_selfplay.judge.prompts import PREFERENCE_CHOICES, SCORE_CHOICES
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SCORE_CHOICES
 from scope_selfplay.schemas import Criterion, Document, Gate, Outcome, Role, Rollout, Rubric, Task
 
 SURE = 0.99

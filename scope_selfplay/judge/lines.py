@@ -8,19 +8,18 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.errors import ConfigError, InferenceError, JudgeError, RunMismatchError
-from scope_selfplay.inference.openai_client import ChatClient, ChatFault, ChatReply
 from scope_selfplay.inference.served_model import Served, ask_what_is_served
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply
 from scope_selfplay.judge.endpoint import Endpoint
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.questions import Seat
+from scope_selfplay.judge.prompts import JudgeRole
 from scope_selfplay.wire.guarded_http import secret
-from scope_selfplay.wire.json_client import JsonClient, Patience
-from scope_selfplay.wire.per_loop import PerLoop
+from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
 
 # Canaries and probes need a connection when all others hang.
 _SPARE_CONNECTIONS = 2
 # At the start somebody may be watching.
-_HANDSHAKE = Patience(deadline=30.0, attempt=30.0, attempts=None)
+_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
 
 class Switchboard:
@@ -31,7 +30,7 @@ class Switchboard:
     """
 
     def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
-        self.endpoints: dict[Seat, Endpoint] = {}
+        self.endpoints: dict[JudgeRole, Endpoint] = {}
         self.on_their_way: dict[bytes, asyncio.Task[ChatReply]] = {}
         self._config = config
         self._metrics = metrics
@@ -39,7 +38,7 @@ class Switchboard:
 
     async def __aenter__(self) -> Self:
         shared: dict[str, Endpoint] = {}
-        for seat in Seat:
+        for seat in JudgeRole:
             config = endpoint_of(self._config, seat)
             name = config.model_dump_json()
             if name not in shared:
@@ -62,7 +61,7 @@ class Switchboard:
 class Lines:
     def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
         """`config` has a model for every endpoint. Raises ConfigError for a URL, a host or a missing key."""
-        for seat in Seat:
+        for seat in JudgeRole:
             endpoint = endpoint_of(config, seat)
             # Opened below, one per loop; made once here, so that a mistake shows at the start.
             _client(config, endpoint)
@@ -77,7 +76,7 @@ class Lines:
         await self._boards.close()
 
 
-def endpoint_of(config: JudgeConfig, seat: Seat) -> EndpointConfig:
+def endpoint_of(config: JudgeConfig, seat: JudgeRole) -> EndpointConfig:
     own: EndpointConfig | None = getattr(config.endpoints, seat.value)
     return own or config.endpoint
 
@@ -88,7 +87,7 @@ async def with_models(config: JudgeConfig) -> JudgeConfig:
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
-    named = {seat: await _with_model(config, endpoint_of(config, seat)) for seat in Seat}
+    named = {seat: await _with_model(config, endpoint_of(config, seat)) for seat in JudgeRole}
     roles = config.endpoints.model_copy(update={seat.value: endpoint for seat, endpoint in named.items()})
     return config.model_copy(update={"endpoints": roles})
 
@@ -157,5 +156,5 @@ def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
     """The hosts that the config allows; without a list those that it names."""
     if config.allowed_hosts is not None:
         return frozenset(config.allowed_hosts)
-    urls = {endpoint_of(config, seat).base_url for seat in Seat}
+    urls = {endpoint_of(config, seat).base_url for seat in JudgeRole}
     return frozenset(host for url in urls if (host := urlsplit(url).hostname))

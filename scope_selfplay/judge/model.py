@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from scope_selfplay.config import CallConfig, JudgeConfig
-from scope_selfplay.judge.asking import Answer, Asker, model_name
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.calls import Answer, Asker, model_name
+from scope_selfplay.judge.endpoint_pool import Lines, endpoint_of, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key, same_text
 from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.lines import Lines, endpoint_of, with_models
 from scope_selfplay.judge.metrics import JudgeMetrics
 from scope_selfplay.judge.parsing import (
     IMPORTANCE,
@@ -30,8 +30,15 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
-from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Scored, Selected, Style
-from scope_selfplay.judge.questions import PREFERENCE_CHOICES, SEATS, Asked, Questions, Seat, shown_answer
+from scope_selfplay.judge.prompts import (
+    PREFERENCE_CHOICES,
+    ROLE_OF_PROMPT,
+    Asked,
+    JudgeRole,
+    Questions,
+    shown_answer,
+)
+from scope_selfplay.judge.protocol import DIMENSIONS, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import (
     Comparison,
@@ -58,7 +65,7 @@ class ModelJudge:
 
     def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
         self.metrics = JudgeMetrics()
-        native = frozenset(seat for seat in Seat if endpoint_of(config, seat).native_thinking)
+        native = frozenset(seat for seat in JudgeRole if endpoint_of(config, seat).native_thinking)
         self.questions = Questions(
             pack,
             Fencer(fence_key(seed), limit=config.max_chars),
@@ -70,14 +77,14 @@ class ModelJudge:
         self._cache = cache
         self._lines = Lines(config, self.metrics)
         self._asker = Asker(config, self._lines, cache, self.metrics, seed=seed)
-        models = [model_name(config, seat) for seat in Seat]
+        models = [model_name(config, seat) for seat in JudgeRole]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
         settings = [each.model_dump_json() for each in calls]
         self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
 
     @property
     def identity(self) -> str:
-        return f"{model_name(self._config, Seat.GRADE)} {self._identity}"
+        return f"{model_name(self._config, JudgeRole.GRADE)} {self._identity}"
 
     def begin_stage(self) -> None:
         """Every stage has its own failure budget, time and account."""
@@ -153,13 +160,13 @@ class ModelJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> Scored:
+    ) -> PointwiseScore:
         if is_opener(answer):
-            return Scored(0.0, _OPENER.model_copy(update={"value": True}))
+            return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
         asked = self.questions.score(task, answer, rubric, scale=scale, reference=reference)
         read = parse_correctness if scale is Scale.CORRECTNESS else parse_rating
         found = await self._ask(asked, read)
-        return Scored(found.value, found.verdict(None if found.value is None else True))
+        return PointwiseScore(found.value, found.verdict(None if found.value is None else True))
 
     async def _write_dimensions(self, task: Task) -> Rubric | None:
         least, most = DIMENSIONS
@@ -171,18 +178,18 @@ class ModelJudge:
         return Rubric(task_id=task.id, criteria=tuple(weighted))
 
     async def _ask(self, asked: Asked, read: Callable[[str], T | None]) -> Answer[T]:
-        return await self._asker.ask(asked, call_of(self._config, SEATS[asked.role]), read)
+        return await self._asker.ask(asked, call_of(self._config, ROLE_OF_PROMPT[asked.role]), read)
 
 
-def call_of(config: JudgeConfig, seat: Seat) -> CallConfig:
+def call_of(config: JudgeConfig, seat: JudgeRole) -> CallConfig:
     match seat:
-        case Seat.GATES:
+        case JudgeRole.GATES:
             return config.gate_call
-        case Seat.RUBRIC:
+        case JudgeRole.RUBRIC:
             return config.rubric_call
-        case Seat.GRADE:
+        case JudgeRole.GRADE:
             return config.grade_call
-        case Seat.COMPARE:
+        case JudgeRole.COMPARE:
             return config.compare_call
 
 

@@ -32,7 +32,7 @@ class Selected(NamedTuple):
     verdict: Verdict
 
 
-class Scored(NamedTuple):
+class PointwiseScore(NamedTuple):
     """A number on the scale's own range, or None where the verdict's fault says why."""
 
     value: float | None
@@ -78,4 +78,4 @@ class Judge(Protocol):
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> Scored: ...
+    ) -> PointwiseScore: ...

@@ -43,7 +43,7 @@ _GATES = {
 }
 
 
-class Seat(StrEnum):
+class JudgeRole(StrEnum):
     """Who answers; `judge.endpoints` has a field for each."""
 
     GATES = "gates"
@@ -52,19 +52,19 @@ class Seat(StrEnum):
     COMPARE = "compare"
 
 
-SEATS = {
-    PromptRole.GATE_ENTITY: Seat.GATES,
-    PromptRole.GATE_SOURCE: Seat.GATES,
-    PromptRole.GATE_SAFETY: Seat.GATES,
-    PromptRole.RUBRIC: Seat.RUBRIC,
-    PromptRole.RUBRIC_DIMENSIONS: Seat.RUBRIC,
-    PromptRole.GRADE: Seat.GRADE,
-    PromptRole.COMPARE_SCORES: Seat.COMPARE,
-    PromptRole.COMPARE_PREFERENCE: Seat.COMPARE,
-    PromptRole.SELECT: Seat.COMPARE,
-    PromptRole.SCORE_IMPLICIT: Seat.COMPARE,
-    PromptRole.SCORE_EXPLICIT: Seat.COMPARE,
-    PromptRole.SCORE_CORRECTNESS: Seat.COMPARE,
+ROLE_OF_PROMPT = {
+    PromptRole.GATE_ENTITY: JudgeRole.GATES,
+    PromptRole.GATE_SOURCE: JudgeRole.GATES,
+    PromptRole.GATE_SAFETY: JudgeRole.GATES,
+    PromptRole.RUBRIC: JudgeRole.RUBRIC,
+    PromptRole.RUBRIC_DIMENSIONS: JudgeRole.RUBRIC,
+    PromptRole.GRADE: JudgeRole.GRADE,
+    PromptRole.COMPARE_SCORES: JudgeRole.COMPARE,
+    PromptRole.COMPARE_PREFERENCE: JudgeRole.COMPARE,
+    PromptRole.SELECT: JudgeRole.COMPARE,
+    PromptRole.SCORE_IMPLICIT: JudgeRole.COMPARE,
+    PromptRole.SCORE_EXPLICIT: JudgeRole.COMPARE,
+    PromptRole.SCORE_CORRECTNESS: JudgeRole.COMPARE,
 }
 """Every judge role of a pack and who answers it."""
 
@@ -90,7 +90,7 @@ class Questions:
     """Makes prompts. `native`: the seats whose model thinks by itself; `budget` is in characters."""
 
     def __init__(
-        self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[Seat]
+        self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[JudgeRole]
     ) -> None:
         self._pack = pack
         self._fencer = fencer
@@ -152,7 +152,7 @@ class Questions:
         }
         if style is Style.SCORES:
             role = PromptRole.COMPARE_SCORES
-            native = Seat.COMPARE in self._native
+            native = JudgeRole.COMPARE in self._native
             prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
             return self._short(role, prompt)
         prompt = self._pack.render(
@@ -205,7 +205,7 @@ class Questions:
         return Asked(PromptRole.SCORE_CORRECTNESS, prompt)
 
     def _scored(self, role: PromptRole, **slots: str) -> Asked:
-        native = SEATS[role] in self._native
+        native = ROLE_OF_PROMPT[role] in self._native
         prompt = self._pack.render(role, **slots, native_thinking=native)
         return self._closed(role, prompt, SCORE_CHOICES)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.config import JudgeConfig, load_config
+from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key
-from scope_selfplay.judge.lines import endpoint_of, with_models
 from scope_selfplay.judge.parsing import (
     parse_correctness,
     parse_rating,
@@ -14,10 +14,10 @@ from scope_selfplay.judge.parsing import (
     parse_two_scores,
     parse_winners,
 )
+from scope_selfplay.judge.prompts import Asked, JudgeRole, Questions
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.judge.questions import Asked, Questions, Seat
 from scope_selfplay.prompts import load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Document, Gate, Role, Rollout, Task
 
 Reader = Callable[[str], Any]
@@ -46,7 +46,7 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
         Fencer(fence_key(options["seed"]), limit=config.max_chars),
         budget=config.max_chars,
         token=config.verdict == "token",
-        native=frozenset(seat for seat in Seat if endpoint_of(config, seat).native_thinking),
+        native=frozenset(seat for seat in JudgeRole if endpoint_of(config, seat).native_thinking),
     )
     asked, read = _question(role, questions, options)
     return Trial(config, asked, read, options["seed"])
@@ -54,17 +54,17 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
 
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
-    from scope_selfplay.judge.asking import Asker
     from scope_selfplay.judge.cache import JudgementCache
-    from scope_selfplay.judge.lines import Lines
+    from scope_selfplay.judge.calls import Asker
+    from scope_selfplay.judge.endpoint_pool import Lines
     from scope_selfplay.judge.metrics import JudgeMetrics
     from scope_selfplay.judge.model import call_of
-    from scope_selfplay.judge.questions import SEATS
+    from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 
     config = await with_models(trial.config)
     metrics = JudgeMetrics()
     asker = Asker(config, Lines(config, metrics), JudgementCache(None), metrics, seed=trial.seed)
-    answer = await asker.ask(trial.asked, call_of(config, SEATS[trial.asked.role]), trial.read)
+    answer = await asker.ask(trial.asked, call_of(config, ROLE_OF_PROMPT[trial.asked.role]), trial.read)
     return {
         "completion": answer.completion,
         "reasoning": answer.reasoning,

@@ -7,7 +7,8 @@ refuses, with a typed fault or None.
 import asyncio
 from collections.abc import Sequence
 
-from scope_selfplay.judge.protocol import Scale, Scored, Selected, Style
+from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
+from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -21,7 +22,6 @@ from scope_selfplay.schemas import (
     Task,
     Verdict,
 )
-from scope_selfplay.verifiers import boxed_reward
 
 _REFUSED = Verdict(
     value=None, fault=Fault.REFUSED, reasoning="a verifier compares boxed answers with a reference only"
@@ -78,12 +78,12 @@ class VerifierJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> Scored:
+    ) -> PointwiseScore:
         reward = await _reward(answer, reference or task.reference)
         if reward is None:
-            return Scored(None, _REFUSED)
+            return PointwiseScore(None, _REFUSED)
         said = Verdict(value=True, reasoning="right" if reward else "wrong")
-        return Scored(reward if scale is Scale.CORRECTNESS else 10.0 * reward, said)
+        return PointwiseScore(reward if scale is Scale.CORRECTNESS else 10.0 * reward, said)
 
 
 async def _reward(answer: str | None, reference: str | None) -> float | None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check_references import ManifestProblem
 from scope_selfplay.k8s.kubectl import Kubectl
-from scope_selfplay.k8s.planned import stage_objects
-from scope_selfplay.k8s.references import ManifestProblem
-from scope_selfplay.k8s.selectors import Body, name_of, pods_of
+from scope_selfplay.k8s.objects import Body, name_of, pods_of, stage_objects
 
 _SUFFIXES = {
     **{f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)},

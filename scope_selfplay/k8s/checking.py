@@ -9,16 +9,21 @@ import yaml
 
 from scope_selfplay.config import RunConfig, parse_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.capacity import own_quota_problems, peak_gpus, quota_problems, seen
+from scope_selfplay.k8s.check import is_installed, schema_problems, setting_problems
+from scope_selfplay.k8s.check_cluster import (
+    claim_problems,
+    node_problems,
+    one_node_problems,
+    own_quota_problems,
+    peak_gpus,
+    quota_problems,
+    seen,
+    storage_problems,
+)
+from scope_selfplay.k8s.check_references import ManifestProblem, outside_problems, problems
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
-from scope_selfplay.k8s.kustomizing import CLAIM
-from scope_selfplay.k8s.outside import outside_problems
-from scope_selfplay.k8s.placing import claim_problems, node_problems, one_node_problems, storage_problems
-from scope_selfplay.k8s.planned import planned_objects
-from scope_selfplay.k8s.references import ManifestProblem, problems
-from scope_selfplay.k8s.schema import is_installed, schema_problems
-from scope_selfplay.k8s.selectors import Body, pods_of
-from scope_selfplay.k8s.settings import setting_problems
+from scope_selfplay.k8s.objects import Body, planned_objects, pods_of
+from scope_selfplay.k8s.patches import CLAIM
 
 
 class FolderCheck(NamedTuple):

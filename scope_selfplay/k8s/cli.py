@@ -41,16 +41,16 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     """
     from scope_selfplay.config import load_config
     from scope_selfplay.errors import ConfigError
-    from scope_selfplay.k8s.folders import (
+    from scope_selfplay.k8s.patches import RunFolderLayout
+    from scope_selfplay.k8s.render import (
         components_of,
         lay_out,
         link_config,
         packs_needed,
+        run_folder,
         shipped_kustomize,
         write_folder,
     )
-    from scope_selfplay.k8s.kustomizing import RunFolderLayout
-    from scope_selfplay.k8s.render import run_folder
 
     run = load_config(config)
     known = sorted(each.name for each in (shipped_kustomize() / "components").iterdir())
@@ -73,7 +73,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
 
 
 def _say_what_is_next(run: "RunConfig", folder: Path) -> None:
-    from scope_selfplay.k8s.preparing import parts_of, yours_to_bring
+    from scope_selfplay.k8s.prepare import parts_of, yours_to_bring
 
     for line in yours_to_bring(run):
         click.echo(f"note: {line}", err=True)
@@ -92,7 +92,7 @@ def _say_what_is_next(run: "RunConfig", folder: Path) -> None:
 @_JSON
 def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> None:
     """Report everything that is wrong with a run's FOLDER before it is applied."""
-    from scope_selfplay.k8s.checking import check_cluster, check_folder
+    from scope_selfplay.k8s.check import check_cluster, check_folder
     from scope_selfplay.k8s.kubectl import Kubectl
 
     checked = check_folder(folder)
@@ -118,8 +118,8 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
 @_JSON
 def status(run: str, namespace: str | None, as_json: bool) -> None:
     """Say where RUN is: its status, its Jobs and its servers."""
-    from scope_selfplay.k8s.following import read_status, show_status
     from scope_selfplay.k8s.kubectl import Kubectl
+    from scope_selfplay.k8s.status import read_status, show_status
 
     found = read_status(Kubectl(namespace), run)
     if as_json:
@@ -135,8 +135,8 @@ def status(run: str, namespace: str | None, as_json: bool) -> None:
 @_NAMESPACE
 def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> None:
     """Show the log of RUN's newest Job."""
-    from scope_selfplay.k8s.following import newest_job
     from scope_selfplay.k8s.kubectl import Kubectl
+    from scope_selfplay.k8s.status import newest_job
 
     cluster = Kubectl(namespace)
     more = ["--follow"] if follow else []

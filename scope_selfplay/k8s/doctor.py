@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.k8s.capacity import amount
+from scope_selfplay.k8s.check_cluster import amount
 from scope_selfplay.k8s.kubectl import Kubectl
 
 _NEEDED = {

@@ -10,7 +10,7 @@ import yaml
 from scope_selfplay.config import RunConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.prompts import load_pack, pack_chain
-from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
+from scope_selfplay.prompts.folder import pack_path, shipped_prompts
 from scope_selfplay.run import with_judge_prompts
 
 

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.names import Component
-from scope_selfplay.k8s.references import ManifestProblem
-from scope_selfplay.k8s.selectors import Body, Pods, matches, pods_of
+from scope_selfplay.k8s.check_references import ManifestProblem
+from scope_selfplay.k8s.objects import Body, Pods, matches, pods_of
 
 _PORTS = {"http": 80, "https": 443}
 _STAGES = (Component.TRAINER, Component.WORKER)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.k8s.capacity import amount, peak_gpus
+from scope_selfplay.k8s.check_cluster import amount, peak_gpus
+from scope_selfplay.k8s.check_references import ManifestProblem
 from scope_selfplay.k8s.kubectl import Kubectl
-from scope_selfplay.k8s.references import ManifestProblem
-from scope_selfplay.k8s.selectors import Body, matches, name_of, pods_of
+from scope_selfplay.k8s.objects import Body, matches, name_of, pods_of
 
 _CLAIM = "PersistentVolumeClaim"
 

@@ -19,7 +19,7 @@ from scope_selfplay.controller.names import JOB_NAMES, RunStep
 from scope_selfplay.controller.pods import Body
 from scope_selfplay.controller.servers import Server, servers_of
 from scope_selfplay.store import Stage
-from scope_selfplay.store.stages import stages_of
+from scope_selfplay.store.folders import stages_of
 
 
 def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[Body]:

@@ -15,7 +15,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.controller.servers import VOLUME
-from scope_selfplay.k8s.kustomizing import (
+from scope_selfplay.k8s.patches import (
     API,
     CONTAINER,
     IMAGE,

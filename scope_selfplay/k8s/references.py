@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from scope_selfplay.k8s.selectors import Body, Pods, allows, matches, name_of, pods_of
+from scope_selfplay.k8s.objects import Body, Pods, allows, matches, name_of, pods_of
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
 _HASHES = ("Job", "Deployment")

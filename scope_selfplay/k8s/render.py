@@ -11,7 +11,7 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.pods import CONFIG_FOLDER, PROMPTS_FOLDER
-from scope_selfplay.k8s.kustomizing import (
+from scope_selfplay.k8s.patches import (
     API,
     CONTAINER,
     IMAGE,
@@ -26,7 +26,7 @@ from scope_selfplay.k8s.kustomizing import (
     replace,
     yaml_text,
 )
-from scope_selfplay.k8s.preparing import prepare_files
+from scope_selfplay.k8s.prepare import prepare_files
 
 _SETUP_NOTE = (
     "# What every Job of the run needs: config, prompt packs, images. The run and its iterations share it.\n"

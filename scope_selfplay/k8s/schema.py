@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.references import ManifestProblem
-from scope_selfplay.k8s.selectors import Body, name_of
+from scope_selfplay.k8s.check_references import ManifestProblem
+from scope_selfplay.k8s.objects import Body, name_of
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 

@@ -7,8 +7,8 @@ from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import gpus_of, is_vllm
 from scope_selfplay.controller.servers import settings_of
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.references import ManifestProblem
-from scope_selfplay.training.ranks import share_of
+from scope_selfplay.k8s.check_references import ManifestProblem
+from scope_selfplay.training.ranks import step_share
 
 
 def setting_problems(config: RunConfig) -> list[ManifestProblem]:
@@ -85,7 +85,7 @@ def _ranks(config: RunConfig) -> Iterator[ManifestProblem]:
         ("train_solver", config.solver, cluster.train_solver),
     ):
         try:
-            share_of(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
+            step_share(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
         except ConfigError as error:
             yield ManifestProblem(
                 f"cluster.{name}", f"has {pod.gpus} GPUs on each of {pod.nodes} nodes: {error}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from scope_selfplay.errors import UserError
-from scope_selfplay.maths.problems import LEVELS, Kind, Problem, problems
+from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, problems
 from scope_selfplay.schemas import rng_from
 
 RUN_FILE = Path(__file__).parent / "run.yaml"
@@ -26,7 +26,7 @@ def math() -> None:
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice([kind.value for kind in Kind]),
+    type=click.Choice([kind.value for kind in ProblemKind]),
     help="Only these kinds.",
 )
 @click.option("--level", "levels", multiple=True, type=click.IntRange(1, 3), help="Only these levels.")
@@ -46,7 +46,7 @@ def new(
     there = [str(path) for path in files.values() if path.exists()]
     if there:
         raise UserError(f"{there[0]}: is there already, and nothing is written over; give another folder")
-    chosen, grades = tuple(map(Kind, kinds)) or tuple(Kind), levels or LEVELS
+    chosen, grades = tuple(map(ProblemKind, kinds)) or tuple(ProblemKind), levels or LEVELS
     try:
         kept = problems(rng_from(seed, "held-out"), held_out, kinds=chosen, levels=grades)
         unseen = frozenset(each.question for each in kept)
@@ -64,7 +64,7 @@ def new(
         click.echo(f"scope run --config {files['run.yaml']} --name math --set model.path=MODEL")
 
 
-def _lines(found: list[Problem]) -> str:
+def _lines(found: list[MathProblem]) -> str:
     rows = [
         {"question": each.question, "answer": each.answer, "type": f"{each.kind}_{each.level}"}
         for each in found

@@ -11,14 +11,14 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-class Problem(NamedTuple):
+class MathProblem(NamedTuple):
     question: str
     answer: str
     kind: str
     level: int
 
 
-class Kind(StrEnum):
+class ProblemKind(StrEnum):
     ARITHMETIC = "arithmetic"
     FRACTIONS = "fractions"
     EQUATION = "equation"
@@ -33,10 +33,10 @@ def problems(
     rng: random.Random,
     count: int,
     *,
-    kinds: Sequence[Kind] = tuple(Kind),
+    kinds: Sequence[ProblemKind] = tuple(ProblemKind),
     levels: Sequence[int] = LEVELS,
     without: frozenset[str] = frozenset(),
-) -> list[Problem]:
+) -> list[MathProblem]:
     """`count` different problems, kinds and levels in turn; none whose question is in `without`.
 
     Raises ValueError where there are not as many.
@@ -45,8 +45,12 @@ def problems(
 
 
 def _distinct(
-    rng: random.Random, count: int, kinds: Sequence[Kind], levels: Sequence[int], without: frozenset[str]
-) -> Iterator[Problem]:
+    rng: random.Random,
+    count: int,
+    kinds: Sequence[ProblemKind],
+    levels: Sequence[int],
+    without: frozenset[str],
+) -> Iterator[MathProblem]:
     seen, made, vain = set(without), 0, 0
     while made < count:
         kind, level = kinds[made % len(kinds)], levels[made // len(kinds) % len(levels)]
@@ -60,7 +64,7 @@ def _distinct(
             continue
         seen.add(question)
         made += 1
-        yield Problem(question, written(answer), kind.value, level)
+        yield MathProblem(question, written(answer), kind.value, level)
 
 
 def written(value: Fraction) -> str:
@@ -132,9 +136,9 @@ def _words(rng: random.Random, level: int) -> tuple[str, Fraction]:
             )
 
 
-_MAKERS: dict[Kind, Callable[[random.Random, int], tuple[str, Fraction]]] = {
-    Kind.ARITHMETIC: _arithmetic,
-    Kind.FRACTIONS: _fractions,
-    Kind.EQUATION: _equation,
-    Kind.WORDS: _words,
+_MAKERS: dict[ProblemKind, Callable[[random.Random, int], tuple[str, Fraction]]] = {
+    ProblemKind.ARITHMETIC: _arithmetic,
+    ProblemKind.FRACTIONS: _fractions,
+    ProblemKind.EQUATION: _equation,
+    ProblemKind.WORDS: _words,
 }

@@ -63,7 +63,7 @@ def serve_model(
     import asyncio
 
     from scope_selfplay.engines import remark_on_draws
-    from scope_selfplay.model_server.serving import EngineOptions, open_service, serve_until_stopped
+    from scope_selfplay.model_server.app import EngineOptions, open_service, serve_until_stopped
     from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 
     key = secret(api_key_env, "--api-key-env")

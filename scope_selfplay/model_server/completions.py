@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scope_selfplay.inference.codec import Stops
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.inference.stops import Stops
 from scope_selfplay.wire.strict_json import parse_object
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {

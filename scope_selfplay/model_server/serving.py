@@ -13,7 +13,7 @@ from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.model_server.app import ModelInfo, ModelService, model_app
 from scope_selfplay.schemas import Value
 from scope_selfplay.training.policy import load_frozen, policy_path, weights_hash
-from scope_selfplay.wire.listening import BACKLOG, listen, url_of
+from scope_selfplay.wire.serving import BACKLOG, listen, url_of
 
 
 class EngineOptions(Value):

@@ -32,7 +32,7 @@ def plan(
     """
     from scope_selfplay.config import load_config
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
 
     settings = load_config(config, overrides)
     if config is None and not any(each.startswith("model.path=") for each in overrides):

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.planning.sizes import ModelSize, model_size
+from scope_selfplay.planning.memory import ModelSize, model_size
+from scope_selfplay.planning.plan import candidate_judge_calls, iteration_volume
 from scope_selfplay.store import Stage
-from scope_selfplay.volume import candidate_judge_calls, iteration_volume
 
 GIB = 2.0**30
 LAYOUTS = {

@@ -18,9 +18,9 @@ from scope_selfplay.prompts.folder import (
     pack_chain,
     pack_origins,
 )
-from scope_selfplay.prompts.origins import Origin
 from scope_selfplay.prompts.pack import Pack, PromptValue, diff_packs
-from scope_selfplay.prompts.problems import Problem
+from scope_selfplay.prompts.problems import PackProblem
+from scope_selfplay.prompts.resolve import Origin
 
 __all__ = [
     "CONTRACTS",
@@ -32,7 +32,7 @@ __all__ = [
     "Origin",
     "Output",
     "Pack",
-    "Problem",
+    "PackProblem",
     "PromptRole",
     "PromptValue",
     "TaskType",

@@ -4,7 +4,7 @@ from scope_selfplay.prompts.contracts import CONTRACTS, GATE_ROLES, INPUTS, OUTP
 from scope_selfplay.prompts.domain import DOMAIN_FILE
 
 
-def blank_files(domain: str, extends: str | None) -> dict[str, str]:
+def starting_files(domain: str, extends: str | None) -> dict[str, str]:
     """File name -> text. One that extends is complete; a blank one says in every file what to write."""
     title = domain.replace("-", " ").capitalize()
     if extends is not None:

@@ -33,8 +33,8 @@ def prompts() -> None:
 def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
     """Report every mistake of one pack, or of all that ship, with file, line and advice."""
     from scope_selfplay.prompts import check_pack
-    from scope_selfplay.prompts.prompt_text import quarter_of_bytes
-    from scope_selfplay.prompts.shipped import names_in, pack_path, shipped_prompts
+    from scope_selfplay.prompts.folder import names_in, pack_path, shipped_prompts
+    from scope_selfplay.prompts.prompt_file import quarter_of_bytes
 
     count = _counting(tokenizer) if tokenizer else quarter_of_bytes
     folders = [pack_path(each) for each in ([domain] if domain else names_in(shipped_prompts()))]
@@ -57,7 +57,7 @@ def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
 def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
     """Print the resolved texts of a pack, or of one role, and where they come from."""
     from scope_selfplay.prompts import pack_origins
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
 
     pack = _pack(domain)
     files = pack.files()
@@ -122,8 +122,8 @@ def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
 def own(domain: str, role: str) -> None:
     """Take a copy of an inherited prompt into a pack of your own, to change it there."""
     from scope_selfplay.prompts import PromptRole, own_prompt
+    from scope_selfplay.prompts.folder import pack_path
     from scope_selfplay.prompts.problems import did_you_mean
-    from scope_selfplay.prompts.shipped import pack_path
 
     if role not in list(PromptRole):
         raise click.BadParameter(
@@ -134,7 +134,7 @@ def own(domain: str, role: str) -> None:
 
 def _pack(domain: str) -> "Pack":
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
+    from scope_selfplay.prompts.folder import pack_path
 
     return load_pack(pack_path(domain))
 

@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from scope_selfplay.prompts.marked_yaml import Marked
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, did_you_mean, listed
 from scope_selfplay.schemas import CorpusReader, Gate, Value
 
 DOMAIN_FILE = "domain.yaml"
@@ -55,13 +54,13 @@ class Domain(Value):
         return tuple(kind for kind in self.task_types if kind.enabled)
 
 
-def extended_domain(marked: Marked) -> str | None:
+def extended_domain(marked: YamlMapping) -> str | None:
     """The domain that this file extends, or None; a name that is none is left to `check_domain`."""
     extends = marked.values.get("extends")
     return extends if isinstance(extends, str) and NAME.fullmatch(extends) else None
 
 
-def check_domain(marked: Marked, inherited_types: Sequence[str]) -> list[Problem]:
+def check_domain(marked: YamlMapping, inherited_types: Sequence[str]) -> list[PackProblem]:
     """What is wrong in one domain.yaml; `inherited_types` are the task types of those that it extends."""
     problems = [
         marked.problem(f"has the unknown key {key}; it may have {listed(KEYS)}{did_you_mean(key, KEYS)}", key)
@@ -76,7 +75,7 @@ def check_domain(marked: Marked, inherited_types: Sequence[str]) -> list[Problem
     return problems
 
 
-def merge_domains(chain: Sequence[Marked], name: str) -> Domain | Problem:
+def merge_domains(chain: Sequence[YamlMapping], name: str) -> Domain | PackProblem:
     """Lay the checked files of `chain` (the domain first, then what it extends) over each other."""
     values: dict[str, object] = {}
     types: dict[str, dict[str, object]] = {}
@@ -99,13 +98,13 @@ def _mapping(value: object) -> dict[object, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(marked: Marked, key: str) -> Iterator[Problem]:
+def _text(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     value = marked.values[key]
     if not isinstance(value, str) or not value.strip():
         yield marked.problem(f"gives {key} as {value!r}; expected a line of text", key)
 
 
-def _name(marked: Marked, key: str) -> Iterator[Problem]:
+def _name(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     value = marked.values[key]
     if not isinstance(value, str) or not NAME.fullmatch(value):
         yield marked.problem(
@@ -113,8 +112,8 @@ def _name(marked: Marked, key: str) -> Iterator[Problem]:
         )
 
 
-def _one_of(kinds: type[StrEnum]) -> Callable[[Marked, str], Iterator[Problem]]:
-    def check(marked: Marked, key: str) -> Iterator[Problem]:
+def _one_of(kinds: type[StrEnum]) -> Callable[[YamlMapping, str], Iterator[PackProblem]]:
+    def check(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
         value = marked.values[key]
         if value not in list(kinds):
             message = f"gives {key} as {value!r}; expected one of {listed(list(kinds))}"
@@ -123,7 +122,7 @@ def _one_of(kinds: type[StrEnum]) -> Callable[[Marked, str], Iterator[Problem]]:
     return check
 
 
-def _gates(marked: Marked, key: str) -> Iterator[Problem]:
+def _gates(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     gates = marked.values[key]
     if not isinstance(gates, list):
         yield marked.problem(f"gives gates as {gates!r}; expected a list such as [entity, source]", key)
@@ -138,7 +137,7 @@ def _gates(marked: Marked, key: str) -> Iterator[Problem]:
             yield marked.problem(f"names the gate {gate} twice; keep one", key, index)
 
 
-def _search_turns(marked: Marked, key: str) -> Iterator[Problem]:
+def _search_turns(marked: YamlMapping, key: str) -> Iterator[PackProblem]:
     ratio = marked.values[key]
     if not isinstance(ratio, dict) or not ratio:
         yield marked.problem(
@@ -157,7 +156,7 @@ def _search_turns(marked: Marked, key: str) -> Iterator[Problem]:
         yield marked.problem("gives every number of search turns the share 0; raise one", key)
 
 
-_CHECKS: dict[str, Callable[[Marked, str], Iterator[Problem]]] = {
+_CHECKS: dict[str, Callable[[YamlMapping, str], Iterator[PackProblem]]] = {
     "title": _text,
     "corpus": _text,
     "name": _name,
@@ -169,7 +168,7 @@ _CHECKS: dict[str, Callable[[Marked, str], Iterator[Problem]]] = {
 }
 
 
-def _task_type_problems(marked: Marked, inherited: Sequence[str]) -> Iterator[Problem]:
+def _task_type_problems(marked: YamlMapping, inherited: Sequence[str]) -> Iterator[PackProblem]:
     types = marked.values["task_types"]
     if not isinstance(types, dict):
         yield marked.problem(
@@ -197,7 +196,7 @@ def _task_type_problems(marked: Marked, inherited: Sequence[str]) -> Iterator[Pr
             yield marked.problem(f"{message}{others}", *path)
 
 
-def _task_type_values(marked: Marked, name: str, fields: dict[object, object]) -> Iterator[Problem]:
+def _task_type_values(marked: YamlMapping, name: str, fields: dict[object, object]) -> Iterator[PackProblem]:
     description, weight, enabled = (fields.get(key) for key in TASK_TYPE_KEYS)
     path = ("task_types", name)
     if "description" in fields and not (isinstance(description, str) and description.strip()):

@@ -8,16 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.prompts.blank import blank_files
+from scope_selfplay.prompts.blank import starting_files
 from scope_selfplay.prompts.contracts import PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME, extended_domain
-from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
-from scope_selfplay.prompts.origins import Origin, origins
+from scope_selfplay.prompts.folder import names_in, shipped_prompts
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed
-from scope_selfplay.prompts.prompt_text import Checking, CountTokens, quarter_of_bytes
-from scope_selfplay.prompts.resolve import KUSTOMIZATION_FILE, Layer, Resolution, resolve, with_listed
-from scope_selfplay.prompts.shipped import names_in, shipped_prompts
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, did_you_mean, listed, read_mapping
+from scope_selfplay.prompts.prompt_file import Checking, CountTokens, quarter_of_bytes
+from scope_selfplay.prompts.resolve import (
+    KUSTOMIZATION_FILE,
+    Layer,
+    Origin,
+    Resolution,
+    origins,
+    resolve,
+    with_listed,
+)
 
 
 def load_pack(
@@ -41,7 +47,7 @@ def pack_origins(folder: Path | str) -> list[Origin]:
 
 def check_pack(
     folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_bytes
-) -> list[Problem]:
+) -> list[PackProblem]:
     """Every problem of the pack in `folder`, in the order in which to mend them; empty when it loads.
 
     `budget_tokens` is one ceiling for every prompt, instead of each contract's own; `count_tokens` is the
@@ -54,7 +60,7 @@ def pack_chain(folder: Path | str) -> list[str]:
     """The names of the pack in `folder` and of all that it extends, nearest first. Raises PromptError."""
     names = []
     for step in _chain(Path(folder)):
-        if isinstance(step, Problem):
+        if isinstance(step, PackProblem):
             raise PromptError(str(step))
         names.append(step.name)
     return names
@@ -82,7 +88,7 @@ def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia")
             f"{listed(known)}{did_you_mean(extends, known)}"
         )
     target.mkdir(parents=True)
-    files = blank_files(domain, extends)
+    files = starting_files(domain, extends)
     for name, text in files.items():
         (target / name).write_text(text, encoding="utf-8")
     return [target / name for name in files]
@@ -111,19 +117,19 @@ def own_prompt(folder: Path | str, role: PromptRole) -> Path:
 def _examine(folder: Path, checking: Checking) -> Resolution:
     layers: list[Layer] = []
     for step in _chain(folder):
-        if isinstance(step, Problem):
+        if isinstance(step, PackProblem):
             return Resolution(None, (step,))
         layers.append(step)
     return resolve(layers, checking)
 
 
-def _chain(folder: Path) -> Iterator[Layer | Problem]:
-    """The domain's folder, then what it extends; ends with a Problem where the chain breaks."""
+def _chain(folder: Path) -> Iterator[Layer | PackProblem]:
+    """The domain's folder, then what it extends; ends with a PackProblem where the chain breaks."""
     placed = folder if folder.name not in ("", "..") else folder.resolve()
     if not placed.is_dir():
         known = names_in(placed.parent)
         there = f"; beside it are {', '.join(known)}{did_you_mean(placed.name, known)}" if known else ""
-        yield Problem(folder.as_posix(), 1, f"is no folder, so no prompt pack{there}")
+        yield PackProblem(folder.as_posix(), 1, f"is no folder, so no prompt pack{there}")
         return
     layer = _read_layer(folder, placed.name)
     seen = [placed.resolve()]
@@ -165,7 +171,7 @@ def _read_layer(folder: Path, name: str) -> Layer:
     return Layer(folder.as_posix(), name, files, tuple(entry.name for entry in entries if entry.is_dir()))
 
 
-def _domain_file(layer: Layer) -> Marked | None:
+def _domain_file(layer: Layer) -> YamlMapping | None:
     text = layer.files.get(DOMAIN_FILE, b"").decode("utf-8-sig", errors="replace")
-    marked = parse_marked(text, layer.path(DOMAIN_FILE))
-    return marked if isinstance(marked, Marked) else None
+    marked = read_mapping(text, layer.path(DOMAIN_FILE))
+    return marked if isinstance(marked, YamlMapping) else None

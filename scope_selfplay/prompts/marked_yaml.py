@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from scope_selfplay.prompts.problems import Problem
+from scope_selfplay.prompts.problems import PackProblem
 
 _DEEPEST = 6
 """No key of a pack lies deeper; it also ends a list that holds itself through an alias."""
 
 
-class Marked(NamedTuple):
+class YamlMapping(NamedTuple):
     """A parsed mapping. `lines` maps the path of a key or list item, as strings, to its line in the file."""
 
     file: str
@@ -22,11 +22,11 @@ class Marked(NamedTuple):
             words = words[:-1]
         return self.lines.get(words, 1)
 
-    def problem(self, message: str, *path: object) -> Problem:
-        return Problem(self.file, self.line(*path), message)
+    def problem(self, message: str, *path: object) -> PackProblem:
+        return PackProblem(self.file, self.line(*path), message)
 
 
-def parse_marked(text: str, file: str, first_line: int = 1) -> Marked | Problem:
+def read_mapping(text: str, file: str, first_line: int = 1) -> YamlMapping | PackProblem:
     """Parse a YAML mapping that starts on `first_line` of `file`; an empty text is an empty mapping."""
     import yaml
 
@@ -36,19 +36,21 @@ def parse_marked(text: str, file: str, first_line: int = 1) -> Marked | Problem:
         values = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         line = first_line + (error.problem_mark.line if error.problem_mark else 0)
-        return Problem(file, line, f"is not valid YAML: {error.problem}; quote texts that hold : # {{ or [")
+        return PackProblem(
+            file, line, f"is not valid YAML: {error.problem}; quote texts that hold : # {{ or ["
+        )
     except (yaml.YAMLError, ValueError) as error:
-        return Problem(file, first_line, f"is not valid YAML: {' '.join(str(error).split())}")
+        return PackProblem(file, first_line, f"is not valid YAML: {' '.join(str(error).split())}")
     if node is None:
-        return Marked(file, {}, {(): first_line})
+        return YamlMapping(file, {}, {(): first_line})
     if not isinstance(values, dict):
-        return Problem(file, first_line, f"holds {type(values).__name__}; expected `key: value` lines")
+        return PackProblem(file, first_line, f"holds {type(values).__name__}; expected `key: value` lines")
     lines: dict[tuple[str, ...], int] = {}
     twice = _note_lines(node, (), first_line, lines)
     if twice is not None:
         key, line = twice
-        return Problem(file, line, f"has the key {key} twice; keep one of them")
-    return Marked(file, values, lines)
+        return PackProblem(file, line, f"has the key {key} twice; keep one of them")
+    return YamlMapping(file, values, lines)
 
 
 def _note_lines(

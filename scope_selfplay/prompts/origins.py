@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from scope_selfplay.prompts.contracts import GATE_ROLES, POLICY_ROLES, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, KEYS, Domain, JudgeKind
-from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
+from scope_selfplay.prompts.problems import YamlMapping, read_mapping
 from scope_selfplay.prompts.resolve import Layer
 
 _OF_THE_FOLDER = ("extends", "name", "task_types")
@@ -35,7 +35,7 @@ def _key_origins(layers: Sequence[Layer]) -> Iterator[Origin]:
         else:
             layer, marked = holder
             yield Origin(key, f"{marked.file}:{marked.line(key)}", _reason(layers, layer))
-    types: dict[str, list[tuple[Layer, Marked]]] = {}
+    types: dict[str, list[tuple[Layer, YamlMapping]]] = {}
     for layer, marked in reversed(said):
         named = marked.values.get("task_types")
         for name in named if isinstance(named, dict) else ():
@@ -72,8 +72,8 @@ def _unneeded(role: PromptRole, domain: Domain) -> str:
     return "not needed: its gate is not in use"
 
 
-def _domain_of(layer: Layer) -> Marked:
+def _domain_of(layer: Layer) -> YamlMapping:
     file = layer.path(DOMAIN_FILE)
-    marked = parse_marked(layer.files[DOMAIN_FILE].decode("utf-8-sig"), file)
-    assert isinstance(marked, Marked), marked
+    marked = read_mapping(layer.files[DOMAIN_FILE].decode("utf-8-sig"), file)
+    assert isinstance(marked, YamlMapping), marked
     return marked

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Problem(NamedTuple):
+class PackProblem(NamedTuple):
     """`str(problem)` is one line for a person; `line` counts from 1."""
 
     file: str

@@ -4,10 +4,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scope_selfplay.prompts.contracts import CONTRACTS, Contract, PromptRole
-from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
-from scope_selfplay.prompts.problems import Problem, did_you_mean, listed, nearest
-from scope_selfplay.prompts.prompt_text import Checking, text_faults
-from scope_selfplay.prompts.template import Anatomy, Fault, dissect
+from scope_selfplay.prompts.problems import (
+    PackProblem,
+    YamlMapping,
+    did_you_mean,
+    listed,
+    nearest,
+    read_mapping,
+)
+from scope_selfplay.prompts.prompt_file import Checking, text_faults
+from scope_selfplay.prompts.template import Anatomy, TemplateFault, dissect
 from scope_selfplay.schemas import Value
 
 FRONT_KEYS = ("role", "inputs", "output")
@@ -26,15 +32,17 @@ class Prompt(Value):
 class _Opened(NamedTuple):
     """A file cut in two. `body_line` is the line of the file on which `body` starts."""
 
-    front: Marked
+    front: YamlMapping
     body: str
     body_line: int
 
 
-def read_prompt(role: PromptRole, text: str, file: str, checking: Checking) -> tuple[Prompt, list[Problem]]:
+def read_prompt(
+    role: PromptRole, text: str, file: str, checking: Checking
+) -> tuple[Prompt, list[PackProblem]]:
     """The prompt, and every mistake in it; a prompt with mistakes is not to be rendered."""
     opened = _open(role, text, file)
-    if isinstance(opened, Problem):
+    if isinstance(opened, PackProblem):
         return Prompt(role=role, text=text, body="", uses=()), [opened]
     front, body, start = opened
     anatomy = dissect(body)
@@ -44,8 +52,8 @@ def read_prompt(role: PromptRole, text: str, file: str, checking: Checking) -> t
         problems += _input_problems(role, opened, anatomy, checking)
         faults += text_faults(role, body, anatomy, checking)
     elif not faults:
-        faults.append(Fault(1, "has no text below its front matter; write the prompt there"))
-    problems += [Problem(file, start + fault.line - 1, fault.message) for fault in faults]
+        faults.append(TemplateFault(1, "has no text below its front matter; write the prompt there"))
+    problems += [PackProblem(file, start + fault.line - 1, fault.message) for fault in faults]
     return Prompt(role=role, text=text, body=body, uses=tuple(sorted(anatomy.uses))), problems
 
 
@@ -56,24 +64,24 @@ def claimed_role(text: str) -> PromptRole | None:
     return PromptRole(said) if lines[0].rstrip() == _FENCE and said in list(PromptRole) else None
 
 
-def _open(role: PromptRole, text: str, file: str) -> _Opened | Problem:
+def _open(role: PromptRole, text: str, file: str) -> _Opened | PackProblem:
     contract = CONTRACTS[role]
     lines = text.split("\n")
     example = f"--- / role: {role} / inputs: [{listed(contract.required)}] / output: {contract.output} / ---"
     if lines[0].rstrip() != _FENCE:
-        return Problem(file, 1, f"does not begin with front matter; begin it with the lines {example}")
+        return PackProblem(file, 1, f"does not begin with front matter; begin it with the lines {example}")
     end = next((number for number, line in enumerate(lines) if number and line.rstrip() == _FENCE), None)
     if end is None:
-        return Problem(file, 1, f"has front matter that never ends; it should be the lines {example}")
-    front = parse_marked("\n".join(lines[1:end]), file, first_line=2)
-    if isinstance(front, Problem):
+        return PackProblem(file, 1, f"has front matter that never ends; it should be the lines {example}")
+    front = read_mapping("\n".join(lines[1:end]), file, first_line=2)
+    if isinstance(front, PackProblem):
         return front
     blank = next((number for number, line in enumerate(lines[end + 1 :]) if line.strip()), 0)
     body_lines = lines[end + 1 + blank :]
     return _Opened(front, "\n".join(body_lines).rstrip(), end + 2 + blank)
 
 
-def _front_problems(role: PromptRole, front: Marked) -> Iterator[Problem]:
+def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[PackProblem]:
     for key in front.values:
         if key not in FRONT_KEYS:
             hint = did_you_mean(key, FRONT_KEYS)
@@ -95,7 +103,7 @@ def _front_problems(role: PromptRole, front: Marked) -> Iterator[Problem]:
 
 def _input_problems(
     role: PromptRole, opened: _Opened, anatomy: Anatomy, checking: Checking
-) -> Iterator[Problem]:
+) -> Iterator[PackProblem]:
     """Where contract, front matter and body disagree; one misspelling is told once, where it stands."""
     front, contract = opened.front, CONTRACTS[role]
     inputs = front.values.get("inputs")
@@ -119,14 +127,14 @@ def _input_problems(
 
 def _used_problems(
     role: PromptRole, opened: _Opened, anatomy: Anatomy, declared: list[str]
-) -> Iterator[Problem]:
+) -> Iterator[PackProblem]:
     for name, line in sorted(anatomy.uses.items(), key=lambda use: use[1]):
         place = opened.body_line + line - 1
         if name not in CONTRACTS[role].inputs:
-            yield Problem(opened.front.file, place, f"uses {{{{ {name} }}}}; {_may_use(role, name)}")
+            yield PackProblem(opened.front.file, place, f"uses {{{{ {name} }}}}; {_may_use(role, name)}")
         elif name not in declared:
             advice = f"add {name} to inputs in the front matter"
-            yield Problem(
+            yield PackProblem(
                 opened.front.file, place, f"uses {{{{ {name} }}}}, which its inputs do not list; {advice}"
             )
 

@@ -19,7 +19,7 @@ from scope_selfplay.prompts.contracts import (
     POLICY_ROLES,
     PromptRole,
 )
-from scope_selfplay.prompts.template import Anatomy, Fault
+from scope_selfplay.prompts.template import Anatomy, TemplateFault
 
 CountTokens = Callable[[str], int]
 
@@ -47,17 +47,17 @@ class Checking(NamedTuple):
     taught: bool = False
 
 
-def text_faults(role: PromptRole, body: str, anatomy: Anatomy, checking: Checking) -> Iterator[Fault]:
+def text_faults(role: PromptRole, body: str, anatomy: Anatomy, checking: Checking) -> Iterator[TemplateFault]:
     """Lines count from the body's first."""
     reading = OUTPUTS[CONTRACTS[role].output]
     missing = [text for text in reading.mentions if text not in anatomy.literal]
     if missing and not checking.taught:
         asked = f"never mentions {' or '.join(missing)}"
-        yield Fault(1, f"{asked}; ask for it, because the code reads {reading.parsed}")
+        yield TemplateFault(1, f"{asked}; ask for it, because the code reads {reading.parsed}")
     budget = CONTRACTS[role].budget_tokens if checking.budget_tokens is None else checking.budget_tokens
     tokens = checking.count_tokens(body)
     if tokens > budget:
-        yield Fault(
+        yield TemplateFault(
             1, f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"
         )
     if role in GATE_ROLES:
@@ -66,7 +66,7 @@ def text_faults(role: PromptRole, body: str, anatomy: Anatomy, checking: Checkin
     yield from _order_faults(anatomy)
 
 
-def _example_faults(body: str) -> Iterator[Fault]:
+def _example_faults(body: str) -> Iterator[TemplateFault]:
     """An example is counted by its last line, a score alone; scores inside sentences are instructions."""
     lines = [line.strip() for line in body.split("\n")]
     for side, score in (("pass", "<score>1</score>"), ("fail", "<score>0</score>")):
@@ -75,31 +75,33 @@ def _example_faults(body: str) -> Iterator[Fault]:
             message = (
                 f"shows {found} examples that {side}; a gate shows at least {GATE_EXAMPLES} on each side"
             )
-            yield Fault(1, f"{message}, each ended by {score} alone on a line")
+            yield TemplateFault(1, f"{message}, each ended by {score} alone on a line")
 
 
-def _foreign_faults(role: PromptRole, body: str) -> Iterator[Fault]:
+def _foreign_faults(role: PromptRole, body: str) -> Iterator[TemplateFault]:
     """What belongs to a model family, to another template language, or to nobody's eyes."""
     for number, line in enumerate(body.split("\n"), start=1):
         for found in _SPECIAL_TOKEN.findall(line):
             advice = "the chat template writes those, so take it out"
-            yield Fault(number, f"holds {found}, a special token of some model family; {advice}")
+            yield TemplateFault(number, f"holds {found}, a special token of some model family; {advice}")
         if role in POLICY_ROLES:
             for found in _SEARCH_CALL.findall(line)[:1]:
                 advice = "write {{ search_syntax }}, which fits the model"
-                yield Fault(number, f"writes {found}, the search call of one model family; {advice}")
+                yield TemplateFault(number, f"writes {found}, the search call of one model family; {advice}")
         for name in _SINGLE_BRACES.findall(line):
             if name in CONTRACTS[role].inputs:
                 written = f"writes {{{name}}} in single braces, which stays as it is"
-                yield Fault(number, f"{written}; write {{{{ {name} }}}}")
+                yield TemplateFault(number, f"{written}; write {{{{ {name} }}}}")
         for found in _INVISIBLE.findall(line)[:1]:
-            yield Fault(number, f"holds the invisible character U+{ord(found):04X}; take it out")
+            yield TemplateFault(number, f"holds the invisible character U+{ord(found):04X}; take it out")
 
 
-def _order_faults(anatomy: Anatomy) -> Iterator[Fault]:
+def _order_faults(anatomy: Anatomy) -> Iterator[TemplateFault]:
     """Engines keep the common beginning of prompts: what changes most has to come last."""
     used = [name for name in _GROWING if name in anatomy.uses]
     for earlier, later in pairwise(used):
         if anatomy.uses[later] < anatomy.uses[earlier]:
             advice = f"put {{{{ {later} }}}} after it, so that calls share the longest beginning"
-            yield Fault(anatomy.uses[later], f"uses {{{{ {later} }}}} before {{{{ {earlier} }}}}; {advice}")
+            yield TemplateFault(
+                anatomy.uses[later], f"uses {{{{ {later} }}}} before {{{{ {earlier} }}}}; {advice}"
+            )

@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 from scope_selfplay.prompts.contracts import GATE_ROLES, POLICY_ROLES, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, Domain, JudgeKind, check_domain, merge_domains
-from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import Problem, did_you_mean
-from scope_selfplay.prompts.prompt_file import Prompt, claimed_role, read_prompt
-from scope_selfplay.prompts.prompt_text import Checking
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, did_you_mean, read_mapping
+from scope_selfplay.prompts.prompt_file import Checking, Prompt, claimed_role, read_prompt
 
 KUSTOMIZATION_FILE = "kustomization.yaml"
 ROLE_FILES = {role.file_name: role for role in PromptRole}
@@ -32,7 +30,7 @@ class Resolution(NamedTuple):
     """`pack` is None exactly when there are problems; they come in the order in which to mend them."""
 
     pack: Pack | None
-    problems: tuple[Problem, ...]
+    problems: tuple[PackProblem, ...]
 
 
 class _Texts(NamedTuple):
@@ -44,7 +42,7 @@ class _Texts(NamedTuple):
 
 def resolve(layers: Sequence[Layer], checking: Checking) -> Resolution:
     """`layers` are the domain itself, then what it extends, nearest first; at least one."""
-    problems: list[Problem] = []
+    problems: list[PackProblem] = []
     decoded = []
     for layer in layers:
         problems += _foreign_files(layer)
@@ -65,8 +63,8 @@ def resolve(layers: Sequence[Layer], checking: Checking) -> Resolution:
 
 def with_listed(kustomization: str, name: str) -> str:
     """The text of a sound kustomization.yaml, with one more file in its ConfigMap after the last."""
-    marked = parse_marked(kustomization, KUSTOMIZATION_FILE)
-    assert isinstance(marked, Marked), marked
+    marked = read_mapping(kustomization, KUSTOMIZATION_FILE)
+    assert isinstance(marked, YamlMapping), marked
     generators = marked.values["configMapGenerator"]
     assert isinstance(generators, list)
     last = marked.line("configMapGenerator", 0, "files", len(generators[0]["files"]) - 1)
@@ -75,7 +73,7 @@ def with_listed(kustomization: str, name: str) -> str:
     return "\n".join([*lines[:last], f"{indent}- {name}", *lines[last:]])
 
 
-def _foreign_files(layer: Layer) -> Iterator[Problem]:
+def _foreign_files(layer: Layer) -> Iterator[PackProblem]:
     known = (DOMAIN_FILE, *ROLE_FILES, *_FREE_FILES)
     for name in sorted(layer.files):
         if name in known:
@@ -83,16 +81,18 @@ def _foreign_files(layer: Layer) -> Iterator[Problem]:
         role = claimed_role(layer.files[name].decode("utf-8", errors="replace"))
         if role is not None and role.file_name in layer.files:
             message = f"says that it is the {role} prompt too, and {role.file_name} is the one that counts"
-            yield Problem(layer.path(name), 1, f"{message}; merge the two, or move this one away")
+            yield PackProblem(layer.path(name), 1, f"{message}; merge the two, or move this one away")
             continue
         hint = did_you_mean(role.file_name if role else name, known)
         message = f"is no file of a prompt pack; rename it to a role's file or move it away{hint}"
-        yield Problem(layer.path(name), 1, message)
+        yield PackProblem(layer.path(name), 1, message)
     for name in layer.folders:
-        yield Problem(layer.path(name), 1, "is a folder; a prompt pack is one flat folder, so move it away")
+        yield PackProblem(
+            layer.path(name), 1, "is a folder; a prompt pack is one flat folder, so move it away"
+        )
 
 
-def _decode(layer: Layer) -> tuple[dict[str, str], list[Problem]]:
+def _decode(layer: Layer) -> tuple[dict[str, str], list[PackProblem]]:
     texts, problems = {}, []
     for name in (DOMAIN_FILE, *ROLE_FILES, *_FREE_FILES):
         content = layer.files.get(name)
@@ -103,23 +103,23 @@ def _decode(layer: Layer) -> tuple[dict[str, str], list[Problem]]:
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             message = f"is not UTF-8: byte {content[error.start]:#04x}; save the file as UTF-8"
-            problems.append(Problem(layer.path(name), line, message))
+            problems.append(PackProblem(layer.path(name), line, message))
     return texts, problems
 
 
-def _resolve_domain(decoded: Sequence[_Texts]) -> tuple[Domain | None, list[Problem]]:
+def _resolve_domain(decoded: Sequence[_Texts]) -> tuple[Domain | None, list[PackProblem]]:
     """Checked from the far end, so that a domain knows the task types that it inherits."""
-    problems: list[Problem] = []
-    chain: list[Marked] = []
+    problems: list[PackProblem] = []
+    chain: list[YamlMapping] = []
     inherited: list[str] = []
     for layer, texts in reversed(decoded):
         if DOMAIN_FILE not in texts:
             if DOMAIN_FILE not in layer.files:
                 advice = "add one with a title and task_types, or with a title and `extends: <domain>`"
-                problems.append(Problem(layer.path(DOMAIN_FILE), 1, f"is missing; {advice}"))
+                problems.append(PackProblem(layer.path(DOMAIN_FILE), 1, f"is missing; {advice}"))
             continue
-        marked = parse_marked(texts[DOMAIN_FILE], layer.path(DOMAIN_FILE))
-        if isinstance(marked, Problem):
+        marked = read_mapping(texts[DOMAIN_FILE], layer.path(DOMAIN_FILE))
+        if isinstance(marked, PackProblem):
             problems.append(marked)
             continue
         problems += check_domain(marked, inherited)
@@ -129,12 +129,12 @@ def _resolve_domain(decoded: Sequence[_Texts]) -> tuple[Domain | None, list[Prob
     if problems or len(chain) < len(decoded):
         return None, problems
     domain = merge_domains(chain, decoded[0].layer.name)
-    return (None, [domain]) if isinstance(domain, Problem) else (domain, [])
+    return (None, [domain]) if isinstance(domain, PackProblem) else (domain, [])
 
 
 def _resolve_prompts(
     decoded: Sequence[_Texts], domain: Domain | None, checking: Checking
-) -> tuple[tuple[Prompt, ...], list[Problem]]:
+) -> tuple[tuple[Prompt, ...], list[PackProblem]]:
     prompts, problems = [], []
     lexical = domain is not None and domain.judge is JudgeKind.LEXICAL
     for role in PromptRole:
@@ -142,7 +142,7 @@ def _resolve_prompts(
         if holder is None:
             if domain is not None and _is_needed(role, domain):
                 message = f"is missing: {_reason(role)}; add it, or extend a domain that has it"
-                problems.append(Problem(decoded[0].layer.path(role.file_name), 1, message))
+                problems.append(PackProblem(decoded[0].layer.path(role.file_name), 1, message))
             continue
         if role.file_name not in holder.texts:
             continue
@@ -171,12 +171,12 @@ def _reason(role: PromptRole) -> str:
     return "every pack has one" if role in POLICY_ROLES else "a model judge needs one"
 
 
-def _kustomization_problems(item: _Texts) -> Iterator[Problem]:
+def _kustomization_problems(item: _Texts) -> Iterator[PackProblem]:
     """A file that kustomization.yaml forgets is missing in the cluster, where nobody looks first."""
     if KUSTOMIZATION_FILE not in item.texts:
         return
-    marked = parse_marked(item.texts[KUSTOMIZATION_FILE], item.layer.path(KUSTOMIZATION_FILE))
-    if isinstance(marked, Problem):
+    marked = read_mapping(item.texts[KUSTOMIZATION_FILE], item.layer.path(KUSTOMIZATION_FILE))
+    if isinstance(marked, PackProblem):
         yield marked
         return
     generators = marked.values.get("configMapGenerator")

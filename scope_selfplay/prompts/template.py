@@ -38,7 +38,7 @@ _TAGS = {
 }
 
 
-class Fault(NamedTuple):
+class TemplateFault(NamedTuple):
     """A mistake in a template body; `line` counts from 1 at the body's first line."""
 
     line: int
@@ -50,7 +50,7 @@ class Anatomy(NamedTuple):
 
     uses: dict[str, int]
     literal: str
-    faults: tuple[Fault, ...]
+    faults: tuple[TemplateFault, ...]
 
 
 def dissect(body: str) -> Anatomy:
@@ -62,7 +62,9 @@ def dissect(body: str) -> Anatomy:
         tree = _environment().parse(body)
     except jinja2.TemplateSyntaxError as error:
         advice = "check that every {{ has its }} and every {% if %} its {% endif %}"
-        return Anatomy({}, "", (Fault(error.lineno, f"is not valid Jinja: {error.message}; {advice}"),))
+        return Anatomy(
+            {}, "", (TemplateFault(error.lineno, f"is not valid Jinja: {error.message}; {advice}"),)
+        )
     uses: dict[str, int] = {}
     for name in tree.find_all(nodes.Name):
         if name.ctx != "load":
@@ -72,7 +74,7 @@ def dissect(body: str) -> Anatomy:
     return Anatomy(uses, literal, tuple(_faults(tree)))
 
 
-def _faults(tree: "nodes.Template") -> list[Fault]:
+def _faults(tree: "nodes.Template") -> list[TemplateFault]:
     from jinja2 import nodes
 
     faults = []
@@ -81,14 +83,18 @@ def _faults(tree: "nodes.Template") -> list[Fault]:
         if kind not in _ALLOWED:
             what = _TAGS.get(kind, f"a Jinja {kind.lower()}")
             advice = "a prompt may hold text, {{ variables }}, {% if %} and filters; write the text out"
-            faults.append(Fault(node.lineno, f"uses {what}, which prompts do not allow: {advice}"))
+            faults.append(TemplateFault(node.lineno, f"uses {what}, which prompts do not allow: {advice}"))
         elif isinstance(node, nodes.Filter) and node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS)
             faults.append(
-                Fault(node.lineno, f"uses the filter {node.name}; prompts have {', '.join(FILTERS)}{hint}")
+                TemplateFault(
+                    node.lineno, f"uses the filter {node.name}; prompts have {', '.join(FILTERS)}{hint}"
+                )
             )
         elif isinstance(node, nodes.Test) and node.name not in TESTS:
-            faults.append(Fault(node.lineno, f"uses the test `is {node.name}`; prompts have `is none` only"))
+            faults.append(
+                TemplateFault(node.lineno, f"uses the test `is {node.name}`; prompts have `is none` only")
+            )
     return sorted(faults)
 
 

@@ -14,7 +14,7 @@ from scope_selfplay.ranking.group_rounds import group_tournament
 from scope_selfplay.ranking.judge_effects import fit_step, position_offset, score_level
 from scope_selfplay.ranking.live_board import LiveBoard, live
 from scope_selfplay.ranking.margins import balanced, fit_margins
-from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
+from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
 from scope_selfplay.ranking.ranks import min_max, rank_rewards
 from scope_selfplay.ranking.routing import (
     LiveRoute,
@@ -32,7 +32,7 @@ from scope_selfplay.schemas import Outcome
 __all__ = [
     "AnchorScore",
     "Compare",
-    "Graph",
+    "ComparisonGraph",
     "GroupTopology",
     "LiveBoard",
     "LiveRoute",

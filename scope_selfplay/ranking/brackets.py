@@ -10,7 +10,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.ranking.matches import Ledger, Match, Score, Strengths, Topology
+from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology
 from scope_selfplay.ranking.ranks import standing
 from scope_selfplay.ranking.topologies import meet_anchor
 from scope_selfplay.schemas import Outcome
@@ -34,7 +34,7 @@ def single_elimination(n: int, *, anchor: int = 0, score: Score = "margin") -> T
     seeds too. Waves: 1 + ceil(log2 n), together 2(n-1) matches. Raises ValueError when there is no such
     anchor.
     """
-    ledger = Ledger(score)
+    ledger = MatchScores(score)
     seeding = yield from meet_anchor(n, anchor, ledger)
     seeds = _by_strength(seeding)
     lasted = [0] * n
@@ -55,7 +55,7 @@ def double_elimination(n: int, rng: random.Random, *, score: Score = "margin") -
     """
     drawn = list(range(n))
     rng.shuffle(drawn)
-    ledger, lasted, numbers = Ledger(score), [0] * n, range(n)
+    ledger, lasted, numbers = MatchScores(score), [0] * n, range(n)
     if n < 2:
         return _places(lasted, ledger)
     undefeated, beaten = yield from _decide(_neighbours(_slots(drawn)), numbers, ledger)
@@ -86,7 +86,7 @@ def bracket_slots(n: int) -> list[int]:
 
 
 def _decide(
-    pairs: list[tuple[Slot, Slot]], seeds: Sequence[int], ledger: Ledger
+    pairs: list[tuple[Slot, Slot]], seeds: Sequence[int], ledger: MatchScores
 ) -> Generator[list[Match], list[Outcome | None], Decided]:
     """Plays one round in at most one wave. `seeds` holds all entrants, the better seed first."""
     matches = [ledger.arrange(one, other) for one, other in pairs if one is not None and other is not None]
@@ -124,7 +124,7 @@ def _note(lasted: list[int], slots: Sequence[Slot], stage: int) -> None:
             lasted[entrant] = stage
 
 
-def _places(lasted: Sequence[int], ledger: Ledger) -> Strengths:
+def _places(lasted: Sequence[int], ledger: MatchScores) -> Strengths:
     """Later defeat first, then the mean score; who only ever had byes or failed matches was never judged."""
     means = [ledger.mean(entrant) for entrant in range(len(lasted))]
     return standing(

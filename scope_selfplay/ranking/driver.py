@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from scope_selfplay.ranking.matches import Graph, GroupTopology, Match, Strengths, Topology
+from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
 from scope_selfplay.schemas import Outcome
 
 Compare = Callable[[Match], Awaitable[Outcome | None]]
@@ -40,7 +40,7 @@ class Played(NamedTuple):
     calls: int
     failures: int
     waves: int
-    graph: Graph
+    graph: ComparisonGraph
 
 
 async def play(
@@ -136,7 +136,7 @@ class _Desk(Generic[Question, Answer]):
 
     def played(self, strengths: Strengths, shown: Sequence[tuple[Match, Outcome | None]]) -> Played:
         failures = sum(answer is None for answer in self.answers.values())
-        graph = Graph(tuple(match for match, _ in shown), tuple(outcome for _, outcome in shown))
+        graph = ComparisonGraph(tuple(match for match, _ in shown), tuple(outcome for _, outcome in shown))
         return Played(strengths, len(self.answers), failures, self._waves, graph)
 
 

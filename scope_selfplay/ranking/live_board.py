@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scope_selfplay.ranking.matches import Ledger, Match, Strengths, Topology
+from scope_selfplay.ranking.matches import Match, MatchScores, Strengths, Topology
 from scope_selfplay.ranking.shares import bradley_terry, soft_share
 from scope_selfplay.schemas import Outcome
 
@@ -15,7 +15,7 @@ class LiveBoard:
 
     def __init__(self, *, gamma: float = 0.9) -> None:
         self._gamma = gamma
-        self._ledger = Ledger()
+        self._ledger = MatchScores()
         self._points: dict[int, list[float]] = {}
         self._shares: list[tuple[int, int, float]] = []
 

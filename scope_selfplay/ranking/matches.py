@@ -31,13 +31,13 @@ GroupTopology = Generator[list[list[int]], list[list[int] | None], Strengths]
 """Yields waves of independent groups, entrants in the order shown, is sent the winners' entrant numbers."""
 
 
-class Graph(NamedTuple):
+class ComparisonGraph(NamedTuple):
     """A comparison graph: which entrants met, in which order they were shown, and what came out."""
 
     matches: tuple[Match, ...] = ()
     outcomes: tuple[Outcome | None, ...] = ()
 
-    def merged(self, identity: Sequence[Hashable]) -> "Graph":
+    def merged(self, identity: Sequence[Hashable]) -> "ComparisonGraph":
         """The same between different identities, numbered by first appearance, as in `dict.fromkeys(identity)`.
 
         Equals are one entrant and do not meet; an ordered pair of identities, of which only the first was judged
@@ -49,14 +49,14 @@ class Graph(NamedTuple):
             first, second = number[identity[match.first]], number[identity[match.second]]
             if first != second:
                 found.setdefault(Match(first, second), outcome)
-        return Graph(tuple(found), tuple(found.values()))
+        return ComparisonGraph(tuple(found), tuple(found.values()))
 
 
 Score = Literal["margin", "own"]
 """What a match adds to an entrant's average: its score less the opponent's, or its own score alone."""
 
 
-class Ledger:
+class MatchScores:
     """The scores of one play, per entrant, and who was shown first how often."""
 
     def __init__(self, score: Score = "margin") -> None:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from scope_selfplay.ranking.matches import Ledger, Match, Topology
+from scope_selfplay.ranking.matches import Match, MatchScores, Topology
 from scope_selfplay.ranking.ranks import standing
 from scope_selfplay.schemas import Outcome
 
@@ -26,7 +26,7 @@ def swiss(n: int, rng: random.Random, *, rounds: int | None = None) -> Topology:
         rounds = (n - 1).bit_length() if n > 1 else 0
     elif not 1 <= rounds < n:
         raise ValueError(f"a Swiss tournament of {n} entrants has 1 to {n - 1} rounds, not {rounds}")
-    table, ledger = _Table(n), Ledger()
+    table, ledger = _Table(n), MatchScores()
     for _ in range(rounds):
         order = list(range(n))
         rng.shuffle(order)

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from scope_selfplay.ranking.matches import (
-    Ledger,
     Match,
+    MatchScores,
     Score,
     Topology,
     all_pairs,
@@ -43,10 +43,10 @@ def anchor(
     Waves: one, of n-1 matches, the anchor first in all of them, so that position bias is the same for
     all others. Raises ValueError without such an anchor.
     """
-    return (yield from meet_anchor(n, anchor, Ledger(score), anchor_score))
+    return (yield from meet_anchor(n, anchor, MatchScores(score), anchor_score))
 
 
-def meet_anchor(n: int, anchor: int, ledger: Ledger, anchor_score: AnchorScore = "zero") -> Topology:
+def meet_anchor(n: int, anchor: int, ledger: MatchScores, anchor_score: AnchorScore = "zero") -> Topology:
     """The wave of `anchor`, booked in the caller's empty ledger."""
     if not 0 <= anchor < n:
         raise ValueError(f"anchor {anchor} is no entrant; with {n} entrants it is a number from 0 to {n - 1}")

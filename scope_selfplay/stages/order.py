@@ -3,7 +3,7 @@
 from scope_selfplay.errors import RunMismatchError, UserError
 from scope_selfplay.run import Run
 from scope_selfplay.store import Stage
-from scope_selfplay.store.stages import stages_of
+from scope_selfplay.store.folders import stages_of
 
 
 def check_turn(run: Run, iteration: int, stage: Stage) -> None:

@@ -13,7 +13,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
-from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
+from scope_selfplay.stages.stage_runner import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
     Stage,
     StageFolder,
@@ -22,11 +22,11 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
+from scope_selfplay.store.atomic import sole_writer
 from scope_selfplay.store.card import CARD, stage_card
+from scope_selfplay.store.folders import FORMAT, begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.store.manifest import FORMAT, begin_format, checksums
 from scope_selfplay.store.parquet import write_parquet
-from scope_selfplay.store.sole_writer import sole_writer
 
 # A failure rate over fewer verdicts says little.
 _ENOUGH_VERDICTS = 50

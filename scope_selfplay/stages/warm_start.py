@@ -14,14 +14,14 @@ from scope_selfplay.store import Stage, StageFolder, read_records
 from scope_selfplay.training.export import Lineage
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.replay import replay
-from scope_selfplay.training.rows import Row, rows_from
+from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.warm_start import WarmStart, sft
 
 
 class WarmStartRows(NamedTuple):
     """Rows to learn from; `refused` rollouts do not read back in this family as they were recorded."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     rollouts: int
     refused: int
 
@@ -52,7 +52,7 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
 
 def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     """The Solver rollouts that scored at least `min_score` on accepted tasks, and the Challenger's that wrote them."""
-    rows: list[Row] = []
+    rows: list[TrainingRow] = []
     rollouts = refused = 0
     for iteration in range(1, run.config.iterations + 1):
         for role, recorded, episode in _recorded(run, run.folder.stage(iteration, Stage.TASKS), min_score):

@@ -5,9 +5,15 @@
 """
 
 from scope_selfplay.store.atomic import write_atomic
-from scope_selfplay.store.folders import RunFolder, Stage, StageFolder
+from scope_selfplay.store.folders import (
+    RunFolder,
+    Stage,
+    StageFolder,
+    StageManifest,
+    publish_manifest,
+    read_manifest,
+)
 from scope_selfplay.store.jsonl import Appender, read_records, write_records
-from scope_selfplay.store.manifest import StageManifest, publish_manifest, read_manifest
 
 __all__ = [
     "Appender",

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from pathlib import Path
 
-from scope_selfplay.store.manifest import StageManifest, read_manifest
+from scope_selfplay.store.folders import StageManifest, read_manifest
 
 
 class Stage(StrEnum):

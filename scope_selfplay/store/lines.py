@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.schemas import Gate
+from scope_selfplay.store.candidate_table import COLUMNS, order_of, where_of
 from scope_selfplay.store.query import TaskQuery
-from scope_selfplay.store.sql import COLUMNS, order_of, where_of
 
 _REMEMBERED = 16
 _GATES = ", ".join(f"gates.{gate.value}.value AS gate_{gate.value}" for gate in Gate)

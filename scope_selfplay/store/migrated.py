@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folders import RunFolder
-from scope_selfplay.store.manifest import MANIFEST
+from scope_selfplay.store.folders import MANIFEST, RunFolder
 from scope_selfplay.store.parquet import is_current, rewrite
 
 MIGRATED = "migrated"

@@ -18,8 +18,7 @@ from scope_selfplay.schemas import (
     Selection,
     Value,
 )
-from scope_selfplay.store.folders import Stage
-from scope_selfplay.store.manifest import StageManifest
+from scope_selfplay.store.folders import Stage, StageManifest
 
 
 class UnknownTaskError(RecordError):

@@ -26,11 +26,10 @@ import yaml
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.candidate_table import CandidateTable
+from scope_selfplay.store.columns import Model, RecordKind, record_of, value_of
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
-from scope_selfplay.store.layout import ReaderFolder
-from scope_selfplay.store.lines import CandidateTable
 from scope_selfplay.store.query import (
     AnswerComparison,
     AnswerScore,
@@ -47,8 +46,7 @@ from scope_selfplay.store.query import (
     TaskRecord,
     UnknownTaskError,
 )
-from scope_selfplay.store.sources import StageSource, find_stages
-from scope_selfplay.store.values import Model, record_of, value_of
+from scope_selfplay.store.sources import ReaderFolder, StageSource, find_stages
 
 
 def find_run(name: str) -> Path:

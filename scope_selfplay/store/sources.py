@@ -9,12 +9,10 @@ from pydantic import ValidationError
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.layout import ReaderFolder
-from scope_selfplay.store.live import LiveFile
-from scope_selfplay.store.manifest import MANIFEST, StageManifest, check_format, check_output
+from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage, StageManifest, check_format, check_output
 from scope_selfplay.store.parquet import is_current, rewrite
 from scope_selfplay.store.query import StageState
+from scope_selfplay.store.sources import LiveFile, ReaderFolder
 
 
 def find_stages(folder: RunFolder) -> list[tuple[int, Stage]]:

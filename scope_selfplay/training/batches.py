@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 
 Batch = dict[str, Any]
 
 
 class WeighedRow(NamedTuple):
-    row: Row
+    row: TrainingRow
     advantage: float
     weight: float
 
@@ -30,7 +30,7 @@ def lay_out(rows: Sequence[WeighedRow], count: int, filler: int, device: Any) ->
 
     Tensors are (count, longest prompt) or (count, longest completion); advantages are (count,).
     """
-    nothing = WeighedRow(Row([filler], [filler], [0], [0.0]), 0.0, 0.0)
+    nothing = WeighedRow(TrainingRow([filler], [filler], [0], [0.0]), 0.0, 0.0)
     laid = sorted([*rows, *[nothing] * (count - len(rows))], key=lambda each: -each.length)
     before = max(len(each.row.prompt_ids) for each in laid)
     after = max(len(each.row.completion_ids) for each in laid)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scope_selfplay.store import write_atomic
 from scope_selfplay.store.atomic import disk_faults, sync_folder
-from scope_selfplay.store.manifest import checksum
+from scope_selfplay.store.folders import checksum
 
 RECEIPT = "receipt.json"
 _KEPT = 2

@@ -59,13 +59,13 @@ def rehearsal_policy(documents: Path, folder: Path, domain: str) -> None:
     from scope_selfplay.corpus import read_documents
     from scope_selfplay.errors import CheckpointError
     from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.shipped import pack_path
-    from scope_selfplay.training.rehearsal import write_rehearsal_policy
+    from scope_selfplay.prompts.folder import pack_path
+    from scope_selfplay.testing.random_policy import write_random_policy
 
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(f"{folder}: has files already; give a folder that is empty or not there")
     pack = load_pack(pack_path(domain))
     read = read_documents(documents, pack.domain.corpus_reader)
     disable_progress_bar()
-    write_rehearsal_policy(folder, read, [prompt.body for prompt in pack.prompts])
+    write_random_policy(folder, read, [prompt.body for prompt in pack.prompts])
     click.echo(folder)

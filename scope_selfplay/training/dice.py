@@ -7,7 +7,7 @@ from typing import Any
 HIDDEN = 32
 """Width of the model, and so the most states that a table can have."""
 
-Speech = Mapping[str, Mapping[str, float]]
+Transitions = Mapping[str, Mapping[str, float]]
 """State -> what may follow, each with its odds; a state is a token, or a pool that stands for all of its words."""
 
 
@@ -34,8 +34,13 @@ def small_qwen3(tokenizer: Any, *, positions: int, seed: int = 0) -> Any:
     return Qwen3ForCausalLM(config)
 
 
-def load_dice(
-    model: Any, tokenizer: Any, speech: Speech, pools: Mapping[str, Sequence[str]], *, certainty: float = 16.0
+def load_transitions(
+    model: Any,
+    tokenizer: Any,
+    speech: Transitions,
+    pools: Mapping[str, Sequence[str]],
+    *,
+    certainty: float = 16.0,
 ) -> None:
     """Makes the model follow `speech`: each state is a direction of its own, and the output layer holds the odds.
 

@@ -22,13 +22,13 @@ from scope_selfplay.training.batches import Batch, WeighedRow, lay_out, slices, 
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.drift import Drift, drift_of
 from scope_selfplay.training.losses import Loss, divisor, token_weights
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 
 
 class Trajectory(NamedTuple):
     """The rows of one rollout; one that does not `count` has no part in the update."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TrainingRow]
     counts: bool
 
     @property

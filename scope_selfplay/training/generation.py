@@ -20,14 +20,14 @@ from scope_selfplay.config import ModelConfig
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 if TYPE_CHECKING:
     from scope_selfplay.training.grpo import GrpoJob
 
 T = TypeVar("T")
 
-_PATIENCE = Patience(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+_PATIENCE = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 
 def policy_source(job: "GrpoJob", model: Any) -> Any:

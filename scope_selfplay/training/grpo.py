@@ -32,8 +32,8 @@ from scope_selfplay.training.export import Lineage, export_policy
 from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
 from scope_selfplay.training.losses import loss_of, sampling_cap
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.ranks import Ranks, share_of
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.ranks import Ranks, step_share
+from scope_selfplay.training.rows import TrainingRow
 
 _KEPT = {
     "loss": "loss",
@@ -52,13 +52,13 @@ _KEPT = {
 }
 
 
-class Scored(NamedTuple):
+class RewardedRollout(NamedTuple):
     """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
 
     `split`: it became a row per turn although its family writes one conversation.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[TrainingRow]
     reward: float | None
     truncated: bool = False
     split: bool = False
@@ -67,7 +67,7 @@ class Scored(NamedTuple):
 class StepResult(NamedTuple):
     """All rollouts of a step in the order asked for, and numbers for the step's line in metrics.jsonl."""
 
-    scored: Sequence[Scored]
+    scored: Sequence[RewardedRollout]
     metrics: dict[str, float | None]
 
 
@@ -118,7 +118,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     returns what makes and scores a step's rollouts.
     """
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    share_of(job.settings, job.ranks.processes)
+    step_share(job.settings, job.ranks.processes)
     job.books.path.mkdir(parents=True, exist_ok=True)
     newest = Checkpoints(job.folder.work).newest(job.say if job.ranks.leads else _hush)
     terminated, meter = _Termination(), _Meter(job)
@@ -210,12 +210,12 @@ def _callback(meter: "_Meter", terminated: "_Termination", trainer: Any) -> Any:
     return Watch()
 
 
-def counts(scored: Scored, settings: TrainConfig) -> bool:
+def counts(scored: RewardedRollout, settings: TrainConfig) -> bool:
     """Whether a rollout has part in the update."""
     return scored.reward is not None and not (scored.truncated and settings.mask_truncated)
 
 
-def row_metrics(scored: Sequence[Scored]) -> dict[str, float | None]:
+def row_metrics(scored: Sequence[RewardedRollout]) -> dict[str, float | None]:
     """How rollouts became rows: rows per rollout, the share that was split against expectation, and truncated."""
     sampled = [each for each in scored if each.rows]
     if not sampled:
@@ -241,7 +241,7 @@ def _over_ranks(metrics: dict[str, float | None], ranks: Ranks) -> dict[str, flo
     return joined
 
 
-def _columns(scored: Sequence[Scored], filler: int) -> dict[str, Any]:
+def _columns(scored: Sequence[RewardedRollout], filler: int) -> dict[str, Any]:
     """One sample per rollout for TRL's books: all that was sampled behind the first prompt."""
     samples = [_sample(each.rows, filler) for each in scored]
     return {
@@ -253,11 +253,11 @@ def _columns(scored: Sequence[Scored], filler: int) -> dict[str, Any]:
     }
 
 
-def _sample(rows: Sequence[Row], filler: int) -> Row:
+def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
     # TRL needs a token everywhere; a rollout that sampled nothing gets one that is masked out.
     if not rows:
-        return Row([filler], [filler], [0], [0.0])
-    return Row(
+        return TrainingRow([filler], [filler], [0], [0.0])
+    return TrainingRow(
         rows[0].prompt_ids,
         [each for row in rows for each in row.completion_ids],
         [each for row in rows for each in row.mask],

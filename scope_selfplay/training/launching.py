@@ -29,7 +29,7 @@ _KILLED = 128 + signal.SIGKILL
 _EXPLAINING = (ExitCode.USER, ExitCode.OUTSIDE, _KILLED, ExitCode.TERMINATED, ExitCode.INTERRUPTED)
 
 
-class Node(NamedTuple):
+class TrainingNode(NamedTuple):
     """This machine among those that train together."""
 
     processes: int = 1
@@ -44,7 +44,7 @@ class Node(NamedTuple):
         return self.processes * self.nodes
 
 
-class Ending(NamedTuple):
+class RankEnding(NamedTuple):
     """How one rank ended."""
 
     rank: int
@@ -54,7 +54,7 @@ class Ending(NamedTuple):
     """Its last line on stderr."""
 
 
-class Limits(NamedTuple):
+class RankTimeouts(NamedTuple):
     """Seconds."""
 
     grace: float
@@ -63,14 +63,14 @@ class Limits(NamedTuple):
     """From the first rank that failed to the end of those that wait for it."""
 
 
-def node_of(environment: Mapping[str, str], processes: int) -> Node:
+def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
     """This node, as SCOPE_NODES, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX tell it.
 
     Raises ConfigError where they do not go together.
     """
     nodes = _whole(environment, "SCOPE_NODES", "1")
     if nodes <= 1:
-        return Node(processes)
+        return TrainingNode(processes)
     index = _whole(environment, "JOB_COMPLETION_INDEX", "")
     rendezvous = environment.get("SCOPE_RENDEZVOUS", "")
     host, _, port = rendezvous.rpartition(":")
@@ -80,7 +80,7 @@ def node_of(environment: Mapping[str, str], processes: int) -> Node:
         )
     if index >= nodes:
         raise ConfigError(f"JOB_COMPLETION_INDEX={index}, and SCOPE_NODES={nodes}; expected 0 to {nodes - 1}")
-    return Node(processes, nodes, index, rendezvous)
+    return TrainingNode(processes, nodes, index, rendezvous)
 
 
 def module_command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -88,7 +88,7 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def rank_environments(node: Node) -> list[dict[str, str]]:
+def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
     """What tells each rank of this node who it is, in the variables that torch reads."""
     host, _, port = (node.rendezvous or f"127.0.0.1:{_free_port()}").rpartition(":")
     return [
@@ -113,7 +113,7 @@ def sharding_file(world: int, folder: Path) -> Path:
     return files[max(fitting)]
 
 
-def sharding_environment(node: Node, folder: Path) -> dict[str, str]:
+def sharding_environment(node: TrainingNode, folder: Path) -> dict[str, str]:
     """accelerate's variables for this node: FSDP2 over its GPUs; none where there is no GPU (gloo on the CPU then).
 
     Raises ConfigError where the node has fewer GPUs than processes.
@@ -144,14 +144,14 @@ def accelerate_environment(file: Path, world: int) -> dict[str, str]:
 def run_ranks(
     command: Sequence[str],
     environments: Sequence[Mapping[str, str]],
-    limits: Limits,
+    limits: RankTimeouts,
     say: Callable[[str], None],
-) -> Ending:
+) -> RankEnding:
     """Start `command` once per environment, pass SIGTERM and SIGINT on, and wait; the ending that explains all.
 
     What ranks write to stderr goes to `say`, line by line; behind the first one's with the rank before it.
     """
-    with _Asked() as asked:
+    with _SignalForwarder() as asked:
         ranks: list[_Rank] = []
         try:
             for each in environments:
@@ -162,10 +162,10 @@ def run_ranks(
                 rank.kill()
 
 
-def explaining(endings: Sequence[Ending]) -> Ending:
+def explaining(endings: Sequence[RankEnding]) -> RankEnding:
     """The ending that tells most about all of them; of equals the first. `endings` are in order of time."""
 
-    def place(ending: Ending) -> int:
+    def place(ending: RankEnding) -> int:
         if ending.code in _EXPLAINING:
             return _EXPLAINING.index(ending.code)
         return len(_EXPLAINING) + (not ending.code)
@@ -173,9 +173,9 @@ def explaining(endings: Sequence[Ending]) -> Ending:
     return min(endings, key=place)
 
 
-def _endings(ranks: Sequence["_Rank"], asked: "_Asked", limits: Limits) -> list[Ending]:
+def _endings(ranks: Sequence["_Rank"], asked: "_SignalForwarder", limits: RankTimeouts) -> list[RankEnding]:
     """How the ranks ended, in order of time; those that had to be killed beside a failed one are left out."""
-    ended: list[Ending] = []
+    ended: list[RankEnding] = []
     running = list(ranks)
     end, failed, told = float("inf"), False, False
     while running:
@@ -221,11 +221,11 @@ class _Rank:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def ending(self) -> Ending:
+    def ending(self) -> RankEnding:
         code = self.process.wait()
         # A process that it left behind may hold the pipe open.
         self._reader.join(2.0)
-        return Ending(self.number, code if code >= 0 else 128 - code, self._last)
+        return RankEnding(self.number, code if code >= 0 else 128 - code, self._last)
 
     def kill(self) -> None:
         """With all that it started."""
@@ -240,7 +240,7 @@ class _Rank:
             self._say(f"{self._mark}{line.rstrip()}")
 
 
-class _Asked:
+class _SignalForwarder:
     """While entered, SIGTERM and SIGINT are noted for the ranks instead of ending this process."""
 
     def __init__(self) -> None:

@@ -23,14 +23,14 @@ def ranks() -> Ranks:
     return Ranks(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
-class Share(NamedTuple):
+class StepShare(NamedTuple):
     """One process's part of a step: whole groups, and in how many forward passes they are worked off."""
 
     groups: int
     passes: int
 
 
-def share_of(settings: TrainConfig, processes: int) -> Share:
+def step_share(settings: TrainConfig, processes: int) -> StepShare:
     """Raises ConfigError where groups or micro batches cannot be dealt out whole."""
     if settings.batch % processes:
         raise ConfigError(
@@ -44,4 +44,4 @@ def share_of(settings: TrainConfig, processes: int) -> Share:
             f"micro_batch ({settings.micro_batch}) must divide the {rollouts} rollouts of each of {processes} "
             f"processes (batch {settings.batch} x group_size {settings.group_size} / {processes})"
         )
-    return Share(groups, rollouts // settings.micro_batch)
+    return StepShare(groups, rollouts // settings.micro_batch)

@@ -11,7 +11,7 @@ from typing import Any
 
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
-from scope_selfplay.training.dice import Speech, load_dice, small_qwen3
+from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
 
 POSITIONS = 8192
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -24,7 +24,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-SPEECH: Speech = {
+SPEECH: Transitions = {
     "\n": {"<think>": 1},
     "<think>": {"</think>": 1},
     # A greedy Solver answers.
@@ -39,7 +39,7 @@ SPEECH: Speech = {
 }
 
 
-def write_rehearsal_policy(folder: Path, documents: Sequence[Document], texts: Iterable[str]) -> Path:
+def write_random_policy(folder: Path, documents: Sequence[Document], texts: Iterable[str]) -> Path:
     """Writes a Hugging Face model directory; `texts` are prompts that its vocabulary should know, too.
 
     Raises CorpusError when the documents have too few different words.
@@ -47,7 +47,7 @@ def write_rehearsal_policy(folder: Path, documents: Sequence[Document], texts: I
     pools = _pools(documents)
     tokenizer = _tokenizer([*(f"{each.title}\n{each.text}" for each in documents), *texts], pools)
     model = small_qwen3(tokenizer, positions=POSITIONS)
-    load_dice(model, tokenizer, SPEECH, pools)
+    load_transitions(model, tokenizer, SPEECH, pools)
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder

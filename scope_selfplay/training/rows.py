@@ -12,7 +12,7 @@ from typing import NamedTuple
 from scope_selfplay.schemas import Rollout, Turn
 
 
-class Row(NamedTuple):
+class TrainingRow(NamedTuple):
     """`mask` and `logprobs` are as long as `completion_ids`; 1 marks what the policy sampled."""
 
     prompt_ids: list[int]
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 class Rows(NamedTuple):
     """`split` says that the rollout should have been one row, and a prompt did not begin with what came before."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     split: bool = False
 
 
@@ -48,7 +48,7 @@ def continues(before: Turn, after: Turn) -> bool:
     return after.prompt_ids[: len(seen)] == seen
 
 
-def _joined(turns: Sequence[Turn]) -> Row:
+def _joined(turns: Sequence[Turn]) -> TrainingRow:
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -58,4 +58,4 @@ def _joined(turns: Sequence[Turn]) -> Row:
         ids += [*between, *turn.ids]
         mask += [0] * len(between) + [1] * len(turn.ids)
         logprobs += [0.0] * len(between) + list(turn.logprobs or [0.0] * len(turn.ids))
-    return Row(list(turns[0].prompt_ids), ids, mask, logprobs)
+    return TrainingRow(list(turns[0].prompt_ids), ids, mask, logprobs)

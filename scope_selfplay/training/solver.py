@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Arrivals, Group, StepRewards, open_rewarding
-from scope_selfplay.designs.answers import format_score
 from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.pipeline import RunContext
+from scope_selfplay.reward_designs import Arrivals, RolloutGroup, StepRewards, open_rewarding
+from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
@@ -65,7 +65,7 @@ class _Begun(NamedTuple):
     greedy_first: bool
 
 
-def _begin(step: _Begun, graded: GradedTask, key: Key) -> Group:
+def _begin(step: _Begun, graded: GradedTask, key: Key) -> RolloutGroup:
     """Starts the rollouts of one group."""
     context, learner = step.context, step.learner
     size = context.config.solver.group_size
@@ -84,7 +84,7 @@ def _begin(step: _Begun, graded: GradedTask, key: Key) -> Group:
             step.clock.finished()
 
     rollouts = [asyncio.ensure_future(one(member)) for member in range(size)]
-    return Group(graded.task, graded.rubric, rollouts, arrivals, key)
+    return RolloutGroup(graded.task, graded.rubric, rollouts, arrivals, key)
 
 
 class _Metered:

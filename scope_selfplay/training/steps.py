@@ -12,7 +12,7 @@ from scope_selfplay.inference.served_model import ServedModel
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.schemas import Role, Rollout, RolloutStatus
-from scope_selfplay.training.grpo import GrpoJob, Scored
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
 from scope_selfplay.training.rows import rows_from
 
 
@@ -52,10 +52,10 @@ def make_learner(model: Any, job: GrpoJob, context: RunContext, role: Role, chec
     return Learner(engine, policy_format_for(context, job.codec, role, checkpoint))
 
 
-def scored(rollout: Rollout, reward: float | None, policy_format: PolicyFormat) -> Scored:
+def scored(rollout: Rollout, reward: float | None, policy_format: PolicyFormat) -> RewardedRollout:
     """The rows that a rollout is trained on, with its reward."""
     rows = rows_from(rollout, per_turn=policy_format.dialect.drops_earlier_thinking)
-    return Scored(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
+    return RewardedRollout(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
 
 
 def conduct(rollouts: Sequence[Rollout]) -> dict[str, float | None]:

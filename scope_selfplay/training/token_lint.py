@@ -34,7 +34,7 @@ class Kind(StrEnum):
     """The same text in other tokens."""
 
 
-class Difference(NamedTuple):
+class TokenDifference(NamedTuple):
     """One stretch of a row; `position` counts from the start of the prompt, or of the completion."""
 
     dialect: str
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
     template_text: str
 
 
-class Said(NamedTuple):
+class ScriptedTurn(NamedTuple):
     """One turn of a scripted episode: its thinking (None: no think block) and what it does."""
 
     thinking: str | None
@@ -57,31 +57,38 @@ class Said(NamedTuple):
     final: str = ""
 
 
-class Script(NamedTuple):
+class ScriptedEpisode(NamedTuple):
     name: str
-    turns: tuple[Said, ...]
+    turns: tuple[ScriptedTurn, ...]
     writes_task: bool = False
 
 
 SCRIPTS = (
-    Script(
-        "one search", (Said("Who built it?", "the dam of Orsk"), Said("It is known.", final="Ana Reyes."))
+    ScriptedEpisode(
+        "one search",
+        (ScriptedTurn("Who built it?", "the dam of Orsk"), ScriptedTurn("It is known.", final="Ana Reyes.")),
     ),
-    Script(
+    ScriptedEpisode(
         "two searches",
         (
-            Said("First the dam.", "dam"),
-            Said("Now its builder.", 'the "Great" dam'),
-            Said("Done.", final="1931."),
+            ScriptedTurn("First the dam.", "dam"),
+            ScriptedTurn("Now its builder.", 'the "Great" dam'),
+            ScriptedTurn("Done.", final="1931."),
         ),
     ),
-    Script("an answer at once", (Said("This is known.", final="Four of them."),)),
-    Script("no thinking", (Said(None, "dam"), Said(None, final="Four."))),
-    Script("other scripts", (Said("数える", "naïve 東京 😀"), Said("да", final="東京\n\nи ещё."))),
-    Script("blank thinking", (Said("", "dam"), Said("", final="Four."))),
-    Script(
+    ScriptedEpisode("an answer at once", (ScriptedTurn("This is known.", final="Four of them."),)),
+    ScriptedEpisode("no thinking", (ScriptedTurn(None, "dam"), ScriptedTurn(None, final="Four."))),
+    ScriptedEpisode(
+        "other scripts", (ScriptedTurn("数える", "naïve 東京 😀"), ScriptedTurn("да", final="東京\n\nи ещё."))
+    ),
+    ScriptedEpisode("blank thinking", (ScriptedTurn("", "dam"), ScriptedTurn("", final="Four."))),
+    ScriptedEpisode(
         "a task with an invalid turn",
-        (Said("What is new here?"), Said("Then this.", "dam"), Said("Ready.", final="Who built the dam?")),
+        (
+            ScriptedTurn("What is new here?"),
+            ScriptedTurn("Then this.", "dam"),
+            ScriptedTurn("Ready.", final="Who built the dam?"),
+        ),
         writes_task=True,
     ),
 )
@@ -89,12 +96,12 @@ _PASSAGES = [Passage(id="p1", title="Orsk", text="The dam was built in 1931 by A
 _ROOM = 100_000
 
 
-def lint_tokens(codec: ChatCodec, family: Dialect) -> list[Difference]:
+def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
     """Every difference over all scripts, in the order of scripts, rows and tokens."""
     return [each for script in SCRIPTS for each in _lint(codec, family, script)]
 
 
-def play(codec: ChatCodec, family: Dialect, script: Script) -> tuple[Rollout, list[list[Message]]]:
+def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Rollout, list[list[Message]]]:
     """A scripted rollout, and the messages before each of its turns (the prompt first, then what was heard)."""
     heard = _Recorder(codec)
     lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
@@ -104,7 +111,7 @@ def play(codec: ChatCodec, family: Dialect, script: Script) -> tuple[Rollout, li
     return rollout, heard.messages
 
 
-def write_turn(family: Dialect, said: Said, *, writes_task: bool = False) -> str:
+def write_turn(family: Dialect, said: ScriptedTurn, *, writes_task: bool = False) -> str:
     """A turn as the family's own models write it."""
     gap = "\n" if family.native_thinking else ""
     thinking = "" if said.thinking is None else f"<think>{gap}{said.thinking}{gap}</think>\n{gap}"
@@ -114,7 +121,7 @@ def write_turn(family: Dialect, said: Said, *, writes_task: bool = False) -> str
     return thinking + (f"<{tag}>{said.final}</{tag}>" if said.final else "I am not sure yet.")
 
 
-def _episode(policy_format: PolicyFormat, script: Script) -> Episode:
+def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
     if not script.writes_task:
         return solver_episode(
             policy_format, (script.name,), task_id="t", prompt="Who built it?", max_search_turns=5
@@ -130,11 +137,11 @@ def _episode(policy_format: PolicyFormat, script: Script) -> Episode:
     )
 
 
-def _lint(codec: ChatCodec, family: Dialect, script: Script) -> list[Difference]:
+def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[TokenDifference]:
     rollout, messages = play(codec, family, script)
     drops = family.drops_earlier_thinking
     rows = rows_from(rollout, per_turn=drops).rows
-    found: list[Difference] = []
+    found: list[TokenDifference] = []
     for number, row in enumerate(rows):
         until = number + 1 if len(rows) > 1 else len(rollout.turns)
         conversation = _conversation(messages, rollout.turns[:until], drops=drops)
@@ -144,7 +151,7 @@ def _lint(codec: ChatCodec, family: Dialect, script: Script) -> list[Difference]
             texts = _text(codec, ids), _text(codec, template)
             inside = start >= len(row.prompt_ids)
             found.append(
-                Difference(
+                TokenDifference(
                     family.name,
                     script.name,
                     number,

@@ -8,7 +8,7 @@ from trl import GRPOConfig
 from scope_selfplay.training.generation import trl_generation
 from scope_selfplay.training.grpo import GrpoJob
 from scope_selfplay.training.losses import loss_of
-from scope_selfplay.training.ranks import share_of
+from scope_selfplay.training.ranks import step_share
 
 # One process may wait this long for another's rollouts and judgements before the collective call fails.
 _PATIENCE_SECONDS = 7200
@@ -16,7 +16,7 @@ _PATIENCE_SECONDS = 7200
 
 def trl_config(job: GrpoJob) -> Any:
     settings, loss = job.settings, loss_of(job.settings)
-    passes = share_of(settings, job.ranks.processes).passes
+    passes = step_share(settings, job.ranks.processes).passes
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(job.folder.work),

@@ -17,7 +17,7 @@ from scope_selfplay.store import write_atomic
 from scope_selfplay.training.checkpoints import write_receipt
 from scope_selfplay.training.export import Lineage, model_card
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 
 _IGNORED = -100
 
@@ -34,7 +34,13 @@ class WarmStart:
 
 
 def sft(
-    rows: Sequence[Row], start: Path, out: Path, *, settings: WarmStart, codec: ChatCodec, lineage: Lineage
+    rows: Sequence[TrainingRow],
+    start: Path,
+    out: Path,
+    *,
+    settings: WarmStart,
+    codec: ChatCodec,
+    lineage: Lineage,
 ) -> list[float]:
     """Train `start` on rows and write a plain model directory; returns the loss of each step.
 
@@ -60,7 +66,7 @@ def sft(
     return [float(line["loss"]) for line in trainer.state.log_history if "loss" in line]
 
 
-def labelled(row: Row) -> dict[str, list[int]]:
+def labelled(row: TrainingRow) -> dict[str, list[int]]:
     """A row as the columns that TRL takes as they are; -100 marks what carries no loss."""
     labels = [token if kept else _IGNORED for token, kept in zip(row.completion_ids, row.mask, strict=True)]
     return {
@@ -69,7 +75,7 @@ def labelled(row: Row) -> dict[str, list[int]]:
     }
 
 
-def _length(row: Row) -> int:
+def _length(row: TrainingRow) -> int:
     return len(row.prompt_ids) + len(row.completion_ids)
 
 

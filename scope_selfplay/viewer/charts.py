@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from scope_selfplay.overview import BINS, Curve
+from scope_selfplay.inspection.overview import BINS, Curve
 
 _LEFT, _TOP, _BOTTOM = 38, 10, 20
 

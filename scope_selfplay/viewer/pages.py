@@ -3,19 +3,19 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from scope_selfplay.browse.comparing import CheckpointDiff, diff_checkpoints
 from scope_selfplay.errors import PromptError, RecordError
-from scope_selfplay.evaluation.compare import comparison_graph
-from scope_selfplay.overview import IterationOverview, newest_ratings
+from scope_selfplay.evaluation.rating import comparison_graph
+from scope_selfplay.inspection.comparing import CheckpointDiff, diff_checkpoints
+from scope_selfplay.inspection.overview import IterationOverview, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
-from scope_selfplay.prompts.shipped import names_in, shipped_prompts
+from scope_selfplay.prompts.folder import names_in, shipped_prompts
 from scope_selfplay.schemas import Reason
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
-from scope_selfplay.viewer.asking import (
+from scope_selfplay.viewer.parameters import (
     BadParameterError,
     ComparisonParameters,
     PackParameters,

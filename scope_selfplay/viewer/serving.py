@@ -7,7 +7,7 @@ import uvicorn
 
 from scope_selfplay.viewer.app import Site, build_app
 from scope_selfplay.viewer.shown_run import ShownRun
-from scope_selfplay.wire.listening import listen, url_of
+from scope_selfplay.wire.serving import listen, url_of
 
 
 def serve_run(path: Path, site: Site, *, host: str, port: int, said: Callable[[str], None]) -> None:

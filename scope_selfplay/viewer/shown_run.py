@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from scope_selfplay.health import Checkup
-from scope_selfplay.overview import Overview, overview
+from scope_selfplay.inspection.overview import Overview, overview
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer.examination import Examination
 

@@ -24,7 +24,7 @@ from scope_selfplay.wire.strict_json import parse_object
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class Patience(Value):
+class RetryPolicy(Value):
     """How long a client keeps trying, and how much it reads."""
 
     deadline: float = 60.0
@@ -52,7 +52,7 @@ class Refused(OutsideError):
         self.body = body
 
 
-class Unanswered(OutsideError):
+class ServerUnavailable(OutsideError):
     """Nothing usable came before the patience ended."""
 
 
@@ -64,12 +64,12 @@ class JsonClient:
         what: str = "endpoint",
         allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         """`what` names the URL in complaints. Raises ConfigError for one that may not be called."""
         self.url = checked_url(url, allowed_hosts, what=what)
-        self.patience = patience or Patience()
+        self.patience = patience or RetryPolicy()
         self._jitter = jitter or random.Random()
         self._session = GuardedSession(
             self.url,
@@ -94,11 +94,11 @@ class JsonClient:
         body: bytes | None = None,
         *,
         check: Callable[[aiohttp.ClientResponse], None] | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> dict[str, Any]:
         """One JSON object. `check` sees every response of status 200 and may raise what it likes.
 
-        Raises Refused, Unanswered.
+        Raises Refused, ServerUnavailable.
         """
         patience = patience or self.patience
         loop = asyncio.get_running_loop()
@@ -111,7 +111,9 @@ class JsonClient:
             except _Retry as retry:
                 wait = max(retry.after, pause * self._jitter.uniform(0.5, 1.0))
                 if attempt == patience.attempts or loop.time() + wait >= end:
-                    raise Unanswered(f"{self.url}{path}: {retry}; gave up after {attempt} attempts") from None
+                    raise ServerUnavailable(
+                        f"{self.url}{path}: {retry}; gave up after {attempt} attempts"
+                    ) from None
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, patience.longest_pause)
 

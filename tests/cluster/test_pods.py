@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from scope_selfplay.k8s.patches import RunFolderLayout
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import StageAttempt, stage_job
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.k8s.folders import lay_out, packs_needed, write_folder
-from scope_selfplay.k8s.kustomizing import RunFolderLayout
-from scope_selfplay.k8s.render import run_folder
+from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
@@ -29,7 +28,7 @@ from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image, image_for_pods
-from tests.unit.controller.authors import PAPER, author_of, config_of
+from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
 
@@ -227,7 +226,7 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
     if max(int(node.status.allocatable.get(GPU, 0)) for node in nodes) not in range(6, 12):
         pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
     for name in ("first", "second"):
-        author = author_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
+        author = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
         body = stage_job(author, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
         body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
         spec = body["spec"]["template"]["spec"]

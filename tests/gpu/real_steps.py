@@ -10,6 +10,8 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scope_selfplay.testing.random_policy import Transitions, load_transitions
+
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.config import load_config
 from scope_selfplay.embedded import pools
@@ -18,7 +20,6 @@ from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.store import Stage
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.dice import Speech, load_dice
 from tests.integration.loop.policies import SPEECH
 from tests.integration.loop.test_rewards import write_tasks
 
@@ -99,13 +100,15 @@ def write_policy(size: Size, folder: Path, device: str) -> Path:
             # What the layers add to a word must not drown it: the dice are in the embedding and the output layer.
             layer.self_attn.o_proj.weight.mul_(1e-3)
             layer.mlp.down_proj.weight.mul_(1e-3)
-    speech: Speech = {
+    speech: Transitions = {
         **SPEECH,
         "<think>": {"THOUGHTS": 1},
         "THOUGHTS": {"THOUGHTS": size.thought, "</think>": 1},
     }
     spoken = {name: [f" {word}" for word in getattr(pools, name)] for name in SPEECH if name.isupper()}
-    load_dice(model, tokenizer, speech, {**spoken, "THOUGHTS": THOUGHTS, "start": ["\n"]}, certainty=24.0)
+    load_transitions(
+        model, tokenizer, speech, {**spoken, "THOUGHTS": THOUGHTS, "start": ["\n"]}, certainty=24.0
+    )
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder

@@ -19,8 +19,8 @@ from scope_selfplay.config import ChallengerConfig, LoraConfig, ModelConfig, Sol
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, Scored, StepResult, train_grpo
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
+from scope_selfplay.training.rows import TrainingRow
 from tests.families import tokenizer_of
 
 pytestmark = [
@@ -91,12 +91,12 @@ def write_random_policy(size: str, folder: Path) -> Path:
     return folder
 
 
-def made_up(prompt: int, completion: int, seed: int) -> Row:
+def made_up(prompt: int, completion: int, seed: int) -> TrainingRow:
     draw = random.Random(seed)
     ids = [draw.randrange(1000) for _ in range(prompt + completion)]
     # Every fourth stretch of 300 tokens is a search result.
     mask = [0 if place // 300 % 4 == 3 else 1 for place in range(completion)]
-    return Row(ids[:prompt], ids[prompt:], mask, [-5.0 * each for each in mask])
+    return TrainingRow(ids[:prompt], ids[prompt:], mask, [-5.0 * each for each in mask])
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -116,7 +116,9 @@ def test_one_step_of_a_role_fits_and_says_how_fast_it_is(
     def make_roll(model: Any) -> Any:
         async def roll(records: Sequence[str], step: int) -> StepResult:
             rows = [made_up(prompt, completion, place) for place in range(len(records))]
-            return StepResult([Scored([row], float(place % 2)) for place, row in enumerate(rows)], {})
+            return StepResult(
+                [RewardedRollout([row], float(place % 2)) for place, row in enumerate(rows)], {}
+            )
 
         return roll
 

@@ -12,7 +12,7 @@ from scope_selfplay.export import Format
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
 from scope_selfplay.store.card import write_run_card
-from scope_selfplay.store.manifest import checksums
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run
 from tests.unit.store.runs import finish, write_run

@@ -11,7 +11,7 @@ from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.training.checkpoints import Checkpoints, damage_of
 from scope_selfplay.training.export import Lineage, model_card
 from scope_selfplay.training.policy import check_context, check_tags
-from scope_selfplay.training.ranks import Ranks, ranks, share_of
+from scope_selfplay.training.ranks import Ranks, ranks, step_share
 from tests.word_codec import WordCodec
 
 
@@ -80,14 +80,14 @@ def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_groups_are_dealt_out_whole_or_not_at_all() -> None:
     settings = SolverConfig(batch=12, group_size=8, micro_batch=4)
-    assert share_of(settings, 1) == (12, 24)
-    assert share_of(settings, 3) == (4, 8)
+    assert step_share(settings, 1) == (12, 24)
+    assert step_share(settings, 3) == (4, 8)
     with pytest.raises(ConfigError, match=r"8 processes cannot share a batch of 12 groups of 8 rollouts"):
-        share_of(settings, 8)
+        step_share(settings, 8)
     with pytest.raises(
         ConfigError, match=r"micro_batch \(16\) must divide the 24 rollouts of each of 4 processes"
     ):
-        share_of(SolverConfig(batch=12, group_size=8, micro_batch=16), 4)
+        step_share(SolverConfig(batch=12, group_size=8, micro_batch=16), 4)
 
 
 def test_a_launcher_says_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scope_selfplay.planning.plan import candidate_judge_calls, iteration_volume
 from scope_selfplay.rewards import (
     challenger_format,
     challenger_reward,
@@ -24,7 +25,6 @@ from scope_selfplay.rewards import (
     solver_reward,
 )
 from scope_selfplay.schemas import Priority
-from scope_selfplay.volume import candidate_judge_calls, iteration_volume
 from tests.reference_files import reference_cases
 
 Case = dict[str, Any]

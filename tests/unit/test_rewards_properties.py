@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scope_selfplay.planning.plan import candidate_judge_calls
 from scope_selfplay.rewards import (
     challenger_format,
     challenger_reward,
@@ -23,7 +24,6 @@ from scope_selfplay.rewards import (
     solver_reward,
 )
 from scope_selfplay.schemas import Priority
-from scope_selfplay.volume import candidate_judge_calls
 
 units = st.floats(0.0, 1.0)
 targets = st.floats(0.01, 0.99)

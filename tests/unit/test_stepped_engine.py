@@ -12,8 +12,8 @@ import pytest
 
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.inference.codec import Stops
 from scope_selfplay.inference.stepped_engine import Sampling, SteppedEngine
-from scope_selfplay.inference.stops import Stops
 
 
 class Codec:

@@ -20,8 +20,8 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.atomic import part_of
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.store.manifest import checksums
 
 DOCUMENTS = [Document(id=f"d{row}", title=f"Title {row}", text="text\nwith a line end é") for row in range(5)]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scope_selfplay.evaluation.rating import Ratings
+from scope_selfplay.inspection.summary import show_summary, sparkline, summarise
 
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.evaluation.compare import Ratings
 from scope_selfplay.evaluation.held_out import ScoreEstimate
 from scope_selfplay.progress import LineProgress, SilentProgress
 from scope_selfplay.prompts import load_pack
-from scope_selfplay.report import show_summary, sparkline
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.stages.task_making import check_enough_accepted
@@ -24,7 +24,6 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.summary import summarise
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"
 

@@ -18,14 +18,14 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.training.policy import load_model, policy_path, weights_hash
-from scope_selfplay.wire.json_client import JsonClient, Patience
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving
 from tests.vllm.episodes import MAX_LENGTH, roll_all, sampled
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
 POLICY = policy_path("embedded")
-PATIENCE = Patience(deadline=60.0, attempt=300.0, attempts=None)
+PATIENCE = RetryPolicy(deadline=60.0, attempt=300.0, attempts=None)
 
 Turns = list[list[dict[str, Any]]]
 

@@ -13,7 +13,7 @@ from scope_selfplay.controller.manifests import server_deployment
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.controller.servers import servers_of
 from scope_selfplay.store import Stage
-from tests.unit.controller.authors import PAPER, author_of, config_of
+from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ def test_a_server_is_restarted_only_when_nobody_gets_a_token(
 def _probe(port: int) -> subprocess.CompletedProcess[str]:
     config = config_of(PAPER)
     judge = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
-    container = server_deployment(author_of(config), judge)["spec"]["template"]["spec"]["containers"][0]
+    container = server_deployment(context_of(config), judge)["spec"]["template"]["spec"]["containers"][0]
     _, flag, script, url, model, _ = container["livenessProbe"]["exec"]["command"]
     here = url.replace("8000", str(port))
     command = [sys.executable, flag, script, here, model, "1"]

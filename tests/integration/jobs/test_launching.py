@@ -23,7 +23,12 @@ from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.launching import Node, accelerate_environment, rank_environments, sharding_file
+from scope_selfplay.training.launching import (
+    TrainingNode,
+    accelerate_environment,
+    rank_environments,
+    sharding_file,
+)
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -97,7 +102,7 @@ def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(traini
     assert list(training.folder.work.glob(f"checkpoint-{saved}/trainer_state.json"))
     assert read_manifest(training.folder.path) is None and saved < 3
 
-    port = rank_environments(Node(1))[0]["MASTER_PORT"]
+    port = rank_environments(TrainingNode(1))[0]["MASTER_PORT"]
     nodes = [
         training.start(
             *("--iteration", "1", "--attempt", "2"),

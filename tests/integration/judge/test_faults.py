@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-
-from scope_selfplay.config import EndpointConfig, JudgeConfig, PatienceConfig
-from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.inference.fake_server import (
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.testing.chat_server import (
     FAKE_MODEL,
     GARBAGE,
     TRANSPORT,
@@ -22,8 +19,11 @@ from scope_selfplay.inference.fake_server import (
     FaultKind,
     FaultPlan,
 )
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
+from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.lines import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Fault, Gate, Verdict
@@ -229,7 +229,7 @@ async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(
 
 
 def test_the_defaults_notice_a_hung_engine_within_90_seconds() -> None:
-    patience = PatienceConfig()
+    patience = JudgeRetryConfig()
 
     assert patience.silence + patience.canary <= 90
 

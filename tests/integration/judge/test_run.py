@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from scope_selfplay.corpus.run_corpus import embedded_documents
+from scope_selfplay.judge.server import respond
+from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 
 from scope_selfplay.config import RunConfig, load_config
-from scope_selfplay.embedded.corpus import embedded_documents
 from scope_selfplay.errors import JudgeError
-from scope_selfplay.inference.fake_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.judge.lexical_server import respond
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason

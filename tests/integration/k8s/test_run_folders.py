@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
+from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
+from scope_selfplay.k8s.check_references import reference_problems
+from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
+from scope_selfplay.k8s.patches import RunFolderLayout
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.names import Component
 from scope_selfplay.controller.pods import is_vllm
-from scope_selfplay.k8s.checking import check_folder, config_of, packs_of
-from scope_selfplay.k8s.folders import packs_needed
-from scope_selfplay.k8s.kustomizing import RunFolderLayout
-from scope_selfplay.k8s.planned import planned_objects
-from scope_selfplay.k8s.references import problems
-from scope_selfplay.k8s.render import run_folder
-from scope_selfplay.k8s.schema import schema_problems
-from scope_selfplay.k8s.selectors import Pods, allows, pods_of
+from scope_selfplay.k8s.render import packs_needed, run_folder
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, rendered
 
 pytestmark = pytest.mark.integration

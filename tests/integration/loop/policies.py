@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
+
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.embedded import pools
-from scope_selfplay.training.dice import Speech, load_dice, small_qwen3
 
 POSITIONS = 1024
 
-SPEECH: Speech = {
+SPEECH: Transitions = {
     "start": {"<think>": 1},
     "<think>": {"</think>": 1},
     "</think>": {"<task>": 4, "<answer>": 4, "<search>": 2},
@@ -47,7 +48,7 @@ def write_random_policy(folder: Path) -> Path:
 
 
 # Boxes a digit after another one, letter by letter.
-SUMS: Speech = {
+SUMS: Transitions = {
     "start": {"<think>": 1},
     "<think>": {"THOUGHTS": 1},
     "THOUGHTS": {"</think>": 1},
@@ -64,7 +65,7 @@ DIGITS = {"THOUGHTS": [" 1", " 2", " 3"], "DIGITS": list("01234568")}
 
 def write_speaking_policy(
     folder: Path,
-    speech: Speech = SPEECH,
+    speech: Transitions = SPEECH,
     spoken: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Follows `speech`; "start" is the line's end that opens a turn.
@@ -75,7 +76,7 @@ def write_speaking_policy(
     model = small_qwen3(tokenizer, positions=POSITIONS, seed=1)
     if spoken is None:
         spoken = {name: [f" {word}" for word in getattr(pools, name)] for name in speech if name.isupper()}
-    load_dice(model, tokenizer, speech, {**spoken, "start": ["\n"]})
+    load_transitions(model, tokenizer, speech, {**spoken, "start": ["\n"]})
     return _save(tokenizer, model, folder)
 
 

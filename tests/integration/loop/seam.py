@@ -7,12 +7,12 @@ from typing import Any
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.grpo import GrpoJob, Scored, StepResult, train_grpo
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 
 GROUP, BATCH = 2, 2
-Score = Callable[[str, int, int], Scored]
+Score = Callable[[str, int, int], RewardedRollout]
 
 
 def job_of(
@@ -41,11 +41,11 @@ def job_of(
     )
 
 
-def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> Row:
+def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
     """A prompt, sampled tokens, and a masked tail as tool results are."""
     ids = [*sampled, *tail]
     mask = [1] * len(sampled) + [0] * len(tail)
-    return Row([40, 41, 42], ids, mask, [-5.0 * each for each in mask])
+    return TrainingRow([40, 41, 42], ids, mask, [-5.0 * each for each in mask])
 
 
 def make_roll(score: Score, asked: list[tuple[list[str], int]] | None = None) -> Any:
@@ -68,10 +68,10 @@ def train(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     return asked
 
 
-def by_member(record: str, member: int, step: int) -> Scored:
+def by_member(record: str, member: int, step: int) -> RewardedRollout:
     """Rows that differ by record, member and step; the second member is better."""
     shift = 7 * int(record[1:]) + 3 * member + step
-    return Scored([row(sampled=(60 + shift, 61, 62 + member))], float(member))
+    return RewardedRollout([row(sampled=(60 + shift, 61, 62 + member))], float(member))
 
 
 def weights_of(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.grpo import GrpoJob, Scored
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
 from tests.integration.loop.seam import Score, by_member, job_of, row, same, train
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,9 @@ def test_prompts_come_a_group_at_a_time_in_the_order_of_the_records(
 
 def test_masked_tokens_change_neither_loss_nor_kl(random_policy: Path, tmp_path: Path) -> None:
     def with_tail(*tail: int) -> Score:
-        return lambda record, member, step: Scored([row(*tail, sampled=(60 + member, 61))], float(member))
+        return lambda record, member, step: RewardedRollout(
+            [row(*tail, sampled=(60 + member, 61))], float(member)
+        )
 
     paths = []
     for name, tail in (("a", (70, 71, 72)), ("b", (90, 91, 92))):
@@ -52,19 +54,22 @@ def test_masked_tokens_change_neither_loss_nor_kl(random_policy: Path, tmp_path:
 
 def test_rollouts_without_a_reward_teach_nothing(random_policy: Path, tmp_path: Path) -> None:
     job = job_of(random_policy, tmp_path / "none", kl_beta=0.0)
-    train(job, lambda record, member, step: Scored([row(sampled=(60 + member, 61))], None))
+    train(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
     assert same(job.folder.checkpoint, random_policy)
 
 
 def test_a_rollout_that_sampled_nothing_is_masked(random_policy: Path, tmp_path: Path) -> None:
     job = job_of(random_policy, tmp_path / "empty", kl_beta=0.0)
-    train(job, lambda record, member, step: Scored([], 1.0) if member else Scored([row()], 0.0))
+    train(
+        job,
+        lambda record, member, step: RewardedRollout([], 1.0) if member else RewardedRollout([row()], 0.0),
+    )
     assert same(job.folder.checkpoint, random_policy)
 
 
 def test_a_group_of_equal_rewards_teaches_nothing(random_policy: Path, tmp_path: Path) -> None:
     job = job_of(random_policy, tmp_path / "flat", kl_beta=0.0)
-    train(job, lambda record, member, step: Scored([row(sampled=(60 + member, 61))], 0.7))
+    train(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], 0.7))
     assert same(job.folder.checkpoint, random_policy)
 
 
@@ -82,7 +87,7 @@ def test_the_kl_is_measured_against_the_base_wherever_training_starts(
 
 
 def test_the_update_is_told_apart_from_what_comes_before_it(random_policy: Path, tmp_path: Path) -> None:
-    def slowly(record: str, member: int, step: int) -> Scored:
+    def slowly(record: str, member: int, step: int) -> RewardedRollout:
         time.sleep(0.1)
         return by_member(record, member, step)
 

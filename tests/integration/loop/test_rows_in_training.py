@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, Scored
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
+from scope_selfplay.training.rows import TrainingRow
 from tests.integration.loop.seam import GROUP, by_member, furthest, job_of, row, same, train
 
 pytestmark = pytest.mark.integration
@@ -20,28 +20,30 @@ LOSSES = ("grpo", "dr_grpo", "dapo", "cispo", "gspo")
 CLOSE = 5e-5
 
 
-def talk(member: int) -> Row:
+def talk(member: int) -> TrainingRow:
     """Two sampled turns of different lengths with a tool result between them."""
     sampled = [60 + member, 61, 62]
-    return Row([40, 41], [*sampled, 80, 81, 63 + member], [1, 1, 1, 0, 0, 1], [-5.0] * 3 + [0.0] * 2 + [-5.0])
+    return TrainingRow(
+        [40, 41], [*sampled, 80, 81, 63 + member], [1, 1, 1, 0, 0, 1], [-5.0] * 3 + [0.0] * 2 + [-5.0]
+    )
 
 
-def turns(whole: Row) -> list[Row]:
+def turns(whole: TrainingRow) -> list[TrainingRow]:
     """The same conversation as a row per turn."""
     ids = whole.completion_ids
     return [
-        Row(whole.prompt_ids, ids[:3], [1] * 3, [-5.0] * 3),
-        Row([*whole.prompt_ids, *ids[:5]], ids[5:], [1], [-5.0]),
+        TrainingRow(whole.prompt_ids, ids[:3], [1] * 3, [-5.0] * 3),
+        TrainingRow([*whole.prompt_ids, *ids[:5]], ids[5:], [1], [-5.0]),
     ]
 
 
 def mixed(split: bool) -> Any:
     """The better member speaks twice, the other once."""
 
-    def score(record: str, member: int, step: int) -> Scored:
+    def score(record: str, member: int, step: int) -> RewardedRollout:
         if not member:
-            return Scored([row(sampled=(70, 71))], 0.0)
-        return Scored(turns(talk(member)) if split else [talk(member)], 1.0)
+            return RewardedRollout([row(sampled=(70, 71))], 0.0)
+        return RewardedRollout(turns(talk(member)) if split else [talk(member)], 1.0)
 
     return score
 
@@ -115,14 +117,14 @@ def test_a_rollout_without_a_reward_is_masked_from_the_kl_as_well(
     random_policy: Path, tmp_path: Path
 ) -> None:
     job = job_of(random_policy, tmp_path / "none", start=None, kl_beta=0.5)
-    train(job, lambda record, member, step: Scored([row(sampled=(60 + member, 61))], None))
+    train(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
     assert same(job.folder.checkpoint, random_policy)
 
 
 def test_truncated_rollouts_teach_nothing_where_the_config_masks_them(
     random_policy: Path, tmp_path: Path
 ) -> None:
-    def score(record: str, member: int, step: int) -> Scored:
+    def score(record: str, member: int, step: int) -> RewardedRollout:
         return by_member(record, member, step)._replace(truncated=True)
 
     masked = job_of(random_policy, tmp_path / "masked", mask_truncated=True)

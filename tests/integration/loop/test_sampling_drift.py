@@ -12,10 +12,10 @@ import torch
 from scope_selfplay.config import SolverConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, Scored
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
 from scope_selfplay.training.losses import sampling_cap
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 from tests.integration.loop.seam import Score, furthest, job_of, train
 
 pytestmark = pytest.mark.integration
@@ -27,13 +27,15 @@ def apart(policy: Path, *distances: float) -> Score:
     """Rollouts whose engine gave their tokens log-probabilities so far above the trained model's."""
     model = load_model(policy)
 
-    def score(record: str, member: int, step: int) -> Scored:
+    def score(record: str, member: int, step: int) -> RewardedRollout:
         ids = [60 + member, 61, 62 + int(record[1:])]
         with torch.no_grad():
             logps = model(input_ids=torch.tensor([PROMPT + ids])).logits[0].log_softmax(-1)
         true = [float(logps[len(PROMPT) - 1 + place, token]) for place, token in enumerate(ids)]
         said = [one + distance for one, distance in zip(true, distances, strict=True)]
-        return Scored([Row(PROMPT, ids + TAIL, [1, 1, 1, 0, 0], [*said, 0.0, 0.0])], float(member))
+        return RewardedRollout(
+            [TrainingRow(PROMPT, ids + TAIL, [1, 1, 1, 0, 0], [*said, 0.0, 0.0])], float(member)
+        )
 
     return score
 

@@ -16,7 +16,7 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_e
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage
-from scope_selfplay.training.rows import Row, Rows, rows_from
+from scope_selfplay.training.rows import Rows, TrainingRow, rows_from
 from scope_selfplay.training.token_lint import Kind, lint_tokens
 from tests.families import tokenizer_of
 
@@ -116,12 +116,12 @@ def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> N
     logprobs = [[-float(n) for n in range(len(first))], [-float(len(first) + n) for n in range(len(second))]]
     if name == "qwen3":
         assert rows == [
-            Row(prompt, first, [1] * len(first), logprobs[0]),
-            Row(prompt + said + heard, second, [1] * len(second), logprobs[1]),
+            TrainingRow(prompt, first, [1] * len(first), logprobs[0]),
+            TrainingRow(prompt + said + heard, second, [1] * len(second), logprobs[1]),
         ]
         return
     assert rows == [
-        Row(
+        TrainingRow(
             prompt,
             first + heard + second,
             [1] * len(first) + [0] * len(heard) + [1] * len(second),

@@ -15,7 +15,7 @@ from scope_selfplay.schemas import Rollout
 from scope_selfplay.training.export import Lineage
 from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.replay import replay
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.rows import TrainingRow
 from scope_selfplay.training.warm_start import WarmStart, labelled, sft
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
@@ -60,7 +60,7 @@ def test_a_rollout_of_another_family_is_refused() -> None:
 
 
 def test_only_what_the_policy_says_carries_loss() -> None:
-    row = Row([1, 2], [3, 4, 5, 6], [1, 0, 0, 1], [0.0] * 4)
+    row = TrainingRow([1, 2], [3, 4, 5, 6], [1, 0, 0, 1], [0.0] * 4)
     assert labelled(row) == {
         "input_ids": [1, 2, 3, 4, 5, 6],
         "labels": [-100, -100, 3, -100, -100, 6],
@@ -71,7 +71,7 @@ def test_a_policy_learns_from_rows_and_is_written_as_a_plain_directory(
     random_policy: Path, tmp_path: Path
 ) -> None:
     codec = ChatCodec.load(random_policy)
-    rows = [Row([40, 41, 42 + place % 2], [60, 61, 62], [1, 0, 1], [0.0] * 3) for place in range(4)]
+    rows = [TrainingRow([40, 41, 42 + place % 2], [60, 61, 62], [1, 0, 1], [0.0] * 3) for place in range(4)]
     settings = WarmStart(epochs=6, learning_rate=1e-2, batch=4, micro_batch=2)
     out = tmp_path / "warm"
     losses = sft(rows, random_policy, out, settings=settings, codec=codec, lineage=Lineage(role="warm start"))

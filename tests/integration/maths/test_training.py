@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
+from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
+
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.local import run_all
 from scope_selfplay.maths.cli import RUN_FILE
@@ -25,7 +27,6 @@ from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, read_records
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.losses import loss_of
-from scope_selfplay.verifiers import boxed_reward, last_box
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

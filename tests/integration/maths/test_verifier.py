@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs the math extra")
 
+from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
+
 from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_rollout
 from scope_selfplay.schemas import Check, Criterion, Fault, Role, Rollout, Rubric, Task
-from scope_selfplay.verifiers import BoxedVerifier, boxed_reward
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -107,5 +108,5 @@ async def test_the_verifier_judge_knows_right_from_wrong_and_refuses_the_rest() 
     assert (await judge.select(TASK, None, [wrong, right], 1)).numbers == [1]
     assert (await judge.select(TASK, None, [right, right], 1)).verdict.fault is Fault.REFUSED
     assert (await judge.score(TASK, box("3"), None, scale=Scale.CORRECTNESS)).value == 1.0
-    assert (await judge.grade(TASK, Criterion(text="Kind."), "x", key=(0,))).fault is Fault.REFUSED
+    assert (await judge.grade(TASK, Criterion(text="ProblemKind."), "x", key=(0,))).fault is Fault.REFUSED
     assert await judge.write_rubric(TASK, ()) is None

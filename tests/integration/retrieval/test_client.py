@@ -16,13 +16,13 @@ from retrieval.client import HttpSearcher
 from retrieval.in_process import bm25_searcher
 from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.schemas import Document
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 
 from .conftest import Running, serve_app
 
 pytestmark = pytest.mark.integration
 
-HASTY = Patience(deadline=3.0, attempt=0.3, attempts=4, first_pause=0.01, longest_pause=0.05)
+HASTY = RetryPolicy(deadline=3.0, attempt=0.3, attempts=4, first_pause=0.01, longest_pause=0.05)
 GOOD = {"result": [[{"document": {"id": "a", "contents": '"T"\ntext'}, "score": 1.5}]]}
 
 
@@ -212,7 +212,7 @@ async def test_a_server_that_is_no_retriever_is_refused_at_the_handshake() -> No
 async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
     running: Running, index_folder: Path
 ) -> None:
-    patience = Patience(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
+    patience = RetryPolicy(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
     async with running(index_folder) as url:
         searcher = HttpSearcher(url, patience=patience, jitter=random.Random(3))
         await searcher.__aenter__()

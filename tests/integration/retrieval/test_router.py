@@ -21,13 +21,13 @@ from retrieval.wire import Retrieval
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.schemas import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 
 from .conftest import Running, serve_app
 
 pytestmark = pytest.mark.integration
 
-HASTY = Patience(deadline=1.0, attempt=0.3, attempts=2, first_pause=0.01)
+HASTY = RetryPolicy(deadline=1.0, attempt=0.3, attempts=2, first_pause=0.01)
 CUTS = ((0, 70), (70, 150), (150, 200))
 
 

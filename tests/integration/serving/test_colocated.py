@@ -21,8 +21,8 @@ from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import Scored, StepResult, train_grpo
-from scope_selfplay.training.rows import Row
+from scope_selfplay.training.grpo import RewardedRollout, StepResult, train_grpo
+from scope_selfplay.training.rows import TrainingRow
 from tests.integration.loop.seam import job_of, same
 
 pytestmark = pytest.mark.integration
@@ -89,7 +89,7 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
     def make_roll(source: Any) -> Any:
         assert isinstance(source, SteppedEngine)
 
-        async def episode(row: int) -> Scored:
+        async def episode(row: int) -> RewardedRollout:
             prompt = (40, 41, 42 + row)
             first = await source.generate(Generate(prompt, 4), ("first", row))
             await asyncio.sleep(0.01)  # a search
@@ -97,7 +97,7 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
             seen.extend((first, second))
             ids = [*first.ids, 50, *second.ids]
             mask = [1] * len(first.ids) + [0] + [1] * len(second.ids)
-            return Scored([Row(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
+            return RewardedRollout([TrainingRow(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
 
         async def roll(records: Sequence[str], step: int) -> StepResult:
             return StepResult(await asyncio.gather(*map(episode, range(len(records)))), {"rubric": 0.5})

@@ -18,20 +18,21 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from scope_selfplay.wire.serving import listen
+
 from scope_selfplay.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
 from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
-from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
+from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.training.policy import load_model, weights_hash
-from scope_selfplay.wire.json_client import JsonClient, Patience
-from scope_selfplay.wire.listening import listen
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 pytestmark = pytest.mark.integration
 
 OPTIONS = EngineOptions(name="tiny", slots=8, max_length=160)
-HASTY = Patience(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
+HASTY = RetryPolicy(deadline=1.0, attempt=30.0, attempts=None, first_pause=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
         load_model(random_policy), codec, identity="S_0", slots=3, max_length=160, temperature=0.8
     )
     expected = await _together(here, asked)
-    async with listening(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         async with JsonClient(url) as inner, JsonClient(url.removesuffix("/v1")) as outer:
             served = await ask_what_is_served(inner, outer, None)
         found = await _together(_client(url, codec, served), asked)
@@ -86,7 +87,7 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
 async def test_other_weights_after_the_handshake_are_noticed(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    async with listening(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         model = _client(url, codec, Served("tiny", None, "0" * 12, 160))
         with pytest.raises(RunMismatchError, match=f"now serves weights {weights_hash(random_policy)}"):
             await model.generate(asked[0], ("key",))
@@ -96,7 +97,7 @@ async def test_a_client_that_goes_away_frees_its_slot(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
     service = open_service(str(random_policy), OPTIONS.model_copy(update={"slots": 1}))
-    async with listening(service) as url:
+    async with serving_model(service) as url:
         model = _client(url, codec, Served("tiny", None, None, 160))
         calls = [asyncio.create_task(model.generate(each, (row,))) for row, each in enumerate(asked)]
         while service.engine.running + service.engine.waiting < len(calls):
@@ -113,7 +114,7 @@ async def test_a_client_that_goes_away_frees_its_slot(
 
 async def test_refusals_say_what_is_wrong(random_policy: Path, codec: ChatCodec) -> None:
     service = open_service(str(random_policy), OPTIONS, api_key="secret")
-    async with listening(service) as url, aiohttp.ClientSession() as http:
+    async with serving_model(service) as url, aiohttp.ClientSession() as http:
 
         async def status(body: object, key: str = "secret") -> int:
             headers = {"Authorization": f"Bearer {key}"}
@@ -142,7 +143,7 @@ async def test_refusals_say_what_is_wrong(random_policy: Path, codec: ChatCodec)
 
 
 async def test_what_is_no_such_server_or_model_is_one_line(random_policy: Path) -> None:
-    async with listening(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         outer = url.removesuffix("/v1")
         async with JsonClient(url, patience=HASTY) as client, JsonClient(outer, patience=HASTY) as root:
             with pytest.raises(ConfigError, match=r"does not serve other; it serves \['tiny'\]"):
@@ -158,13 +159,13 @@ async def test_a_server_that_is_back_in_time_costs_no_turn_and_one_that_stays_aw
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
     outages: list[InferenceError] = []
-    async with listening(open_service(str(random_policy), OPTIONS)) as url:
+    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         model = _client(url, codec, Served("tiny", None, None, 160), on_outage=outages.append)
         expected = await model.generate(asked[0], ("key", 0))
     waiting = asyncio.create_task(model.generate(asked[0], ("key", 0)))
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    async with listening(open_service(str(random_policy), OPTIONS), port=int(url.split(":")[2][:-3])):
+    async with serving_model(open_service(str(random_policy), OPTIONS), port=int(url.split(":")[2][:-3])):
         assert await waiting == expected
     for _ in range(2):
         with pytest.raises(InferenceError, match="run the same command again"):
@@ -175,7 +176,7 @@ async def test_a_server_that_is_back_in_time_costs_no_turn_and_one_that_stays_aw
 async def test_a_taken_port_is_outside_trouble(random_policy: Path) -> None:
     service = open_service(str(random_policy), OPTIONS)
     with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
-        async with listening(service, port=other.getsockname()[1]):
+        async with serving_model(service, port=other.getsockname()[1]):
             raise AssertionError("it listens where another does")
 
 

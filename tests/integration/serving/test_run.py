@@ -9,15 +9,16 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
+from scope_selfplay.judge.server import lexical_app
+from scope_selfplay.wire.serving import serving
+
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
-from scope_selfplay.inference.chat_server import serving
-from scope_selfplay.judge.lexical_server import lexical_app
-from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
+from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
@@ -87,7 +88,7 @@ def served(in_one_process: Run, tmp_path: Path) -> Iterator[list[str]]:
     with ExitStack() as stack:
         retriever = stack.enter_context(in_thread(serve_folder(tmp_path / "index")))
         judge = stack.enter_context(in_thread(serving(lexical_app(read_corpus(corpus)))))
-        model = stack.enter_context(in_thread(listening(service)))
+        model = stack.enter_context(in_thread(serving_model(service)))
         yield [
             f"search.url={retriever}",
             "judge.kind=model",
@@ -112,7 +113,7 @@ def test_a_run_among_servers_makes_the_candidates_of_a_run_in_one_process(
 def test_a_partner_with_other_weights_is_refused(
     in_one_process: Run, speaking_policy: Path, tmp_path: Path
 ) -> None:
-    with in_thread(listening(open_service(str(speaking_policy), EngineOptions(slots=2)))) as url:
+    with in_thread(serving_model(open_service(str(speaking_policy), EngineOptions(slots=2)))) as url:
         config = load_config(DEFAULT_CONFIG, [*SMALL, f"partners.solver.base_url={url}"])
         run = open_run(config, in_one_process.folder.path.parent, SilentProgress())
         with pytest.raises(

@@ -21,11 +21,11 @@ import requests
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.errors import InferenceError, OutsideError
 from scope_selfplay.inference import Generate
-from scope_selfplay.model_server.serving import EngineOptions, listening, open_service
+from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import GrpoJob, Scored, StepResult, train_grpo
+from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.wire.json_client import Patience
+from scope_selfplay.wire.json_client import RetryPolicy
 from tests.integration.loop.seam import job_of, row
 from tests.integration.loop.test_processes import free_port
 from tests.integration.serving.threads import in_thread
@@ -55,9 +55,9 @@ def sampling(see: Callable[[int], None]) -> Any:
     """Rollouts of one sampled turn; `see` is called with the step when they begin."""
 
     def make_roll(source: Any) -> Any:
-        async def one(step: int, place: int) -> Scored:
+        async def one(step: int, place: int) -> RewardedRollout:
             sample = await source.generate(Generate((40, 41, 42), 3), (step, place))
-            return Scored([row(sampled=sample.ids)], float(place % 2))
+            return RewardedRollout([row(sampled=sample.ids)], float(place % 2))
 
         async def roll(records: Sequence[str], step: int) -> StepResult:
             see(step)
@@ -98,7 +98,7 @@ def test_no_process_samples_before_the_weights_of_the_step_are_there(
     folder, port = tmp_path / "two", free_port()
     folder.mkdir()
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
         children = [
             context.Process(target=work_along, args=(random_policy, folder, url, number, port))
             for number in range(2)
@@ -117,11 +117,11 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
 ) -> None:
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Brought)
     monkeypatch.setattr(Brought, "bring", staticmethod(lambda: None), raising=False)
-    hasty = Patience(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
+    hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
     monkeypatch.setattr(generation, "_PATIENCE", hasty)
     outages: list[OutsideError] = []
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
 
         def leave(step: int) -> None:
             if step == 1:
@@ -149,7 +149,7 @@ def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
     Missed.bring = staticmethod(gone)
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Missed)
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(listening(service)) as url:
+    with in_thread(serving_model(service)) as url:
         job = served_job(random_policy, tmp_path / "stage", url)
         with pytest.raises(InferenceError, match=r"did not take the weights \(.*run the same command again"):
             train_grpo(job, sampling(lambda step: None))

@@ -55,7 +55,7 @@ def test_stages_that_train_nothing_need_no_torch(
     "program",
     [
         "import jobs.run_controller, scope_selfplay.controller.loop, scope_selfplay.controller.cluster",
-        "import scope_selfplay.viewer.serving, scope_selfplay.maths, math_verify",
+        "import scope_selfplay.viewer.app, scope_selfplay.maths, math_verify",
         "import jobs.fetch_model, huggingface_hub; from scope_selfplay.training.policy import policy_path",
     ],
 )

@@ -12,14 +12,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from scope_selfplay.inspection.charts import histogram, line_chart
+from scope_selfplay.inspection.html_report import render_report
+from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.text import one_line, printable, show_list
 
-from scope_selfplay.browse.charts import histogram, line_chart
-from scope_selfplay.browse.listing import show_list
-from scope_selfplay.browse.page import render_report
-from scope_selfplay.browse.text import one_line, printable
 from scope_selfplay.cli import cli
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.overview import overview
 from scope_selfplay.store import RunFolder, Stage, write_records
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader

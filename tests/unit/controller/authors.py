@@ -39,7 +39,7 @@ def config_of(data: dict[str, Any], **changes: Any) -> RunConfig:
     return parse_config(data | changes)
 
 
-def author_of(config: RunConfig, fence: int = 1) -> ManifestContext:
+def context_of(config: RunConfig, fence: int = 1) -> ManifestContext:
     owner = Owner(f"{config.name}-controller", "11111111-2222-3333-4444-555555555555")
     return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
 

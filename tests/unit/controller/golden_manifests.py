@@ -19,7 +19,7 @@ from scope_selfplay.controller.manifests import (
 from scope_selfplay.controller.names import JOB_NAMES, SPEC_HASH, RunStep, StageShard
 from scope_selfplay.controller.servers import servers_of
 from scope_selfplay.store import Stage
-from tests.unit.controller.authors import PAPER, TINY, author_of, config_of
+from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 _CLUSTER = PAPER["cluster"]
@@ -39,7 +39,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
     """Golden file name -> its documents."""
     files: dict[str, list[dict[str, Any]]] = {}
     for data in (PAPER, TINY):
-        author = author_of(config_of(data))
+        author = context_of(config_of(data))
         for stage in Stage:
             step = RunStep(2, stage)
             servers = servers_of(author.config, step, (True, True))
@@ -47,7 +47,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
             for server in servers:
                 bodies += [server_deployment(author, server), server_service(author, server)]
             files[f"{author.config.name}.{JOB_NAMES[stage]}"] = bodies
-    placed = author_of(config_of(PAPER, cluster=_PLACED))
+    placed = context_of(config_of(PAPER, cluster=_PLACED))
     training, making = RunStep(1, Stage.SOLVER), RunStep(1, Stage.TASKS)
     servers = servers_of(placed.config, making, (True,))
     files["placed.nodes-and-shards"] = [

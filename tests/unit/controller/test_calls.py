@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import (
+    TRIES,
     Body,
+    ClusterClient,
     ClusterError,
     Conflict,
     ForbiddenError,
@@ -17,8 +19,8 @@ from scope_selfplay.controller.api import (
     ObjectKind,
     QuotaError,
     Reply,
+    dropped_fields,
 )
-from scope_selfplay.controller.client import TRIES, ClusterClient, dropped_fields
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 

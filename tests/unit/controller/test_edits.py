@@ -9,11 +9,11 @@ import yaml
 
 from jobs.run_controller import read_inputs
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.rounds import Controller, Inputs
+from scope_selfplay.controller.loop import Controller, Inputs
 from scope_selfplay.errors import ConfigError, ExitCode
-from scope_selfplay.prompts.shipped import shipped_prompts
+from scope_selfplay.prompts.folder import shipped_prompts
 from tests.models import write_model
-from tests.unit.controller.authors import PAPER, config_of
+from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import ONE, World
 
 STAGE = "i01-train-solver"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.controller.api import LeaseLost, ObjectKind
+from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.store import Stage
 from tests.unit.controller.worlds import World

@@ -17,7 +17,7 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge.cli import serve_judge
 from scope_selfplay.model_server.cli import serve_model
 from scope_selfplay.store import Stage
-from tests.unit.controller.authors import PAPER, TINY, author_of, config_of
+from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 from tests.unit.controller.golden_manifests import GOLDEN, manifests, render
 
 BODIES = manifests()
@@ -82,7 +82,7 @@ def test_a_retriever_has_the_time_to_answer_what_has_arrived() -> None:
 def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_asks_for() -> None:
     cluster = {"judge": {"gpus": 0, "args": ["--rehearsal"]}, "solver": {"gpus": 0, "cpu": "7500m"}}
     config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})
-    author = author_of(config)
+    author = context_of(config)
     bodies = {
         each.part: server_deployment(author, each)
         for each in servers_of(config, RunStep(1, Stage.TASKS), (True,))
@@ -107,7 +107,7 @@ def test_further_volumes_are_read_only_in_every_pod() -> None:
     config = config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [extra]})
     step = RunStep(1, Stage.COMPARE)
     servers = servers_of(config, step, (True,))
-    author = author_of(config)
+    author = context_of(config)
     jobs = [stage_job(author, StageAttempt(step, 1), servers)]
     for body in (*jobs, *(server_deployment(author, each) for each in servers)):
         pod = body["spec"]["template"]["spec"]
@@ -158,7 +158,7 @@ def test_hashes_follow_what_they_name(change: dict[str, Any], spec: bool, body: 
 def test_a_later_leader_writes_the_same_server_body() -> None:
     config = config_of(PAPER)
     server = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
-    bodies = [server_deployment(author_of(config, fence), server) for fence in (1, 2)]
+    bodies = [server_deployment(context_of(config, fence), server) for fence in (1, 2)]
     assert len({each["metadata"]["annotations"][BODY_HASH] for each in bodies}) == 1
 
 
@@ -199,18 +199,18 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
     for each in servers:
         option = "--token-env" if each.part is Component.RETRIEVER else "--api-key-env"
-        assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(author_of(config), each))
+        assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(context_of(config), each))
         program = programs.get(each.part, serve_model)
         assert option in [name for parameter in program.params for name in parameter.opts]
     assert len(servers) == 4
-    told = _command(stage_job(author_of(config), StageAttempt(step, 1), servers))
+    told = _command(stage_job(context_of(config), StageAttempt(step, 1), servers))
     groups = ("search", "judge.endpoint", "partners.solver", "partners.challenger")
     assert {f"{group}.api_key_env={KEY_VARIABLE}" for group in groups} <= set(told)
     assert KEY_VARIABLE not in " ".join(_command(_training_job(config_of(TINY))))
 
 
 def test_saying_the_same_twice_makes_one_event() -> None:
-    author = author_of(config_of(PAPER))
+    author = context_of(config_of(PAPER))
     about = {"kind": "Job", "name": "r1-controller", "uid": "u1"}
     said = [
         event(author, about, reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]
@@ -227,7 +227,7 @@ def test_the_controllers_job_outlives_three_drains_a_day_until_its_deadline() ->
 
 def _training_job(config: RunConfig) -> dict[str, Any]:
     step = RunStep(1, Stage.SOLVER)
-    return stage_job(author_of(config), StageAttempt(step, 1), servers_of(config, step, (True,)))
+    return stage_job(context_of(config), StageAttempt(step, 1), servers_of(config, step, (True,)))
 
 
 def _has_pod(body: dict[str, Any]) -> bool:

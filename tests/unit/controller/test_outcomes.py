@@ -1,6 +1,6 @@
 """How an attempt's end is read, without a run around it."""
 
-from scope_selfplay.controller.outcomes import AttemptOutcome, FailureResponse, pause_after, response_to
+from scope_selfplay.controller.attempts import AttemptOutcome, FailureResponse, pause_after, response_to
 
 
 def test_pauses_double_up_to_ten_minutes() -> None:

@@ -9,7 +9,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
-from tests.unit.controller.authors import config_of
+from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World
 
 FIRST, SECOND = "i00-make-tasks", "i01-make-tasks"

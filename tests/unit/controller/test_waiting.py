@@ -10,12 +10,12 @@ import pytest
 from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.goals import Markers, desired
+from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.observed import Observed
 from scope_selfplay.controller.plan import next_actions
-from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
-from tests.unit.controller.authors import author_of, config_of
+from tests.unit.controller.examples import config_of, context_of
 from tests.unit.controller.worlds import ONE, World
 
 STAGE = "i01-train-solver"
@@ -137,7 +137,7 @@ def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path
 
 
 def test_what_was_down_outside_is_no_verdict_for_good() -> None:
-    author = author_of(config_of(ONE))
+    author = context_of(config_of(ONE))
     nothing = Markers(frozenset(), ())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
         plan = next_actions(desired(author, problem=RunEnd(code, "why")), Observed(), nothing, {})

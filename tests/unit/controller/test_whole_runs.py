@@ -12,11 +12,11 @@ import pytest
 from scope_selfplay.controller import VERBS
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.goals import steps_of
+from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.names import SHARD
-from scope_selfplay.controller.rounds import Controller
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
-from tests.unit.controller.authors import PAPER, config_of
+from tests.unit.controller.examples import PAPER, config_of
 from tests.unit.controller.worlds import ONE, World, step_names
 
 ORDER = [

@@ -10,12 +10,12 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.draft import RunEnd
 from scope_selfplay.controller.goals import steps_of
+from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.controller.rounds import Clock, Controller, Inputs
 from scope_selfplay.store import Stage, StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
-from tests.unit.controller.authors import PAPER, config_of
+from tests.unit.controller.examples import PAPER, config_of
 
 ONE = PAPER | {"iterations": 1}
 

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from scope_selfplay.reward_designs import RolloutGroup, StepRewards, finished_group, open_rewarding
+
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Group, StepRewards, finished_group, open_rewarding
-from scope_selfplay.judge import Scale, Scored, Selected, Style
+from scope_selfplay.judge import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import (
     Comparison,
@@ -103,13 +104,13 @@ class ScriptedJudge:
         *,
         scale: Scale,
         reference: str | None = None,
-    ) -> Scored:
+    ) -> PointwiseScore:
         self.asked.append(("score", answer))
         if answer in self._fails:
-            return Scored(None, UNREADABLE)
+            return PointwiseScore(None, UNREADABLE)
         value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
         said = Verdict(value=True, reasoning="by its worth")
-        return Scored(value / 10 if scale is Scale.CORRECTNESS else value, said)
+        return PointwiseScore(value / 10 if scale is Scale.CORRECTNESS else value, said)
 
     def _see(self, what: str, rubric: Rubric | None, *rollouts: Rollout) -> None:
         self.asked.append((what, *(str(each.answer) for each in rollouts)))
@@ -162,7 +163,7 @@ def reward(
         rewarding = open_rewarding(
             SolverConfig.model_validate(settings), judge, JudgeTally(), lambda text: len(text.split())
         )
-        opened: list[Group] = [
+        opened: list[RolloutGroup] = [
             finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)
             for number, group in enumerate(groups)
         ]

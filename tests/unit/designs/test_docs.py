@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.config import DESIGNS, PRESETS
-from tests.unit.designs.scripted import ScriptedJudge, reward, rollouts
+from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollouts
 
 PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
 METRICS = reward({"reward": "rubric"}, ScriptedJudge(), rollouts("1 1 1", "9 9 9")).metrics

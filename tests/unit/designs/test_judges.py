@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.server import lexical_app
+from scope_selfplay.reward_designs import Rewarding, finished_group, open_rewarding
+from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
-from scope_selfplay.designs import Rewarding, finished_group, open_rewarding
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.inference.chat_server import serving
 from scope_selfplay.judge import Judge, LexicalJudge
 from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.lexical_server import lexical_app
-from scope_selfplay.judge.lines import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
 from tests.judges import pack
-from tests.unit.designs.scripted import rollout
+from tests.unit.reward_designs.scripted import rollout
 
 __all__ = ["pack"]
 

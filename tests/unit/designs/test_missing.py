@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.judge import Scored
-from tests.unit.designs.scripted import UNREADABLE, ScriptedJudge, reward, rollout, rollouts
+from scope_selfplay.judge import PointwiseScore
+from tests.unit.reward_designs.scripted import UNREADABLE, ScriptedJudge, reward, rollout, rollouts
 
 JUDGED = [
     "implicit",
@@ -71,9 +71,11 @@ def test_an_entrant_that_no_call_told_anything_about_has_no_reward() -> None:
 
 def test_a_criterion_without_score_is_left_out_of_an_explicit_reward() -> None:
     class Half(ScriptedJudge):
-        async def score(self, *given: Any, **named: Any) -> Scored:
+        async def score(self, *given: Any, **named: Any) -> PointwiseScore:
             return (
-                Scored(None, UNREADABLE) if given[2].text == "third" else await super().score(*given, **named)
+                PointwiseScore(None, UNREADABLE)
+                if given[2].text == "third"
+                else await super().score(*given, **named)
             )
 
     settings = {"reward": {"design": "explicit", "max_missing": 0.5}}

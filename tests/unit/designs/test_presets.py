@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scope_selfplay.reward_designs import JudgeRecords, StepRewards, open_design
+from scope_selfplay.reward_designs.answers import entrants_of
 
 from scope_selfplay.config import PRESETS, SolverConfig
-from scope_selfplay.designs import Books, StepRewards, open_design
-from scope_selfplay.designs.answers import entrants_of
-from scope_selfplay.ranking import Graph, Match, fit_step, min_max
+from scope_selfplay.ranking import ComparisonGraph, Match, fit_step, min_max
 from scope_selfplay.schemas import Comparison, Outcome, Rollout
-from tests.unit.designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollout, rollouts
+from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollout, rollouts
 
 EPSILON = 1e-6
 CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
@@ -172,13 +172,13 @@ def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
         assert (apart < 0.1) if moody else (apart > 0.1)
 
 
-def judged(found: StepRewards) -> list[Books]:
+def judged(found: StepRewards) -> list[JudgeRecords]:
     return [books for books in found.books if books.comparisons]
 
 
-def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> Graph:
+def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> ComparisonGraph:
     place = {rollout.id: number for number, rollout in enumerate(group)}
-    return Graph(
+    return ComparisonGraph(
         tuple(Match(place[each.first_id], place[each.second_id]) for each in comparisons),
         tuple(each.outcome for each in comparisons),
     )

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scope_selfplay.reward_designs import (
+    Arrivals,
+    Rewarding,
+    RolloutGroup,
+    StepRewards,
+    finished_group,
+    open_rewarding,
+)
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.designs import Arrivals, Group, Rewarding, StepRewards, finished_group, open_rewarding
 from scope_selfplay.pipeline import JudgeTally
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
-from tests.unit.designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
+from tests.unit.reward_designs.scripted import RUBRIC, TASK, ScriptedJudge, reward, rollouts
 
 # With the verifier: "eight" is right. The scripted judge reads the number that an answer begins with.
 RIGHT = TASK.model_copy(update={"reference": "9"})
@@ -253,13 +260,13 @@ def test_in_deterministic_mode_nobody_waits_for_those_who_can_only_come_later() 
     assert asyncio.run(scene()) == 1
 
 
-def open_group(size: int, *, deterministic: bool) -> Group:
+def open_group(size: int, *, deterministic: bool) -> RolloutGroup:
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Rollout]] = [loop.create_future() for _ in range(size)]
-    return Group(TASK, RUBRIC, futures, Arrivals(size, deterministic=deterministic), ("g",))
+    return RolloutGroup(TASK, RUBRIC, futures, Arrivals(size, deterministic=deterministic), ("g",))
 
 
-async def arrive(group: Group, number: int, rollout: Rollout) -> None:
+async def arrive(group: RolloutGroup, number: int, rollout: Rollout) -> None:
     group.rollouts[number].set_result(rollout)
     group.arrivals.finish(number)
     for _ in range(20):

@@ -20,7 +20,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.store.manifest import FORMAT
+from scope_selfplay.store.folders import FORMAT
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 

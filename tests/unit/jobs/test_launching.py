@@ -12,9 +12,9 @@ import yaml
 
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.training.launching import (
-    Ending,
-    Limits,
-    Node,
+    RankEnding,
+    RankTimeouts,
+    TrainingNode,
     explaining,
     module_command,
     node_of,
@@ -46,15 +46,17 @@ ACCELERATE = Path(__file__).parents[3] / "k8s" / "base" / "accelerate"
     ],
 )
 def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...], expected: int) -> None:
-    assert explaining([Ending(rank, code) for rank, code in enumerate(codes)]).code == expected
+    assert explaining([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
 
 
 def test_of_equal_endings_the_first_in_time_speaks() -> None:
-    assert explaining([Ending(2, 1, "first"), Ending(0, 1, "later"), Ending(1, 0)]).said == "first"
+    assert (
+        explaining([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).said == "first"
+    )
 
 
 def test_ranks_of_one_node_meet_on_a_port_of_their_own() -> None:
-    first, second = rank_environments(Node(2))
+    first, second = rank_environments(TrainingNode(2))
     assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
     assert first["MASTER_ADDR"] == "127.0.0.1" and int(first["MASTER_PORT"]) > 1023
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
@@ -89,7 +91,9 @@ def test_half_a_description_of_nodes_is_refused(told: dict[str, str], said: str)
 
 
 def test_without_nodes_there_is_one() -> None:
-    assert node_of({}, processes=1).world == 1 and node_of({"SCOPE_NODES": "1"}, processes=4) == Node(4)
+    assert node_of({}, processes=1).world == 1 and node_of({"SCOPE_NODES": "1"}, processes=4) == TrainingNode(
+        4
+    )
 
 
 def test_a_rank_runs_the_same_module_with_the_same_arguments() -> None:
@@ -110,7 +114,7 @@ def test_a_folder_without_a_fitting_sharding_is_named(tmp_path: Path) -> None:
         sharding_file(2, tmp_path)
 
 
-def ranks(*programs: str, limits: Limits, lines: list[str]) -> Ending:
+def ranks(*programs: str, limits: RankTimeouts, lines: list[str]) -> RankEnding:
     """Runs one program for each rank; each sees `rank`."""
     body = "\n".join(f"if rank == {rank}: {program}" for rank, program in enumerate(programs))
     start = f"import os, sys, time, signal; rank = int(os.environ['RANK'])\n{body}"
@@ -122,18 +126,21 @@ def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
     lines: list[str] = []
     wrong = "print('wrong setting', file=sys.stderr); sys.exit(64)"
     before = time.monotonic()
-    ending = ranks("time.sleep(60)", wrong, limits=Limits(grace=60, patience=0.2), lines=lines)
-    assert ending == Ending(1, 64, "wrong setting")
+    ending = ranks("time.sleep(60)", wrong, limits=RankTimeouts(grace=60, patience=0.2), lines=lines)
+    assert ending == RankEnding(1, 64, "wrong setting")
     assert lines == ["[rank 1] wrong setting"] and time.monotonic() - before < 30
 
 
 def test_ranks_that_had_to_be_killed_beside_a_failed_one_are_no_explanation() -> None:
-    assert ranks("time.sleep(60)", "sys.exit(1)", limits=Limits(grace=60, patience=0.2), lines=[]).code == 1
+    assert (
+        ranks("time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, patience=0.2), lines=[]).code
+        == 1
+    )
 
 
 def test_a_killed_rank_ends_the_job_with_137() -> None:
     killed = "os.kill(os.getpid(), signal.SIGKILL)"
-    assert ranks("sys.exit(1)", killed, limits=Limits(grace=60, patience=5), lines=[]).code == 137
+    assert ranks("sys.exit(1)", killed, limits=RankTimeouts(grace=60, patience=5), lines=[]).code == 137
 
 
 SAVES = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(143)));"
@@ -153,6 +160,6 @@ def test_sigterm_reaches_every_rank_which_has_the_grace_to_save(second: str, gra
     stopper = threading.Thread(target=stop_when_ready)
     stopper.start()
     waits = "print('ready', file=sys.stderr, flush=True); time.sleep(60)"
-    ending = ranks(SAVES + waits, second + waits, limits=Limits(grace, patience=0.2), lines=lines)
+    ending = ranks(SAVES + waits, second + waits, limits=RankTimeouts(grace, patience=0.2), lines=lines)
     stopper.join()
     assert ending.code == code

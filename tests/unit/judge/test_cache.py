@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from scope_selfplay.judge.chat_client import ChatReply, ChatRequest
 
 from scope_selfplay.errors import RecordError, StorageError
-from scope_selfplay.inference.openai_client import ChatReply, ChatRequest
 from scope_selfplay.judge.cache import JudgementCache, cache_key
 from scope_selfplay.schemas import Finish
 
@@ -81,7 +81,7 @@ def test_an_entry_of_another_key_is_not_believed(file: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from scope_selfplay.inference.openai_client import ChatReply
+from scope_selfplay.judge.chat_client import ChatReply
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.schemas import Finish
 cache = JudgementCache(Path(sys.argv[1]))

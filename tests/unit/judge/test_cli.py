@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from scope_selfplay.testing.chat_server import FakeServer
+from scope_selfplay.wire.serving import listen
 
 from scope_selfplay.errors import OutsideError
-from scope_selfplay.inference.fake_server import FakeServer
 from scope_selfplay.judge.cli import judge, serve_judge
-from scope_selfplay.wire.listening import listen
 from tests.judges import says
 
 

@@ -9,11 +9,11 @@ from email.utils import format_datetime
 
 import pytest
 from aiohttp import web
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
 
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.chat_server import ServedReply, serving
-from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer, FaultKind
-from scope_selfplay.inference.openai_client import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.schemas import Fault, Finish
 from scope_selfplay.wire.guarded_http import GuardedResolver, retry_after
 from tests.judges import says

@@ -2,7 +2,13 @@
 
 import pytest
 
-from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig, PatienceConfig, RoleEndpointsConfig
+from scope_selfplay.config import (
+    CallConfig,
+    EndpointConfig,
+    JudgeConfig,
+    JudgeRetryConfig,
+    RoleEndpointsConfig,
+)
 from scope_selfplay.judge.cli import ROLES, judge, serve_judge
 from scope_selfplay.judge.metrics import JudgeMetrics
 from tests.judges import REPOSITORY
@@ -11,7 +17,7 @@ DOCS = (REPOSITORY / "docs" / "judge.md").read_text(encoding="utf-8")
 FIELDS = [f"judge.{name}" for name in JudgeConfig.model_fields]
 PARTS = [
     name
-    for model in (EndpointConfig, RoleEndpointsConfig, CallConfig, PatienceConfig)
+    for model in (EndpointConfig, RoleEndpointsConfig, CallConfig, JudgeRetryConfig)
     for name in model.model_fields
 ]
 METRICS = [

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scope_selfplay.testing.chat_server import FakeServer
 
 from scope_selfplay.inference.chat_server import ServedReply
-from scope_selfplay.inference.fake_server import FakeServer
 from scope_selfplay.judge import (
     Style,
     parse_preference,

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from scope_selfplay.judge.chat_client import ChatRequest
+from scope_selfplay.judge.endpoint_pool import Lines
+from scope_selfplay.judge.prompts import JudgeRole
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 from scope_selfplay.config import JudgeConfig
-from scope_selfplay.inference.fake_server import FAKE_MODEL, FakeServer
-from scope_selfplay.inference.openai_client import ChatRequest
-from scope_selfplay.judge.lines import Lines
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.questions import Seat
 from tests.judges import says
 
 
@@ -22,7 +22,7 @@ def test_a_loop_that_ends_closes_its_endpoints_without_a_fault(caplog: pytest.Lo
             board = await lines.here()
             assert len({id(each) for each in board.endpoints.values()}) == 1
             return (
-                await board.endpoints[Seat.GRADE].ask(ChatRequest("Is it so?", max_tokens=8), seconds=5)
+                await board.endpoints[JudgeRole.GRADE].ask(ChatRequest("Is it so?", max_tokens=8), seconds=5)
             ).text
 
     assert asyncio.run(ask()) == "yes"

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from scope_selfplay.testing.chat_server import FakeServer, FaultKind
 
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.inference.fake_server import FakeServer, FaultKind
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.schemas import Criterion, Fault, Gate, Outcome, Priority, Rubric

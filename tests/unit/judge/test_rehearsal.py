@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.random_judge import rehearsal_app, respond
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import ServedRequest, serving
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.lines import with_models
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.rehearsal import rehearsal_app, respond
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import Gate
 from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout

@@ -2,11 +2,11 @@
 
 import pytest
 from aiohttp import web
+from scope_selfplay.judge.endpoint_pool import with_models
 
 from scope_selfplay.config import JudgeConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
 from scope_selfplay.inference.chat_server import ServedRequest, chat_app, serving
-from scope_selfplay.judge.lines import with_models
 
 EXPECTED = "abcdef123456"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from scope_selfplay.k8s.check import check_folder
+from scope_selfplay.k8s.objects import pods_of
 
-from scope_selfplay.k8s.checking import check_folder
-from scope_selfplay.k8s.selectors import pods_of
 from tests.unit.k8s.conftest import QWEN, Answers, asked, with_components
 
 

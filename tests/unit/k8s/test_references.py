@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scope_selfplay.k8s.check import config_of, packs_of
+from scope_selfplay.k8s.check_references import reference_problems
+from scope_selfplay.k8s.objects import planned_objects
 
-from scope_selfplay.k8s.checking import config_of, packs_of
-from scope_selfplay.k8s.planned import planned_objects
-from scope_selfplay.k8s.references import problems
 from tests.unit.k8s.conftest import REPOSITORY, rendered
 
 Objects = list[dict[str, Any]]

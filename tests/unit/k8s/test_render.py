@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from scope_selfplay.k8s.check_cluster import amount, peak_gpus
+from scope_selfplay.k8s.check_references import reference_problems
+from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
 
 from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.capacity import amount, peak_gpus
-from scope_selfplay.k8s.folders import components_of, lay_out, write_folder
-from scope_selfplay.k8s.kustomizing import RunFolderLayout, image_parts
-from scope_selfplay.k8s.references import problems
-from scope_selfplay.k8s.render import run_folder
+from scope_selfplay.k8s.render import components_of, lay_out, run_folder, write_folder
 from tests.unit.k8s.conftest import rendered
 
 

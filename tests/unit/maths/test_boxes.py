@@ -5,8 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from scope_selfplay.verifiers import DEEPEST, LONGEST, BoxedVerifier, boxed_reward, last_box
+from scope_selfplay.maths.boxed_answers import DEEPEST, LONGEST, BoxedVerifier, boxed_reward, last_box
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.maths.cli import RUN_FILE, math
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
-from scope_selfplay.prompts.shipped import pack_path
+from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Check
 from scope_selfplay.stages import make_held_out

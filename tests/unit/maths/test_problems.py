@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scope_selfplay.maths.problems import LEVELS, Kind, Problem, problems, written
+from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, problems, written
 
 
 def read(answer: str) -> Fraction:
@@ -21,15 +21,15 @@ def value(expression: str) -> Fraction:
     return Fraction(eval(exact, {"Fraction": Fraction}))
 
 
-def solution_holds(problem: Problem) -> bool:
+def solution_holds(problem: MathProblem) -> bool:
     x, text = read(problem.answer), problem.question
-    match Kind(problem.kind):
-        case Kind.ARITHMETIC | Kind.FRACTIONS:
+    match ProblemKind(problem.kind):
+        case ProblemKind.ARITHMETIC | ProblemKind.FRACTIONS:
             return value(text) == x
-        case Kind.EQUATION:
+        case ProblemKind.EQUATION:
             left, right = text.removeprefix("Solve for x: ").split("=")
             return all_at(left, x) == all_at(right, x)
-        case Kind.WORDS:
+        case ProblemKind.WORDS:
             a, b, *c = map(int, re.findall(r"\d+", text))
             expected = {1: a + b, 2: a * b + (c or [0])[0], 3: Fraction(b * (c or [0])[0], a)}
             return expected[problem.level] == x
@@ -42,8 +42,8 @@ def all_at(side: str, x: Fraction) -> Fraction:
     return total
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_answer_solves_its_problem(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ProblemKind)
+def test_every_answer_solves_its_problem(kind: ProblemKind) -> None:
     found = problems(random.Random(1), 150, kinds=[kind])
     assert len({each.question for each in found}) == 150
     assert all(solution_holds(each) for each in found)
@@ -52,7 +52,7 @@ def test_every_answer_solves_its_problem(kind: Kind) -> None:
 
 def test_kinds_and_levels_come_in_turn() -> None:
     found = problems(random.Random(0), 24)
-    for kind in Kind:
+    for kind in ProblemKind:
         assert sorted(each.level for each in found if each.kind == kind) == [1, 1, 2, 2, 3, 3]
 
 
@@ -62,16 +62,16 @@ def test_equal_seeds_give_equal_problems() -> None:
 
 
 def test_held_out_problems_are_left_out() -> None:
-    kept = problems(random.Random(0), 30, kinds=[Kind.ARITHMETIC], levels=[1])
+    kept = problems(random.Random(0), 30, kinds=[ProblemKind.ARITHMETIC], levels=[1])
     unseen = frozenset(each.question for each in kept)
-    rest = problems(random.Random(1), 40, kinds=[Kind.ARITHMETIC], levels=[1], without=unseen)
+    rest = problems(random.Random(1), 40, kinds=[ProblemKind.ARITHMETIC], levels=[1], without=unseen)
     assert not unseen & {each.question for each in rest}
 
 
 @pytest.mark.integration
 def test_more_problems_than_there_are_is_an_error_and_no_endless_loop() -> None:
     with pytest.raises(ValueError, match="no 500 different problems of arithmetic"):
-        problems(random.Random(0), 500, kinds=[Kind.ARITHMETIC], levels=[1])
+        problems(random.Random(0), 500, kinds=[ProblemKind.ARITHMETIC], levels=[1])
 
 
 @pytest.mark.parametrize(

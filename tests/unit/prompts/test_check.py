@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import ExitCode, PromptError
-from scope_selfplay.prompts import CONTRACTS, Problem, PromptRole, check_pack, load_pack
-from scope_selfplay.prompts.prompt_text import quarter_of_bytes
+from scope_selfplay.prompts import CONTRACTS, PackProblem, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts.prompt_file import quarter_of_bytes
 from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
 from tests.unit.prompts.planted import PLANTED, Planted
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_utf8_is_a_problem_on_the_line_of_the_byte(tmp_path: 
     (pack / "grade.md").write_bytes(content.replace(b"Be strict", b"Be str\xefct"))
     line = content[: content.index(b"Be strict")].count(b"\n") + 1
     assert check_pack(pack) == [
-        Problem(f"{pack.as_posix()}/grade.md", line, "is not UTF-8: byte 0xef; save the file as UTF-8")
+        PackProblem(f"{pack.as_posix()}/grade.md", line, "is not UTF-8: byte 0xef; save the file as UTF-8")
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scope_selfplay.prompts import CONTRACTS, INPUTS, OUTPUTS, Pack, PromptRole, check_pack, load_pack
 from scope_selfplay.prompts.domain import KEYS
-from scope_selfplay.prompts.marked_yaml import Marked, parse_marked
+from scope_selfplay.prompts.problems import YamlMapping, read_mapping
 from scope_selfplay.schemas import Gate
 from tests.unit.prompts.packs import PROMPTS
 
@@ -32,15 +32,15 @@ def test_every_pack_of_the_repository_passes_its_check(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", PACKS, ids=lambda folder: folder.name)
 def test_every_pack_has_a_kustomization_without_a_name_suffix(folder: Path) -> None:
-    marked = parse_marked((folder / "kustomization.yaml").read_text(encoding="utf-8"), "kustomization.yaml")
-    assert isinstance(marked, Marked)
+    marked = read_mapping((folder / "kustomization.yaml").read_text(encoding="utf-8"), "kustomization.yaml")
+    assert isinstance(marked, YamlMapping)
     assert marked.values["generatorOptions"] == {"disableNameSuffixHash": True}
 
 
 @pytest.mark.parametrize("folder", PACKS, ids=lambda folder: folder.name)
 def test_every_file_of_a_pack_is_a_key_of_its_config_map(folder: Path) -> None:
-    marked = parse_marked((folder / "kustomization.yaml").read_text(encoding="utf-8"), "kustomization.yaml")
-    assert isinstance(marked, Marked)
+    marked = read_mapping((folder / "kustomization.yaml").read_text(encoding="utf-8"), "kustomization.yaml")
+    assert isinstance(marked, YamlMapping)
     (generator,) = marked.values["configMapGenerator"]  # type: ignore[misc]
     assert generator["name"] == f"prompts-{folder.name}"
     held = {path.name for path in folder.iterdir()} - {"kustomization.yaml"}

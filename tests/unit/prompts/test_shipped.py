@@ -6,7 +6,7 @@ import pytest
 
 from scope_selfplay.errors import PromptError
 from scope_selfplay.prompts import check_pack, load_pack, new_pack
-from scope_selfplay.prompts.shipped import pack_path, shipped_prompts
+from scope_selfplay.prompts.folder import pack_path, shipped_prompts
 from tests.unit.prompts.packs import PROMPTS, write_pack
 
 EXTENDING = "title: Law\nextends: wikipedia\n"

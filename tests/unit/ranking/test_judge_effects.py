@@ -4,7 +4,7 @@ import random
 import pytest
 
 from scope_selfplay.ranking import (
-    Graph,
+    ComparisonGraph,
     Match,
     Outcome,
     balanced_matches,
@@ -144,12 +144,12 @@ def test_preferences_are_fitted_by_their_margins_alone() -> None:
 
 def test_a_merged_graph_holds_what_was_judged_between_different_answers_once() -> None:
     known, again = Outcome(3.0, 1.0), Outcome(1.0, 2.0)
-    graph = Graph(
+    graph = ComparisonGraph(
         (Match(0, 1), Match(2, 1), Match(0, 2), Match(2, 0), Match(1, 2), Match(3, 1)),
         (known, known, Outcome(2.0, 2.0), Outcome(2.0, 2.0), again, None),
     )
     merged = graph.merged(["a", "b", "a", "c"])
-    assert merged == Graph((Match(0, 1), Match(1, 0), Match(2, 1)), (known, again, None))
+    assert merged == ComparisonGraph((Match(0, 1), Match(1, 0), Match(2, 1)), (known, again, None))
 
 
 def test_exact_scores_are_fitted_exactly_at_any_level() -> None:

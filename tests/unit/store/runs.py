@@ -34,7 +34,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.manifest import FORMAT, checksums
+from scope_selfplay.store.folders import FORMAT, checksums
 from scope_selfplay.store.parquet import write_parquet
 
 WORDS = "harbour treaty lantern orchard viaduct".split()

@@ -13,7 +13,7 @@ from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout
 from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.columns import RecordKind, arrow_schema
-from scope_selfplay.store.manifest import FORMAT, begin_format, checksum
+from scope_selfplay.store.folders import FORMAT, begin_format, checksum
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
 

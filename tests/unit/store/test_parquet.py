@@ -45,8 +45,8 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
+from scope_selfplay.store.folders import FORMAT, checksums
 from scope_selfplay.store.jsonl import find_record, find_records
-from scope_selfplay.store.manifest import FORMAT, checksums
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader

@@ -238,7 +238,7 @@ def test_a_large_live_file_is_converted_in_little_memory(tmp_path: Path) -> None
     file.write_bytes(line * (96_000_000 // len(line)))
     program = (
         "import itertools, pathlib, sys\n"
-        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.live import LiveFile\n"
+        "from scope_selfplay.schemas import Candidate; from scope_selfplay.store.sources import LiveFile\n"
         "from tests.peak_memory import peak_memory\n"
         "file = pathlib.Path(sys.argv[1]); numbers = itertools.count(); before = peak_memory()\n"
         "part = lambda: file.with_name(f'{next(numbers)}.parquet')\n"

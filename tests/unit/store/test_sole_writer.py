@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import StorageError
-from scope_selfplay.store.sole_writer import sole_writer
+from scope_selfplay.store.atomic import sole_writer
 
 pytestmark = pytest.mark.integration
 
 HOLDER = """
 import sys
 from pathlib import Path
-from scope_selfplay.store.sole_writer import sole_writer
+from scope_selfplay.store.atomic import sole_writer
 with sole_writer(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
