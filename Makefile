@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: run test test-unit test-integration test-vllm test-gpu check format setup warm-start clean
 .PHONY: test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-images
 .PHONY: images image-worker image-retriever image-trainer
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-rollouts bench-rewards bench-viewer
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-hostile bench-rollouts bench-rewards bench-viewer
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -72,6 +72,9 @@ bench-retrieval: setup ## the retriever against the field's design, and every in
 
 bench-judge: setup ## the judge client against a loopback engine
 	$(BIN)/python -m benchmarks.judge
+
+bench-hostile: setup ## how long hostile text keeps the readers of model output busy
+	$(BIN)/python -m benchmarks.hostile_text
 
 bench-rollouts: setup ## a step's rollouts: our driver against the bound and against lockstep
 	$(BIN)/python -m benchmarks.rollouts

@@ -52,7 +52,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, stage_card, write_run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema
-from scope_selfplay.store.folders import FORMAT, checksums
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
 
 VOCABULARY = 20_000
@@ -153,7 +153,7 @@ def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -
     candidate = Candidate(
         id=f"candidate-{name}",
         status=CandidateStatus.REJECTED,
-        reason=Reason.GATE_SOURCE,
+        reason=Reason.refused_by(Gate.SOURCE),
         task=task,
         gates={Gate.ENTITY: author.verdict(True), Gate.SOURCE: author.verdict(not failed)},
         challenger_rollout_id=proposal.id,
@@ -290,7 +290,6 @@ def _publish(folder: RunFolder, iteration: int, stage: Stage, rows: dict[RecordK
         outputs=checksums(path),
         rows={f"{kind}.jsonl": count for kind, count in rows.items()},
         version=__version__,
-        format=FORMAT,
     )
     publish_manifest(path, manifest)
 

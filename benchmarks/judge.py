@@ -27,9 +27,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiohttp import web
-from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
-from scope_selfplay.judge.prompts import Questions
+import aiohttp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import (
@@ -37,14 +38,17 @@ from scope_selfplay.inference.chat_server import (
     ServedRequest,
     chat_app,
     completion,
-    serving,
+    json_response,
 )
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
 from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.prompts import JudgePrompts
 from scope_selfplay.prompts import Pack, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Task
+from scope_selfplay.wire.serving import serving
 
 MODEL = "bench"
 SLOTS = 256
@@ -74,12 +78,10 @@ class Engine:
         self._busy = 0
         self._changes: list[tuple[float, int]] = []
 
-    def app(self) -> web.Application:
-        app = chat_app(self._answer, model=MODEL)
-        app.router.add_get("/v1/busy", self._report)
-        return app
+    def app(self) -> Starlette:
+        return chat_app(self._answer, model=MODEL, more={"/v1/busy": self._report})
 
-    async def _answer(self, request: web.Request, served: ServedRequest) -> web.StreamResponse:
+    async def _answer(self, request: Request, served: ServedRequest) -> Response:
         async with self._slots:
             self._change(1)
             if self._load.mean:
@@ -87,7 +89,7 @@ class Engine:
                 mu = -(self._load.spread**2) / 2
                 await asyncio.sleep(self._load.mean * self._rng.lognormvariate(mu, self._load.spread))
             self._change(-1)
-        return web.json_response(completion(served, self._reply(served), MODEL))
+        return json_response(completion(served, self._reply(served), MODEL))
 
     def _reply(self, served: ServedRequest) -> ServedReply:
         if served.choices:
@@ -98,9 +100,9 @@ class Engine:
         self._busy += by
         self._changes.append((time.monotonic(), self._busy))
 
-    async def _report(self, request: web.Request) -> web.Response:
+    async def _report(self, request: Request) -> Response:
         changes, self._changes = self._changes, []
-        return web.json_response(changes)
+        return json_response(changes)
 
 
 def _run_engine(load: Load, pipe: Connection) -> None:
@@ -171,8 +173,6 @@ async def _grade_many(url: str, calls: int, verdict: str = "written") -> dict[st
 
 
 async def _get(url: str) -> Any:
-    import aiohttp
-
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return await response.json()
 
@@ -259,7 +259,7 @@ def _criteria() -> list[Criterion]:
 
 
 def _prompts(answers: int) -> list[str]:
-    questions = Questions(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
+    questions = JudgePrompts(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
     return [
         questions.grade(TASK, criterion, answer).prompt
         for answer in _answers(answers)

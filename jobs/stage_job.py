@@ -78,7 +78,7 @@ def do_stage(
     quiet_libraries()
     from scope_selfplay.config import load_config
     from scope_selfplay.run import open_run
-    from scope_selfplay.stages.order import check_turn
+    from scope_selfplay.stages.stage_runner import check_turn
     from scope_selfplay.training.ranks import ranks
 
     config = load_config(order.config, order.overrides)

@@ -30,8 +30,8 @@ from retrieval.index_folder import (
 )
 from retrieval.passages import Passages, write_passages
 from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
+from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.schemas import Document, Value
-from scope_selfplay.sole_holder import Deed, open_lock, sole_holder
 
 RECIPE = "build.json"
 STORED = "stored.json"
@@ -106,13 +106,12 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """Hold the lock of `folder`, as `sole_holder` does; OSError where no file can be written."""
+    """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    lock = open_lock(folder / LOCK)
-    with sole_holder(lock, folder, Deed("builds", "building"), say=say, patience=timeout):
+    with folder_lock(folder, folder / LOCK, work="building", say=say, timeout=timeout):
         yield
 
 

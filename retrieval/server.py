@@ -18,13 +18,12 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import uvicorn
-from scope_selfplay.wire.serving import listen, url_of
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -34,6 +33,7 @@ from retrieval.batching import Overloaded
 from retrieval.metrics import RetrieverMetrics
 from retrieval.wire import Retrieval, WireError, WireLimits, parse_request
 from scope_selfplay.errors import ScopeError
+from scope_selfplay.wire.serving import BodyTooLargeError, listen, read_body, url_of, while_connected
 
 BODY_SECONDS = 30.0
 SEND_SECONDS = 5.0
@@ -43,7 +43,6 @@ CLOSE_SECONDS = 5.0
 GONE = 499
 """The status, only ever seen in the metrics, of a request whose client did not wait."""
 IDENTITY_HEADER = "X-Scope-Index"
-Result = TypeVar("Result")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -209,7 +208,9 @@ class _Endpoints:
         try:
             body = await _body(request, service.limits.max_body)
             retrieval = parse_request(body, service.limits)
-            answer, identity = await _while_connected(request, service.answer(retrieval))
+            answer, identity = await while_connected(request, service.answer(retrieval))
+        except ClientDisconnect:
+            return _error(GONE, "the client went away")
         except WireError as error:
             return _error(error.status, str(error))
         except Overloaded as error:
@@ -249,49 +250,17 @@ class _Endpoints:
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises WireError for one that is too long, too slow or cut off."""
-    too_long = WireError(413, f"a request may have {limit:,} bytes")
+    """The request's body. Raises WireError for one that is too long or too slow, ClientDisconnect for half of one."""
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
-        raise too_long
-    body = bytearray()
     try:
+        if length.isdecimal() and int(length) > limit:
+            raise BodyTooLargeError(f"a request may have {limit:,} bytes")
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise too_long
+            return await read_body(request, limit)
+    except BodyTooLargeError as error:
+        raise WireError(413, str(error)) from None
     except TimeoutError:
         raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None
-    except ClientDisconnect:
-        raise WireError(GONE, "the client went away") from None
-    return bytes(body)
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`. Cancelled, and a WireError (499), when the client goes away before: an abandoned query must
-    not take a search from those who wait.
-    """
-    doing = asyncio.current_task()
-    assert doing is not None
-    has_gone = False
-
-    async def watch() -> None:
-        nonlocal has_gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        has_gone = True
-        doing.cancel()
-
-    watching = asyncio.create_task(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not has_gone or doing.uncancel():
-            raise
-        raise WireError(GONE, "the client went away") from None
-    finally:
-        watching.cancel()
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -21,50 +21,51 @@ DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 
 
 class LazyGroup(click.Group):
-    """A group that also has the commands of other packages, imported when one of them is asked for."""
+    """A group that also has the commands of other packages, each imported when it is asked for."""
 
-    elsewhere: ClassVar[dict[str, tuple[str, str, str]]] = {
+    # Command -> module, function there, help.
+    lazy_commands: ClassVar[dict[str, tuple[str, str, str]]] = {
         "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
         "export": ("scope_selfplay.export.cli", "export", "Write accepted tasks in another library's shape."),
         "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
-        "tasks": ("scope_selfplay.inspection.cli", "tasks", "List, show, count and compare tasks."),
-        "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
-        "report": ("scope_selfplay.inspection.cli", "report", "Write a run's report, one HTML file."),
-        "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),
-        "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
-        "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
-        "rehearsal-policy": (
-            "scope_selfplay.training.cli",
-            "rehearsal_policy",
-            "Write a model of dice, to rehearse a run with.",
-        ),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
-        "plan": ("scope_selfplay.planning.cli", "plan", "What a run will take, before it takes it."),
+        "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),
         "lint-tokens": (
-            "scope_selfplay.training.cli",
+            "scope_selfplay.training.token_lint",
             "lint_tokens_command",
             "Compare training rows with a model's chat template.",
         ),
-        "serve-model": ("scope_selfplay.model_server.cli", "serve_model", "Serve a policy over HTTP."),
-        "view": ("scope_selfplay.viewer.cli", "view", "Show a run in the browser."),
+        "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
+        "plan": ("scope_selfplay.planning.cli", "plan", "What a run will take, before it takes it."),
+        "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
+        "rehearsal-policy": (
+            "scope_selfplay.testing.random_policy",
+            "rehearsal_policy",
+            "Write a policy of random words, to rehearse a run with.",
+        ),
+        "report": ("scope_selfplay.inspection.cli", "report", "Write a run's report, one HTML file."),
         "serve-judge": ("scope_selfplay.judge.cli", "serve_judge", "Serve the lexical judge over HTTP."),
+        "serve-model": ("scope_selfplay.model_server.cli", "serve_model", "Serve a policy over HTTP."),
+        "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
+        "tasks": ("scope_selfplay.inspection.cli", "tasks", "List, show, count and compare tasks."),
+        "view": ("scope_selfplay.viewer.cli", "view", "Show a run in the browser."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self.elsewhere})
+        return sorted({*super().list_commands(ctx), *self.lazy_commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.elsewhere:
+        if cmd_name not in self.lazy_commands:
             return super().get_command(ctx, cmd_name)
-        module, name, _ = self.elsewhere[cmd_name]
+        module, name, _ = self.lazy_commands[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
-        far = {name: text for name, (_, _, text) in self.elsewhere.items()}
+        lazy = {name: text for name, (_, _, text) in self.lazy_commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(sorted((own | far).items()))
+            formatter.write_dl(sorted((own | lazy).items()))
 
 
 @click.group(
@@ -135,20 +136,18 @@ def config(config: Path | None, name: str | None, seed: int | None, overrides: t
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> None:
     """Say what this machine can run, and how to get what is missing."""
-    from scope_selfplay.doctor import examine, verdicts
+    from scope_selfplay.doctor import examine, print_finding, verdicts
 
     parts = examine()
-    jobs = verdicts(parts)
+    capabilities = verdicts(parts)
     if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in (*parts, *jobs)], indent=1))
+        click.echo(json.dumps([finding._asdict() for finding in (*parts, *capabilities)], indent=1))
         return
-    for finding in (*parts, *jobs):
-        if finding is jobs[0]:
-            click.echo("\nWhat this machine can do")
-        mark = click.style("ok  ", fg="green") if finding.ok else click.style("no  ", fg="yellow")
-        click.echo(
-            f"{mark}{finding.what}: {finding.found}" + ("" if finding.ok else f"\n      {finding.advice}")
-        )
+    for part in parts:
+        print_finding(part)
+    click.echo("\nWhat this machine can do")
+    for capability in capabilities:
+        print_finding(capability)
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""`scope doctor`: what this machine has, which jobs that is enough for, and how to get what is missing."""
+"""`scope doctor`: what this machine has, what that is enough for, and how to get what is missing.
+
+`scope k8s doctor` shows findings of the same kind about a cluster.
+"""
 
 import importlib.metadata
 import os
@@ -9,8 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 
 class Finding(NamedTuple):
+    """One part of a machine or a cluster; `advice` says how to get it where it is not ok."""
+
     what: str
     ok: bool
     found: str
@@ -18,10 +25,11 @@ class Finding(NamedTuple):
 
 
 class Capability(NamedTuple):
+    """A use of scope, and the names of the findings that must be ok for it."""
+
     what: str
     command: str
     needs: tuple[str, ...]
-    """Names of findings that must be ok."""
 
 
 _RUN = ("Python", "torch", "trl", "memory", "disk")
@@ -39,22 +47,24 @@ CAPABILITIES = (
 )
 
 
+def print_finding(finding: Finding) -> None:
+    """One line, and the advice below it where something is missing."""
+    mark = click.style("ok  ", fg="green") if finding.ok else click.style("no  ", fg="yellow")
+    advice = "" if finding.ok else f"\n      {finding.advice}"
+    click.echo(f"{mark}{finding.what}: {finding.found}{advice}")
+
+
 def verdicts(parts: Sequence[Finding]) -> list[Finding]:
-    """Every job with whether this machine can do it, by the findings of `examine`."""
+    """Every capability with whether this machine has it, by the findings of `examine`."""
     by_name = {part.what: part for part in parts}
     found = []
-    for job in CAPABILITIES:
-        lacking = [by_name[name] for name in job.needs if not by_name[name].ok]
-        said = ", ".join(part.what for part in lacking)
+    for capability in CAPABILITIES:
+        lacking = [by_name[name] for name in capability.needs if not by_name[name].ok]
+        verdict = f"lacks {', '.join(part.what for part in lacking)}"
+        if not lacking:
+            verdict = f"can be done here: {capability.command}"
         advice = "; ".join(dict.fromkeys(part.advice for part in lacking))
-        found.append(
-            Finding(
-                job.what,
-                not lacking,
-                f"can be done here: {job.command}" if not lacking else f"lacks {said}",
-                advice,
-            )
-        )
+        found.append(Finding(capability.what, not lacking, verdict, advice))
     return found
 
 

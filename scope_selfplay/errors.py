@@ -17,6 +17,8 @@
 Everything else that escapes is our own bug (exit 1, traceback).
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 
 
@@ -81,3 +83,16 @@ class JudgeError(OutsideError):
 
 class StorageError(OutsideError):
     pass
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that `word` most probably means, or None when none is close; `cutoff` as difflib has it."""
+    return next(iter(get_close_matches(str(word), list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(
+    word: object, known: Iterable[str], form: str = " (did you mean {}?)", cutoff: float = 0.6
+) -> str:
+    """The end of a message about an unknown word: `form` with the known word that is nearest, or nothing."""
+    guess = nearest(word, known, cutoff)
+    return form.format(guess) if guess else ""

@@ -25,6 +25,7 @@ from scope_selfplay.episodes import (
 )
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, grade_rollout
+from scope_selfplay.judge.metered import JudgeTally
 from scope_selfplay.prompts import Pack, PromptRole
 from scope_selfplay.rewards import in_window
 from scope_selfplay.schemas import (
@@ -46,11 +47,6 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.search import Searcher
 
-_GATE_REASONS = {
-    Gate.ENTITY: Reason.GATE_ENTITY,
-    Gate.SOURCE: Reason.GATE_SOURCE,
-    Gate.SAFETY: Reason.GATE_SAFETY,
-}
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
     RolloutFault.SEARCH: Reason.SEARCH_FAILED,
@@ -64,28 +60,6 @@ class CandidateRecords(NamedTuple):
     candidate: Candidate
     rollouts: tuple[Rollout, ...] = ()
     grades: tuple[Grade, ...] = ()
-
-
-@dataclass
-class JudgeTally:
-    """What a stage asked of the judge, for its failure budget and its report."""
-
-    calls: int = 0
-    failed: int = 0
-    unreadable: int = 0
-
-    def add(self, verdict: Verdict) -> None:
-        """Count one verdict; one that was clear without a call is none."""
-        if not verdict.attempts:
-            return
-        self.calls += 1
-        self.failed += verdict.fault is not None
-        self.unreadable += verdict.fault == "unreadable"
-
-    def count(self, *, failed: bool) -> None:
-        """A call of which only is known whether it brought a verdict."""
-        self.calls += 1
-        self.failed += failed
 
 
 @dataclass(frozen=True)
@@ -193,7 +167,7 @@ async def make_candidate(
         context.tally.add(verdict)
     for gate, verdict in build.gates.items():
         if verdict.value is False:
-            return CandidateRecords(build.rejected(_GATE_REASONS[gate]))
+            return CandidateRecords(build.rejected(Reason.refused_by(gate)))
     if any(verdict.value is None for verdict in verdicts):
         return CandidateRecords(build.unresolved(Reason.JUDGE_FAILED))
     rubric = build.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])

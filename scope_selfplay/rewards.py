@@ -220,13 +220,12 @@ def priority_weight(priority: Priority) -> float:
             return 1.0
 
 
-def pairwise_reward(wins: float, entrants: int, format: float) -> float:
+def pairwise_reward(share: float, format: float) -> float:
     """Share of the other entrants that an answer beats, plus the format reward (Tournament-GRPO, 15).
 
-    A tie counts as half a win. Raises ValueError for less than two entrants or more wins than opponents.
+    A tie counts as half a win. Raises ValueError for values outside [0, 1].
     """
-    _check_at_least(2, entrants=entrants)
-    return _unit("share of wins", wins / (entrants - 1)) + _unit("format", format)
+    return _unit("share of wins", share) + _unit("format", format)
 
 
 def _thinking_share(thinking_turns: int, turns: int) -> float:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from scope_selfplay.gates import Gate as Gate
+
 Key = tuple[str | int, ...]
 """Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
 
@@ -240,12 +242,6 @@ class Score(Value):
     verdict: Verdict | None = None
 
 
-class Gate(StrEnum):
-    ENTITY = "entity"
-    SOURCE = "source"
-    SAFETY = "safety"
-
-
 class CandidateStatus(StrEnum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -253,11 +249,11 @@ class CandidateStatus(StrEnum):
 
 
 class Reason(StrEnum):
+    """Why a candidate ended as it did; a refusal by a gate is `gate_<name>`."""
+
     ACCEPTED = "accepted"
     NO_TASK = "no_task"
-    GATE_ENTITY = "gate_entity"
-    GATE_SOURCE = "gate_source"
-    GATE_SAFETY = "gate_safety"
+    vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     TOO_HARD = "too_hard"
     TOO_EASY = "too_easy"
@@ -265,7 +261,10 @@ class Reason(StrEnum):
     SEARCH_FAILED = "search_failed"
     ENGINE_FAILED = "engine_failed"
     PROMPT_TOO_LONG = "prompt_too_long"
-    DUPLICATE_DOCUMENT = "duplicate_document"
+
+    @classmethod
+    def refused_by(cls, gate: Gate) -> "Reason":
+        return cls(gate.label)
 
 
 class Provenance(Value):

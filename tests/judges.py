@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import Responder, ServedReply
@@ -14,6 +14,7 @@ from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack, load_pack
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task, Turn
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -29,29 +30,29 @@ def pack() -> Pack:
     return load_pack(REPOSITORY / "prompts" / "wikipedia")
 
 
+@asynccontextmanager
+async def judge_over_pack(
+    pack: Pack, served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
+) -> AsyncIterator[ModelJudge]:
+    fake = served if isinstance(served, FakeServer) else FakeServer(served)
+    async with fake.serving() as url:
+        patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
+        endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
+        given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
+        config = JudgeConfig.model_validate({"kind": "model", **given})
+        kept = JudgementCache(cache)
+        judge = ModelJudge(config, pack, seed=seed, cache=kept)
+        try:
+            yield judge
+        finally:
+            await judge.close()
+            kept.close()
+
+
 @pytest.fixture
 def judge_over(pack: Pack) -> JudgeOver:
     """`async with judge_over(fake or responder, cache=path, **JudgeConfig fields) as judge`."""
-
-    @asynccontextmanager
-    async def over(
-        served: FakeServer | Responder, *, cache: Path | None = None, seed: int = 0, **settings: Any
-    ) -> AsyncIterator[ModelJudge]:
-        fake = served if isinstance(served, FakeServer) else FakeServer(served)
-        async with fake.serving() as url:
-            patience = {"outage": 5.0, "call": 5.0, **settings.pop("patience", {})}
-            endpoint = EndpointConfig(base_url=url, model=FAKE_MODEL, **settings.pop("endpoint", {}))
-            given = {"endpoint": endpoint, "patience": patience, "failure_budget": 1.0, **settings}
-            config = JudgeConfig.model_validate({"kind": "model", **given})
-            kept = JudgementCache(cache)
-            judge = ModelJudge(config, pack, seed=seed, cache=kept)
-            try:
-                yield judge
-            finally:
-                await judge.close()
-                kept.close()
-
-    return over
+    return partial(judge_over_pack, pack)
 
 
 def says(text: str) -> Responder:

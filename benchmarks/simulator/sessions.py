@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from benchmarks.simulator.judge import Quality, SimulatedJudge
-from scope_selfplay.ranking import GroupTopology, Match, Outcome, Strengths, Topology
+from scope_selfplay.ranking import GroupTopology, Match, Outcome, Strengths, Topology, TopologyRun
 
 Wave = TypeVar("Wave")
 Reply = TypeVar("Reply")
@@ -52,14 +52,11 @@ class Session:
         topology: Generator[list[Wave], list[Reply], Strengths],
         answer: Callable[[list[Wave]], list[Reply]],
     ) -> Strengths:
-        try:
-            wave = next(topology)
-            while True:
-                self.waves += 1
-                wave = topology.send(answer(wave))
-        except StopIteration as stop:
-            strengths: Strengths = stop.value
-            return strengths
+        run = TopologyRun(topology)
+        while run.wave is not None:
+            self.waves += 1
+            run.answer(answer(run.wave))
+        return run.strengths
 
     def _match(self, match: Match, both_orders: bool) -> Outcome | None:
         straight = self._shown(match)

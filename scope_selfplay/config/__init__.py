@@ -1,8 +1,9 @@
 """One run as data: every setting with its meaning, unit, paper symbol and default.
 
-Defaults are the paper's (SCOPE, Table 9) unless a field says otherwise. A file holds only what differs;
-`load_config` is the only reader. A run writes its resolved config beside its results and refuses to go on
-under another one (`RunConfig.hash`).
+A section of the file is a module: `judge`, `cluster`, `training` (challenger and solver), `rewards` (solver.reward),
+and `run` for all others. Defaults are the paper's (SCOPE, Table 9) unless a field says otherwise. A file holds only
+what differs; `load_config` is the only reader. A run writes its resolved config beside its results and refuses to go
+on under another one (`RunConfig.hash`).
 """
 
 from scope_selfplay.config.cluster import (
@@ -18,20 +19,22 @@ from scope_selfplay.config.judge import (
     JudgeRetryConfig,
     RoleEndpointsConfig,
 )
-from scope_selfplay.config.loading import field_names, load_config, parse_config
+from scope_selfplay.config.loading import field_names, load_config, parse_config, parse_settings
 from scope_selfplay.config.rewards import DESIGNS, PRESETS, AnyReward, RoutingSettings
 from scope_selfplay.config.run import (
     CompareConfig,
     CorpusConfig,
     LoraConfig,
     ModelConfig,
+    PartnerConfig,
+    PartnersConfig,
     RunConfig,
     SamplingConfig,
     SearchConfig,
     TasksConfig,
+    TrackingConfig,
+    changed_settings,
 )
-from scope_selfplay.config.serving import PartnerConfig, PartnersConfig
-from scope_selfplay.config.tracking import TrackingConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
 
 __all__ = [
@@ -45,11 +48,11 @@ __all__ = [
     "CorpusConfig",
     "EndpointConfig",
     "JudgeConfig",
+    "JudgeRetryConfig",
     "LoraConfig",
     "ModelConfig",
     "PartnerConfig",
     "PartnersConfig",
-    "JudgeRetryConfig",
     "PodConfig",
     "RoleEndpointsConfig",
     "RoutingSettings",
@@ -62,7 +65,9 @@ __all__ = [
     "TasksConfig",
     "TrackingConfig",
     "TrainConfig",
+    "changed_settings",
     "field_names",
     "load_config",
     "parse_config",
+    "parse_settings",
 ]

@@ -8,4 +8,4 @@ class ConfigSection(BaseModel):
 
 
 WHOLE_SETTINGS = frozenset({"reward", "search_turns"})
-"""Settings that are mappings and mean something as a whole only: a design with its own settings, a ratio."""
+"""Names of settings that are mappings and are only replaced as a whole: a design with its settings, a ratio."""

@@ -1,20 +1,13 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
 import posixpath
+import re
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.config.cluster_names import (
-    Image,
-    LabelKey,
-    LabelValue,
-    ObjectName,
-    OptionalImage,
-    OptionalLabelKey,
-)
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
 OUR_MOUNTS = (
@@ -25,6 +18,49 @@ OUR_MOUNTS = (
 _WRITABLE = ("/data", "/tmp")
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
+
+_WORD = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = rf"{_WORD}(\.{_WORD})*"
+_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PATH = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = (
+    r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?/)?"
+    rf"{_PATH}(/{_PATH})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
+
+
+def _named(pattern: str, what: str, example: str, longest: int = 253) -> AfterValidator:
+    """A name as a Kubernetes API server takes it; the message says what one looks like, which a pattern does not."""
+
+    def check(name: str) -> str:
+        if len(name) > longest or not re.fullmatch(pattern, name):
+            raise ValueError(f"found {name!r}, expected {what}, such as {example}")
+        return name
+
+    return AfterValidator(check)
+
+
+_IMAGE_RULE = ("an image's name, with a tag or a digest of 64 digits", "registry.example/scope:1", 512)
+Image = Annotated[str, _named(_IMAGE, *_IMAGE_RULE)]
+OptionalImage = Annotated[str, _named(f"({_IMAGE})?", *_IMAGE_RULE)]
+ObjectName = Annotated[
+    str, _named(_DOMAIN, "the name of an object: small letters, digits, - and .", "my-secret")
+]
+LabelKey = Annotated[
+    str,
+    _named(
+        rf"({_DOMAIN}/)?{_LABEL}",
+        "a label's key of at most 63 letters, digits, -, _ and .",
+        "team.example/pool",
+        317,
+    ),
+]
+OptionalLabelKey = Annotated[
+    str, _named(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none", "nvidia.com/gpu", 317)
+]
+LabelValue = Annotated[
+    str, _named(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and .", "a100")
+]
 
 
 class TolerationConfig(ConfigSection):

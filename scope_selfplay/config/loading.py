@@ -1,8 +1,7 @@
 """YAML and `--set` in, a checked RunConfig or one clear line out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,17 +10,18 @@ from pydantic import BaseModel, ValidationError
 
 from scope_selfplay.config.base import WHOLE_SETTINGS
 from scope_selfplay.config.run import RunConfig
-from scope_selfplay.errors import ConfigError
+from scope_selfplay.errors import ConfigError, nearest
+from scope_selfplay.strict_yaml import RepeatedKeyError, YamlError, parse_yaml
 
 
 class _Change(NamedTuple):
-    """What one option of the command line sets: `said` is how the user wrote it, `key` the setting's path."""
+    """What one option of the command line sets: `option` is how the user wrote it, `key` the setting's path."""
 
-    said: str
+    option: str
     key: tuple[str, ...]
     value: Any
     adds: bool = False
-    """Whether `value` comes behind the list that is there."""
+    """Whether `value` is appended to the list that the setting holds."""
 
 
 def load_config(
@@ -35,13 +35,12 @@ def load_config(
     `dotted.key+=[...]` adds to a list.
 
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
-    which says where the fault stands (the file, or the option that was given), the key, what was found, and
-    what was expected.
+    which names the file or the option with the mistake, the key, what was found, and what was expected.
     """
     data: dict[str, Any] = {}
     for file in (base, path):
         if file is not None:
-            data = _merged(data, _read_yaml(file))
+            data = _merged(data, parse_settings(_read_text(file), str(file)))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
@@ -58,12 +57,12 @@ def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) 
         return RunConfig.model_validate(data)
     except ValidationError as error:
         faulty = tuple(map(str, error.errors(include_url=False)[0]["loc"]))
-        said = [change.said for change in changes if _touch(change.key, faulty)]
-        raise ConfigError(f"{said[-1] if said else where}: {_first_problem(error)}") from None
+        blamed = [change.option for change in changes if _overlap(change.key, faulty)]
+        raise ConfigError(f"{blamed[-1] if blamed else where}: {_first_problem(error)}") from None
 
 
-def _touch(key: Sequence[str], faulty: Sequence[str]) -> bool:
-    """Whether one path leads to the other; the empty one, a fault of the whole run, belongs to nobody."""
+def _overlap(key: Sequence[str], faulty: Sequence[str]) -> bool:
+    """Whether one path begins with the other; the empty one, a mistake of the whole run, is of no option."""
     shared = min(len(key), len(faulty))
     return shared > 0 and tuple(key[:shared]) == tuple(faulty[:shared])
 
@@ -79,43 +78,30 @@ def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[st
     return names
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def parse_settings(text: str, where: str) -> dict[str, Any]:
+    """The settings of a YAML text, not yet checked. Raises ConfigError with `where` and, if known, the line."""
     try:
-        # A safe loader: it builds plain values only.
-        data = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
+        data = parse_yaml(text).values
+    except RepeatedKeyError as error:
+        raise ConfigError(
+            f"{where}:{error.line}: the key {error.key!r} appears a second time; keep one of the two"
+        ) from None
+    except YamlError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error.details}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: found a {type(data).__name__}, expected a mapping of settings")
+    return data
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    except _TwiceError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: {error.problem}; keep one of the two") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: found a {type(data).__name__}, expected a mapping of settings")
-    return data
-
-
-class _TwiceError(yaml.constructor.ConstructorError):
-    pass
-
-
-class _EachKeyOnce(yaml.SafeLoader):
-    """YAML in which a key stands once in its mapping; of two PyYAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise _TwiceError(
-                    problem=f"the key {key.value!r} stands here a second time", problem_mark=key.start_mark
-                )
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _parse_override(text: str) -> _Change:
@@ -152,7 +138,9 @@ def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
             found = found.get(part) if isinstance(found, dict) else None
         if isinstance(found, list):
             return found
-    raise ConfigError(f"{change.said}: {'.'.join(change.key)} is no list of settings; write = for +=")
+    raise ConfigError(
+        f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
+    )
 
 
 def _nested(key: Sequence[str], value: Any) -> dict[str, Any]:
@@ -180,35 +168,35 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {key}{_did_you_mean(key, field_names())}"
+        meant = _nearest_setting(key, field_names())
+        return f"unknown setting {key}; " + (
+            f"did you mean {meant}?" if meant else "`scope config` lists all settings"
+        )
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        # A rule between settings of one group: it names them itself, the whole group would bury it.
+        # A rule between settings of one section names them itself; the whole section would bury the message.
         return f"{key}: {message}"
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 
 
-def _did_you_mean(key: str, known: Iterable[str]) -> str:
-    names = list(known)
-    meant = _nearest_path(key.split("."), [name.split(".") for name in names])
-    if meant:
-        return f"; did you mean {meant}?"
-    by_last = {name.rsplit(".", 1)[-1]: name for name in names}
-    close = get_close_matches(key, names, n=1, cutoff=0.6)
-    if not close:
-        close = [
-            by_last[last] for last in get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.6)
-        ]
-    return f"; did you mean {close[0]}?" if close else "; `scope config` lists all settings"
+def _nearest_setting(key: str, known: Sequence[str]) -> str | None:
+    """By parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
+    parts = key.split(".")
+    by_last = {name.rsplit(".", 1)[-1]: name for name in known}
+    return (
+        _nearest_path(parts, [name.split(".") for name in known])
+        or nearest(key, known)
+        or by_last.get(nearest(parts[-1], by_last) or "")
+    )
 
 
 def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
-    """The setting or group that is meant when every part is near a name at its place; the first part counts first."""
+    """The setting or section that is meant when every part is near a name at its place; the first part counts first."""
     fitting = list(known)
     for depth, part in enumerate(parts):
         choices = {path[depth] for path in fitting if len(path) > depth}
-        close = [part] if part in choices else get_close_matches(part, sorted(choices), n=1, cutoff=0.6)
-        if not close:
+        close = part if part in choices else nearest(part, sorted(choices))
+        if close is None:
             return None
-        fitting = [path for path in fitting if len(path) > depth and path[depth] == close[0]]
+        fitting = [path for path in fitting if len(path) > depth and path[depth] == close]
     return ".".join(fitting[0][: len(parts)])

@@ -5,12 +5,12 @@
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from scope_selfplay.config.base import ConfigSection
+from scope_selfplay.errors import did_you_mean
 
 Rubrics = Literal["task", "query", "none"]
 VerifierCheck = Literal["exact", "boxed"]
@@ -198,16 +198,13 @@ def _spelt_out(given: object) -> object:
     changes = {} if isinstance(given, str) else {key: given[key] for key in given if key != "design"}
     name = given if isinstance(given, str) else given.get("design", "rubric")
     if not isinstance(name, str) or name not in PRESETS:
-        close = get_close_matches(str(name), PRESETS, n=1)
-        raise ValueError(
-            f"found {name!r}, expected one of {_names()}" + (f"; did you mean {close[0]}?" if close else "")
-        )
+        hint = did_you_mean(name, PRESETS, "; did you mean {}?")
+        raise ValueError(f"found {name!r}, expected one of {_names()}{hint}")
     settings = {**PRESETS[name], **changes}
     known = [field for field in DESIGNS[settings["design"]].model_fields if field != "design"]
     for key in changes:
         if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(key, known, "; did you mean {}?")
             raise ValueError(f"{name} has no setting {key!r}; it has {', '.join(known)}{hint}")
     return settings
 

@@ -1,16 +1,15 @@
-"""A whole run, and the groups that are neither training nor judge."""
+"""A whole run, and its sections besides training, judge and cluster."""
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scope_selfplay.config.base import ConfigSection
+from scope_selfplay.config.base import WHOLE_SETTINGS, ConfigSection
 from scope_selfplay.config.cluster import ClusterConfig
 from scope_selfplay.config.judge import OPERATION, JudgeConfig
-from scope_selfplay.config.serving import PartnersConfig
-from scope_selfplay.config.tracking import TrackingConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
 from scope_selfplay.schemas import CorpusReader
 
@@ -103,6 +102,28 @@ class SearchConfig(ConfigSection):
     """Seconds that a search waits for a retriever that is down; then the stage stops and resumes later."""
 
 
+class PartnerConfig(ConfigSection):
+    base_url: str | None = None
+    """Where this partner is served, such as `http://127.0.0.1:8000/v1`; it runs in this process when left out."""
+    model: str | None = None
+    """Name of the model there; the only one that the endpoint serves when left out."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key."""
+
+
+class PartnersConfig(ConfigSection):
+    challenger: PartnerConfig = PartnerConfig()
+    """The Challenger C_t that writes tasks while it is not trained."""
+    solver: PartnerConfig = PartnerConfig()
+    """The Solver that difficulty is tried on (S_{t-1}) and that answers the held-out tasks (S_t)."""
+    concurrency: int = Field(default=256, ge=1)
+    """Requests at once to one partner."""
+    call: float = Field(default=900.0, gt=0)
+    """Seconds for one turn, from when it is sent."""
+    outage: float = Field(default=600.0, gt=0)
+    """Seconds that a turn waits for a partner that is down; then the stage stops and resumes later."""
+
+
 class SamplingConfig(ConfigSection):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of both policies; difficulty is estimated at the temperature of training."""
@@ -165,6 +186,15 @@ class CompareConfig(ConfigSection):
     """Bootstrap resamples of the intervals."""
 
 
+class TrackingConfig(ConfigSection):
+    """Where training reports beside its own metrics.jsonl. None of it changes what a run computes."""
+
+    report_to: tuple[str, ...] = ()
+    """Trackers that the trainer also reports to, by transformers' names (`wandb`, `trackio`, `tensorboard`, ...)."""
+    log_completions: bool = False
+    """Keep the texts of every step with rewards and advantages, as parquet in the stage's `completions/`."""
+
+
 class RunConfig(ConfigSection):
     """A whole run. `name` says where it lies; everything else says what it computes."""
 
@@ -212,3 +242,18 @@ class RunConfig(ConfigSection):
     def hash(self) -> str:
         """`content` in 16 hex digits."""
         return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed_settings(before: RunConfig, after: RunConfig) -> list[str]:
+    """The dotted names of what makes two runs compute different things, in the order of the config; [] for none."""
+    return list(_changed(before.content, after.content, ""))
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    # A name that only one of the two has is a difference as well.
+    for name in (*before, *(name for name in after if name not in before)):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict) and name not in WHOLE_SETTINGS:
+            yield from _changed(old, new, f"{prefix}{name}.")
+        elif old != new or (name in before) != (name in after):
+            yield prefix + name

@@ -1,10 +1,11 @@
 """The controller of a run on Kubernetes: one Job after the other, each with the servers that it needs beside it.
 
-Read in this order. Pure: `names`, `servers`, `pods`, `manifests` (what objects look like), `observed` (what the API
-shows), `outcomes` (the table of failures), `ledger` and `histories` (what was tried), `waiting` (what is waited for),
-`goals` and `plan` (what is next).
-To the world: `api` and `client` (one way to ask), `cluster` (the real API server), `leadership` (one controller at a
-time), `markers` (the volume), `rounds` and `loop` (the process). For tests: `scope_selfplay.testing`.
+How the next Job is decided, pure: `plan` first, then `attempts`, `waiting` and `plan_parts`.
+What is decided about: `goals` (the steps of a run, and which the volume shows as done), `observed` (what the API
+shows).
+What is written: `names`, `manifests`, `servers`, `stage_jobs`.
+To the world: `api` (how the API is asked), `cluster` (the real API server), `leadership` (one controller at a time),
+`loop` (the process). A cluster in memory for tests: `scope_selfplay.testing.fake_cluster`.
 """
 
 from scope_selfplay.controller.api import VERBS

@@ -1,26 +1,62 @@
-"""The controller as a process: rounds every few seconds, sooner when a Job changes, until the end or SIGTERM."""
+"""The controller as a process: rounds every few seconds, sooner when a Job changes, until the end or SIGTERM.
 
+One round leads, looks, plans, writes the status, acts and tells. Nothing is remembered between two rounds but what
+saves calls: the status as written last, how long conditions have held, and which Events were sent.
+"""
+
+import datetime
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from scope_selfplay.controller.api import ClusterClient, NoReply, ObjectKind, Transport
-from scope_selfplay.controller.draft import RunEnd
-from scope_selfplay.controller.loop import Clock, Controller, Inputs
-from scope_selfplay.controller.names import RUN
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.config import RunConfig
+from scope_selfplay.controller.api import (
+    Body,
+    ClusterClient,
+    Conflict,
+    LeaseLost,
+    NoReply,
+    ObjectKind,
+    QuotaError,
+    Transport,
+)
+from scope_selfplay.controller.goals import RunEnd, VolumeState, desired_steps, read_volume, steps_of
+from scope_selfplay.controller.leadership import Leadership
+from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
+from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
+from scope_selfplay.controller.observed import ObservedCluster, observe, owner_of
+from scope_selfplay.controller.plan import next_actions
+from scope_selfplay.controller.plan_parts import Action, Apply, ControllerEvent, Create, Delete, NextActions
+from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, UserError
+from scope_selfplay.store import RunFolder
 
 RESYNC = 15.0
 """Seconds between two rounds when nothing happens."""
 SHORTEST = 2.0
 """Seconds between two rounds however much happens."""
 _WATCH = 290.0
+
+
+class Inputs(NamedTuple):
+    """What the mounted ConfigMaps say now."""
+
+    config: RunConfig
+    prompt_hash: str
+    packs: tuple[str, ...]
+    edited: tuple[str, ...] = ()
+    """Settings that differ from those that the run folder was begun with, and `prompts`."""
+
+
+class Clock(NamedTuple):
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], object]
 
 
 def control(
@@ -34,7 +70,7 @@ def control(
 ) -> ExitCode:
     """Bring a run to its end on the cluster of this pod, or of KUBECONFIG; 143 after SIGTERM.
 
-    `root` holds the runs, `job` is the Job that this process belongs to. A verdict is told through `say` and comes
+    `root` holds the runs, `job` is the Job that this process belongs to. The end is told through `say` and comes
     back as its exit code; raises UserError for what cannot even be wound down, such as missing rights.
     """
     from scope_selfplay.controller.cluster import connect
@@ -45,8 +81,10 @@ def control(
         stop.set()
         wake.set()
 
-    def sleep(seconds: float) -> None:
-        stop.wait(seconds)
+    def pause() -> None:
+        stop.wait(SHORTEST)
+        wake.wait(RESYNC - SHORTEST)
+        wake.clear()
 
     before = signal.signal(signal.SIGTERM, end)
     controller = Controller(
@@ -56,48 +94,43 @@ def control(
         job=job,
         # A container that is started again in the same pod leads on at once.
         identity=os.environ.get("HOSTNAME") or socket.gethostname(),
-        clock=Clock(time.monotonic, sleep),
+        clock=Clock(time.monotonic, stop.wait),
         rng=Random(),
         only_iteration=only_iteration,
         say=say,
     )
     selector = f"{RUN}={read_inputs().config.name}"
-    watcher = threading.Thread(
-        target=watch_jobs, args=(connect(namespace), selector, wake, stop, stop.wait), daemon=True
-    )
-    watcher.start()
-
-    def pause() -> None:
-        stop.wait(SHORTEST)
-        wake.wait(RESYNC - SHORTEST)
-        wake.clear()
-
+    # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
+    watching = (connect(namespace), selector, wake, stop, stop.wait)
+    threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
     try:
-        return verdict(drive(controller, pause, stop.is_set), say)
+        return exit_code(drive(controller, pause, stop.is_set), say)
     finally:
         stop.set()
         signal.signal(signal.SIGTERM, before)
 
 
-def drive(controller: Controller, pause: Callable[[], None], is_stopped: Callable[[], bool]) -> RunEnd | None:
-    """Round after round until there is a verdict; None when it was stopped before."""
+def drive(
+    controller: "Controller", pause: Callable[[], None], is_stopped: Callable[[], bool]
+) -> RunEnd | None:
+    """Round after round until the run has ended; None when this process was stopped before."""
     try:
         while not is_stopped():
-            finish = controller.round()
-            if finish is not None:
-                return finish
+            run_end = controller.round()
+            if run_end is not None:
+                return run_end
             pause()
         return None
     finally:
         controller.stop()
 
 
-def verdict(finish: RunEnd | None, say: Callable[[str], None]) -> ExitCode:
-    if finish is None:
+def exit_code(run_end: RunEnd | None, say: Callable[[str], None]) -> ExitCode:
+    if run_end is None:
         say("stopped; whoever starts next goes on from here")
         return ExitCode.TERMINATED
-    say(finish.message)
-    return finish.code
+    say(run_end.message)
+    return run_end.code
 
 
 def watch_jobs(
@@ -116,3 +149,178 @@ def watch_jobs(
                 wake.set()
         # Also after a clean end: a server that ends every watch at once must not be asked in a tight loop.
         pause(rng.uniform(5, 15))
+
+
+class Controller:
+    """One process that may lead. `read_inputs` is called every round, so that an edit is seen when it is made."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        read_inputs: Callable[[], Inputs],
+        *,
+        root: Path,
+        job: str,
+        identity: str,
+        clock: Clock,
+        rng: Random,
+        only_iteration: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._read_inputs = read_inputs
+        self._inputs = read_inputs()
+        _check_name(self._inputs.config.name)
+        self._folder = RunFolder(root / self._inputs.config.name)
+        self._job = job
+        self._only = only_iteration
+        self._monotonic = clock.monotonic
+        self._log = say
+        unguarded = ClusterClient(transport, rng=rng, sleep=clock.sleep)
+        self.leadership = Leadership(unguarded, self._inputs.config, identity, clock.monotonic)
+        self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
+        self._owner: Owner | None = None
+        self._status: tuple[Mapping[str, str], str | None] | None = None
+        self._since: dict[str, float] = {}
+        self._told: frozenset[str] = frozenset()
+        self._problem: RunEnd | None = None
+        self._volume = VolumeState(frozenset())
+
+    def round(self) -> RunEnd | None:
+        """Look once and do what is next; the run's end when everything has come to it.
+
+        Trouble outside ends the round, not the controller. What only a person can mend winds the run down; when
+        even that is refused, the UserError is raised.
+        """
+        try:
+            if self.leadership.acquire():
+                return self._lead()
+            # Whoever leads in between may change everything.
+            self._status = None
+            self._since = {}
+        except (OutsideError, Conflict, LeaseLost) as error:
+            self._log(f"{error}; looking again")
+            # It may have been written, changed or deleted: the next round reads it.
+            self._status = None
+        except UserError as error:
+            if self._problem is not None:
+                raise
+            self._problem = RunEnd(ExitCode.USER, str(error))
+        return None
+
+    def stop(self) -> None:
+        """Leave everything as it is, for the next controller to take over at once."""
+        with suppress(OutsideError, LeaseLost, Conflict):
+            self.leadership.release()
+
+    def _lead(self) -> RunEnd | None:
+        edited = self._refresh()
+        config, prompt_hash, packs, _ = self._inputs
+        context = ManifestContext(config, prompt_hash, packs, self._own_job(), self.leadership.fence)
+        observed = self._observe(config)
+        if self._problem is None:
+            # Read last: a Job that was seen as ended has published by now what it ever will.
+            self._volume = read_volume(self._folder, steps_of(config))
+        wanted = desired_steps(context, only_iteration=self._only, edited=edited, problem=self._problem)
+        now = self._monotonic()
+        waited = {clock: now - since for clock, since in self._since.items()}
+        plan = next_actions(wanted, observed, self._volume, waited)
+        self._since = {clock: self._since.get(clock, now) for clock in plan.clocks}
+        self._write_status(context, plan)
+        for action in plan.actions:
+            self._act(context, action)
+        self._tell(context, plan.events)
+        return None if plan.actions else plan.end
+
+    def _refresh(self) -> tuple[str, ...]:
+        """What was edited; inputs that cannot be read any more count as an edit, and the last good ones stay."""
+        try:
+            fresh = self._read_inputs()
+        except UserError as error:
+            return (str(error),)
+        if not fresh.edited:
+            self._inputs = fresh
+        return fresh.edited
+
+    def _own_job(self) -> Owner:
+        if self._owner is None:
+            found = self.cluster.get(ObjectKind.JOB, self._job)
+            if found is None:
+                raise ConfigError(
+                    f"Job {self._job}: there is none in namespace {self.cluster.namespace}; name the Job that this "
+                    "controller runs in, everything that it makes will be owned by it"
+                )
+            self._owner = Owner(self._job, found["metadata"]["uid"])
+        return self._owner
+
+    def _observe(self, config: RunConfig) -> ObservedCluster:
+        selector = f"{RUN}={config.name}"
+        if self._status is None:
+            found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
+            self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
+        # Pods come after their Jobs: a Job that has ended is never met by pods of before.
+        kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
+        jobs, deployments, services, pods = (self.cluster.list(kind, selector) for kind in kinds)
+        return observe(jobs, pods, deployments, services, self._status[0])
+
+    def _write_status(self, context: ManifestContext, plan: NextActions) -> None:
+        """Onto the version that was read, and before every action: a leader of before, which still takes itself for
+        one, fails here.
+        """
+        assert self._status is not None
+        before, version = self._status
+        if dict(before) == dict(plan.status) and not plan.actions:
+            return
+        written = self.cluster.apply(ObjectKind.CONFIG_MAP, status_map(context, plan.status, version))
+        self._status = (plan.status, written["metadata"]["resourceVersion"])
+        if plan.status["message"] not in ("", before.get("message")):
+            self._log(plan.status["message"])
+
+    def _act(self, context: ManifestContext, action: Action) -> None:
+        try:
+            match action:
+                case Create(body):
+                    self._create(context, body)
+                case Apply(kind, body):
+                    self.cluster.apply(kind, body)
+                case Delete(kind, name, uid):
+                    self.cluster.delete(kind, name, uid)
+        except QuotaError as error:
+            self._tell(context, (ControllerEvent("NoRoom", str(error), True),))
+            raise
+
+    def _create(self, context: ManifestContext, body: Body) -> None:
+        """Create a Job, or adopt the one of this name that is ours and computes the same."""
+        found, is_new = self.cluster.create(ObjectKind.JOB, body)
+        if is_new:
+            return
+        spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
+        if (owner_of(found), spec) != (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH]):
+            name = body["metadata"]["name"]
+            raise QuotaError(f"Job {name} exists and was not made by this run's controller; delete it")
+
+    def _tell(self, context: ManifestContext, events: tuple[ControllerEvent, ...]) -> None:
+        """Send what was not sent in the round before; an Event that fails is not worth a round."""
+        about = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "namespace": self.cluster.namespace,
+            "name": context.owner.name,
+            "uid": context.owner.uid,
+        }
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        told: set[str] = set()
+        for reason, message, warning in events:
+            body = event(context, about, reason=reason, message=message, warning=warning, now=now)
+            told.add(body["metadata"]["name"])
+            if body["metadata"]["name"] not in self._told:
+                try:
+                    self.cluster.create(ObjectKind.EVENT, body)
+                except (OutsideError, UserError, Conflict) as error:
+                    self._log(str(error))
+        self._told = frozenset(told)
+
+
+def _check_name(name: str) -> None:
+    # Before Kubernetes 1.34 a Service is named by RFC 1035.
+    if not name[0].isalpha():
+        raise ConfigError(f"name: found {name!r}; on a cluster a run's id begins with a letter")

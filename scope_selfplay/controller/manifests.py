@@ -1,51 +1,47 @@
-"""The bodies of everything that the controller creates, as plain dicts. Pure: equal arguments, equal bodies.
+"""What every object of a run has in common, as plain dicts. Pure: equal arguments, equal bodies.
 
 Every object carries the run's labels and is owned by the controller's Job, so that deleting that Job frees
-everything. Two hashes go with each body: `scope/spec-hash` says what it computes, `scope/body-hash` how.
+everything. Two hashes go with each body: `scope/spec-hash` says what it computes, `scope/body-hash` how. Pods are
+written for Pod Security "restricted", with fields of Kubernetes 1.20 only. Here too: the objects that the controller
+keeps for itself, its status, its Lease and its Events.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scope_selfplay.config import RunConfig, StageConfig
+from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
 from scope_selfplay.controller.names import (
-    ATTEMPT,
     BODY_HASH,
     FENCE,
-    JOB_NAMES,
-    PORT,
     RUN,
-    SERVER,
-    SHARD,
-    SHARDS,
     SPEC_HASH,
     Component,
-    RunStep,
-    StageShard,
-    job_name,
     lease_name,
     status_name,
 )
-from scope_selfplay.controller.pods import (
-    CONFIG_FOLDER,
-    Body,
-    Program,
-    gpus_of,
-    pod_template,
-    server_program,
-)
-from scope_selfplay.controller.servers import RUNS, Server, endpoint_settings
-from scope_selfplay.store import Stage
 
-_TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
-_RENDEZVOUS_PORT = 29500
-_GRACE = 30
-"""Seconds between SIGTERM and SIGKILL of a server."""
-_RETRIEVER_GRACE = 75
-"""It answers what has arrived within its deadline, 60 s, and needs up to ten seconds more to end."""
+Body = dict[str, Any]
+
+VOLUME = "/data"
+RUNS = f"{VOLUME}/runs"
+KEY_VARIABLE = "VLLM_API_KEY"
+WORKER_ACCOUNT = "scope-worker"
+CONFIG_FOLDER = "/etc/scope/run"
+PROMPTS_FOLDER = "/etc/scope/prompts"
 _API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # The root is read-only and the user has no entry in /etc/passwd: caches need a place, torch needs a name.
+    "HOME": "/tmp",
+    "USER": "scope",
+    "XDG_CACHE_HOME": "/tmp/cache",
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/cache/inductor",
+    "TRITON_CACHE_DIR": "/tmp/cache/triton",
+}
 
 
 class Owner(NamedTuple):
@@ -56,7 +52,7 @@ class Owner(NamedTuple):
 
 
 class ManifestContext(NamedTuple):
-    """In whose name objects are written, and from which inputs."""
+    """From which inputs manifests are written, and which Job owns them."""
 
     config: RunConfig
     prompt_hash: str
@@ -67,83 +63,78 @@ class ManifestContext(NamedTuple):
     """The Lease's token; a later leader has a higher one."""
 
 
-class StageAttempt(NamedTuple):
-    """One try of a step; `share` is None where one Job does it all."""
+class Program(NamedTuple):
+    """What one container runs."""
 
-    step: RunStep
-    number: int
-    share: StageShard | None = None
+    image: str
+    command: Sequence[str]
+    settings: PodConfig
+    environment: Mapping[str, str]
+    extra: Body
+    """Further fields of the container: ports, probes."""
 
 
-def stage_job(author: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Body:
-    """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next."""
-    config, step = author.config, attempt.step
-    settings = stage_settings(config, step.stage)
-    name = job_name(config.name, step, attempt.number, attempt.share)
-    labels = _labels(config, _part(step.stage)) | step.labels | {ATTEMPT: str(attempt.number)}
-    if attempt.share is not None:
-        labels[SHARDS] = str(attempt.share.of)
-        if attempt.share.number is not None:
-            labels[SHARD] = str(attempt.share.number)
-    template = pod_template(config, _stage_program(author, attempt, servers), labels, packs=author.packs)
-    template["spec"] |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": settings.grace}
+def pod_template(
+    config: RunConfig, program: Program, labels: dict[str, str], *, packs: Sequence[str]
+) -> Body:
+    """The template of a Job or a Deployment with one container; `packs` are the prompt packs to mount."""
+    cluster = config.cluster
+    volumes, mounts = _volumes(config, program.settings, packs)
+    environment: list[Body] = [
+        {"name": name, "value": value} for name, value in {**_ENVIRONMENT, **program.environment}.items()
+    ]
+    if cluster.key_secret is not None:
+        # The key of the servers under the name that vLLM reads; stages send it under the same name.
+        source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}
+        environment.append({"name": KEY_VARIABLE, "valueFrom": source})
+    container: Body = {
+        "name": "main",
+        "image": program.image,
+        "command": list(program.command),
+        "env": environment,
+        "resources": _resources(cluster, program.settings),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": mounts,
+        # The last lines of the log become the message that a person reads in the status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **program.extra,
+    }
     spec: Body = {
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": settings.deadline,
-        "ttlSecondsAfterFinished": config.cluster.keep,
-        "template": template,
+        "serviceAccountName": WORKER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        # A Service called vllm would set VLLM_PORT in every pod, which vLLM reads as its own.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.user,
+            "runAsGroup": cluster.user,
+            "fsGroup": cluster.user,
+            # Else a volume with millions of files is walked through at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+        **_scheduling(cluster),
     }
-    nodes = nodes_of(config, step.stage)
-    if nodes > 1:
-        # One rank lost fails the Job, which ends the other ranks: the next attempt starts all of them together.
-        spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
-        template["spec"]["subdomain"] = ranks_name(config, step)
-    return _stamped(author, "Job", name, labels, spec, what=spec_hash(author, attempt))
+    return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def rank_service(author: ManifestContext, step: RunStep) -> Body:
-    """Names for the nodes of one training: `<job>-0.<service>` is where the ranks meet."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {RUN: author.config.name} | step.labels,
-        "ports": [{"name": "rendezvous", "port": _RENDEZVOUS_PORT, "protocol": "TCP"}],
-    }
-    labels = _labels(author.config, _part(step.stage)) | step.labels
-    return _stamped(author, "Service", ranks_name(author.config, step), labels, spec)
+def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
+    return 0 if cluster.tiny else settings.gpus
 
 
-def server_deployment(author: ManifestContext, server: Server) -> Body:
-    """One replica that is replaced only after it has gone: there are no GPUs for two."""
-    config = author.config
-    labels = _server_labels(config, server)
-    template = pod_template(config, server_program(config, server), labels, packs=author.packs)
-    grace = _RETRIEVER_GRACE if server.part is Component.RETRIEVER else _GRACE
-    template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": grace}
-    _mount_data_read_only(template)
-    spec = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": {RUN: config.name, SERVER: server.name}},
-        "template": template,
-    }
-    return _stamped(author, "Deployment", server.name, labels, spec)
-
-
-def server_service(author: ManifestContext, server: Server) -> Body:
-    spec = {
-        "selector": {RUN: author.config.name, SERVER: server.name},
-        "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
-    }
-    labels = _server_labels(author.config, server)
-    return _stamped(author, "Service", server.name, labels, spec)
-
-
-def status_map(author: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
+def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
     """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
     body = _object(
-        author, "ConfigMap", status_name(author.config.name), _labels(author.config, Component.CONTROLLER)
+        context,
+        "ConfigMap",
+        status_name(context.config.name),
+        labels_of(context.config, Component.CONTROLLER),
     )
     if resource_version is not None:
         body["metadata"]["resourceVersion"] = resource_version
@@ -155,7 +146,7 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
     Nobody owns it: it must outlive the controller that made it, because its token may never start again.
     """
-    metadata: Body = {"name": lease_name(config.name), "labels": _labels(config, Component.CONTROLLER)}
+    metadata: Body = {"name": lease_name(config.name), "labels": labels_of(config, Component.CONTROLLER)}
     if resource_version is not None:
         metadata["resourceVersion"] = resource_version
     return {
@@ -167,14 +158,14 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
 
 def event(
-    author: ManifestContext, about: Mapping[str, str], *, reason: str, message: str, warning: bool, now: str
+    context: ManifestContext, about: Mapping[str, str], *, reason: str, message: str, warning: bool, now: str
 ) -> Body:
     """A core/v1 Event about `about` (apiVersion, kind, namespace, name, uid); `now` is RFC 3339 in UTC.
 
-    The name follows from what is said, so that saying it twice makes one Event.
+    The name follows from its text, so that the same text sent twice makes one Event.
     """
-    name = f"{about['name']}.{_short(reason, message, about['uid'])}"
-    body = _object(author, "Event", name, _labels(author.config, Component.CONTROLLER))
+    name = f"{about['name']}.{short_hash(reason, message, about['uid'])}"
+    body = _object(context, "Event", name, labels_of(context.config, Component.CONTROLLER))
     del body["metadata"]["ownerReferences"]
     return {
         **body,
@@ -189,115 +180,32 @@ def event(
     }
 
 
-def stage_settings(config: RunConfig, stage: Stage) -> StageConfig:
-    found: StageConfig = getattr(config.cluster, JOB_NAMES[stage].replace("-", "_"))
-    return found
-
-
-def nodes_of(config: RunConfig, stage: Stage) -> int:
-    match stage:
-        case Stage.CHALLENGER:
-            return config.cluster.train_challenger.nodes
-        case Stage.SOLVER:
-            return config.cluster.train_solver.nodes
-        case _:
-            return 1
-
-
-def shard_count(config: RunConfig, stage: Stage) -> int:
-    return config.cluster.make_tasks.shards if stage is Stage.TASKS else 1
-
-
-def stage_shards(count: int) -> tuple[StageShard | None, ...]:
-    """The shares of a stage that `count` Jobs share, and at the end the Job that ends the stage."""
-    return (
-        (*(StageShard(number, count) for number in range(count)), StageShard(None, count))
-        if count > 1
-        else (None,)
-    )
-
-
-def ranks_name(config: RunConfig, step: RunStep) -> str:
-    return f"{config.name}-{step.name}"
-
-
-def spec_hash(author: ManifestContext, attempt: StageAttempt) -> str:
-    """Names what an attempt computes: settings, prompts, stage and share; not where or how fast."""
-    share = attempt.share or ()
-    return _short(author.config.hash, author.prompt_hash, attempt.step.name, str(tuple(share)))
-
-
-def _stage_program(author: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Program:
-    config, step = author.config, attempt.step
-    settings = stage_settings(config, step.stage)
-    arguments = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--root", RUNS]
-    arguments += ["--iteration", str(step.iteration), "--attempt", str(attempt.number)]
-    share = attempt.share
-    if share is not None:
-        arguments += ["--collect"] if share.number is None else ["--shard", f"{share.number}/{share.of}"]
-    for each in endpoint_settings(servers, with_key=config.cluster.key_secret is not None):
-        arguments += ["--set", each]
-    environment = _ranks_environment(config, attempt) if step.stage in _TRAINS else {}
-    images = config.cluster.images
-    image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
-    command = ["python", "-m", f"jobs.{JOB_NAMES[step.stage].replace('-', '_')}", *arguments]
-    return Program(image, command, settings, environment, {})
-
-
-def _ranks_environment(config: RunConfig, attempt: StageAttempt) -> dict[str, str]:
-    """On how many processes and nodes a training job starts itself; nothing where it is one process."""
-    step = attempt.step
-    gpus, nodes = gpus_of(config.cluster, stage_settings(config, step.stage)), nodes_of(config, step.stage)
-    environment = {"SCOPE_PROCESSES": str(gpus)} if gpus > 1 else {}
-    if nodes > 1:
-        # An Indexed Job adds JOB_COMPLETION_INDEX.
-        first = f"{job_name(config.name, step, attempt.number)}-0.{ranks_name(config, step)}"
-        environment |= {"SCOPE_NODES": str(nodes), "SCOPE_RENDEZVOUS": f"{first}:{_RENDEZVOUS_PORT}"}
-    return environment
-
-
-def _part(stage: Stage) -> Component:
-    return Component.TRAINER if stage in _TRAINS else Component.WORKER
-
-
-def _labels(config: RunConfig, part: Component) -> dict[str, str]:
+def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "scope-selfplay",
-        "app.kubernetes.io/component": part.value,
+        "app.kubernetes.io/component": component.value,
         RUN: config.name,
     }
 
 
-def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:
-    step = server.step.labels if server.step else {}
-    return _labels(config, server.part) | step | {SERVER: server.name}
-
-
-def _mount_data_read_only(template: Body) -> None:
-    """A server reads models and indexes; it has no business on the volume beyond that."""
-    for mount in template["spec"]["containers"][0]["volumeMounts"]:
-        if mount["name"] == "data":
-            mount["readOnly"] = True
-
-
-def _stamped(
-    author: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
+def stamped(
+    context: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
 ) -> Body:
-    own = labels if kind == "Service" else labels | author.config.cluster.labels
-    body = _object(author, kind, name, own)
-    annotations = {FENCE: str(author.fence), BODY_HASH: _short(json.dumps(spec, sort_keys=True))}
+    own = labels if kind == "Service" else labels | context.config.cluster.labels
+    body = _object(context, kind, name, own)
+    annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
     if what:
         annotations[SPEC_HASH] = what
     body["metadata"]["annotations"] = annotations
     return {**body, "spec": spec}
 
 
-def _object(author: ManifestContext, kind: str, name: str, labels: dict[str, str]) -> Body:
+def _object(context: ManifestContext, kind: str, name: str, labels: dict[str, str]) -> Body:
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "name": author.owner.name,
-        "uid": author.owner.uid,
+        "name": context.owner.name,
+        "uid": context.owner.uid,
         # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
         "controller": True,
     }
@@ -305,5 +213,54 @@ def _object(author: ManifestContext, kind: str, name: str, labels: dict[str, str
     return {"apiVersion": _API_VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata}
 
 
-def _short(*parts: str) -> str:
+def short_hash(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
+
+
+def _resources(cluster: ClusterConfig, settings: PodConfig) -> Body:
+    amounts = {"cpu": settings.cpu, "memory": settings.memory}
+    if gpus_of(cluster, settings):
+        amounts[cluster.gpu_resource] = str(settings.gpus)
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+def _volumes(config: RunConfig, settings: PodConfig, packs: Sequence[str]) -> tuple[list[Body], list[Body]]:
+    claim = {"claimName": config.cluster.volume_claim}
+    volumes: list[Body] = [
+        {"name": "data", "persistentVolumeClaim": claim},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "run", "configMap": {"name": f"{config.name}-config"}},
+    ]
+    mounts: list[Body] = [
+        {"name": "data", "mountPath": VOLUME},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "run", "mountPath": CONFIG_FOLDER, "readOnly": True},
+    ]
+    for pack in packs:
+        volumes.append({"name": f"prompts-{pack}", "configMap": {"name": f"prompts-{pack}"}})
+        path = f"{PROMPTS_FOLDER}/{pack}"
+        mounts.append({"name": f"prompts-{pack}", "mountPath": path, "readOnly": True})
+    for each in config.cluster.volumes:
+        volumes.append({"name": each.name, **each.source})
+        mounts.append({"name": each.name, "mountPath": each.path, "readOnly": True})
+    if gpus_of(config.cluster, settings):
+        # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    return volumes, mounts
+
+
+def _scheduling(cluster: ClusterConfig) -> Body:
+    spec: Body = {}
+    if cluster.node_selector:
+        spec["nodeSelector"] = dict(cluster.node_selector)
+    if cluster.tolerations:
+        spec["tolerations"] = [
+            {name: value for name, value in each.model_dump().items() if value}
+            for each in cluster.tolerations
+        ]
+    if cluster.priority_class:
+        spec["priorityClassName"] = cluster.priority_class
+    if cluster.pull_secret:
+        spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
+    return spec

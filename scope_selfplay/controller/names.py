@@ -5,14 +5,6 @@ from typing import NamedTuple
 
 from scope_selfplay.store import Stage
 
-JOB_NAMES = {
-    Stage.CHALLENGER: "train-challenger",
-    Stage.TASKS: "make-tasks",
-    Stage.SOLVER: "train-solver",
-    Stage.COMPARE: "compare",
-}
-"""A stage's name on the cluster; its folder's name on disk is the stage itself."""
-
 RUN = "scope/run"
 ITERATION = "scope/iteration"
 STAGE = "scope/stage"
@@ -46,11 +38,11 @@ class RunStep(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"i{self.iteration:02d}-{JOB_NAMES[self.stage]}"
+        return f"i{self.iteration:02d}-{self.stage.job_name}"
 
     @property
     def labels(self) -> dict[str, str]:
-        return {ITERATION: f"{self.iteration:02d}", STAGE: JOB_NAMES[self.stage]}
+        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
 
 
 class StageShard(NamedTuple):
@@ -60,19 +52,19 @@ class StageShard(NamedTuple):
     of: int
 
 
-def job_name(run: str, step: RunStep, attempt: int, share: StageShard | None = None) -> str:
+def job_name(run: str, step: RunStep, attempt: int, shard: StageShard | None = None) -> str:
     """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
-    return f"{run}-{lane_name(step, share)}-a{attempt}"
+    return f"{run}-{shard_name(step, shard)}-a{attempt}"
 
 
-def lane_name(step: RunStep, share: StageShard | None) -> str:
-    """One line of attempts: a share's, or the stage's own."""
-    return step.name if share is None or share.number is None else f"{step.name}-s{share.number:02d}"
+def shard_name(step: RunStep, shard: StageShard | None) -> str:
+    """A shard of a stage, or the stage itself: what attempts are counted of."""
+    return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
 
 
-def server_name(run: str, part: Component, step: RunStep | None) -> str:
+def server_name(run: str, component: Component, step: RunStep | None) -> str:
     """`step` is None for servers of the whole run."""
-    return f"{run}-{part}" if step is None else f"{run}-i{step.iteration:02d}-{part}"
+    return f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
 
 
 def status_name(run: str) -> str:

@@ -9,7 +9,6 @@ from scope_selfplay.controller.names import (
     ATTEMPT,
     BODY_HASH,
     ITERATION,
-    JOB_NAMES,
     SERVER,
     SHARD,
     SHARDS,
@@ -18,6 +17,7 @@ from scope_selfplay.controller.names import (
     RunStep,
     StageShard,
 )
+from scope_selfplay.store import Stage
 
 Body = Mapping[str, Any]
 
@@ -39,13 +39,12 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True)
-class PodSeen:
+class ObservedPod:
     name: str
     step: RunStep | None
     job: str | None
     server: str | None
     phase: str
-    ready: bool
     ending: bool
     exit_code: int | None
     """Of the last container that ended, also of one that was restarted since."""
@@ -61,50 +60,44 @@ class PodSeen:
     """Empty until it has one."""
 
     @property
-    def has_node(self) -> bool:
-        return bool(self.node)
-
-    @property
     def holds_node(self) -> bool:
         return self.phase not in ("Succeeded", "Failed")
 
     @property
     def starts(self) -> bool:
         """It has a node and waits there for its volumes, Secrets or image."""
-        return self.phase == "Pending" and self.has_node and self.stuck is None
+        return self.phase == "Pending" and self.node != "" and self.stuck is None
 
 
 @dataclass(frozen=True)
-class JobSeen:
+class ObservedJob:
     name: str
     uid: str
     owner: str | None
     step: RunStep
     attempt: int
-    share: StageShard | None
+    shard: StageShard | None
     spec_hash: str
     state: JobState
-    late: bool
+    deadline_exceeded: bool
     """It met its activeDeadlineSeconds."""
-    ending: bool
-    pods: tuple[PodSeen, ...]
+    pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True)
-class ServerSeen:
+class ObservedServer:
     name: str
     uid: str
     owner: str | None
     step: RunStep | None
     body_hash: str
     ready: bool
-    ending: bool
     problem: str | None
     """Why the cluster makes no pod for it: a quota, say."""
-    pods: tuple[PodSeen, ...]
+    pods: tuple[ObservedPod, ...]
 
 
-class ServiceSeen(NamedTuple):
+class ObservedService(NamedTuple):
     name: str
     uid: str
     step: RunStep | None
@@ -113,11 +106,11 @@ class ServiceSeen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Observed:
-    jobs: tuple[JobSeen, ...] = ()
-    servers: tuple[ServerSeen, ...] = ()
-    services: tuple[ServiceSeen, ...] = ()
-    pods: tuple[PodSeen, ...] = ()
+class ObservedCluster:
+    jobs: tuple[ObservedJob, ...] = ()
+    servers: tuple[ObservedServer, ...] = ()
+    services: tuple[ObservedService, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
     status: Mapping[str, str] = field(default_factory=dict)
     """Data of the status ConfigMap as it was written last."""
 
@@ -128,65 +121,62 @@ def observe(
     deployments: Sequence[Body],
     services: Sequence[Body],
     status: Mapping[str, str],
-) -> Observed:
-    """Objects of one run; those that are none of our kinds of Job (the controller's own) are left out."""
-    seen = [_pod(each) for each in pods]
-    by_job: dict[str, list[PodSeen]] = {}
-    by_server: dict[str, list[PodSeen]] = {}
-    for pod in seen:
+) -> ObservedCluster:
+    """Objects of one run; Jobs that belong to no stage (the controller's own) are left out."""
+    found = [_pod(pod) for pod in pods]
+    by_job: dict[str, list[ObservedPod]] = {}
+    by_server: dict[str, list[ObservedPod]] = {}
+    for pod in found:
         if pod.job is not None:
             by_job.setdefault(pod.job, []).append(pod)
         if pod.server is not None:
             by_server.setdefault(pod.server, []).append(pod)
-    stages = [
-        each
-        for each in jobs
-        if step_of(_labels(each)) is not None and _labels(each).get(ATTEMPT, "").isdigit()
+    stage_jobs = [
+        job for job in jobs if step_of(_labels(job)) is not None and _labels(job).get(ATTEMPT, "").isdigit()
     ]
-    servers = [each for each in deployments if SERVER in _labels(each)]
-    return Observed(
-        jobs=tuple(_job(each, by_job.get(_name(each), [])) for each in stages),
-        servers=tuple(_server(each, by_server.get(_name(each), [])) for each in servers),
-        services=tuple(_service(each) for each in services),
-        pods=tuple(seen),
+    servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
+    return ObservedCluster(
+        jobs=tuple(_job(job, by_job.get(_name(job), [])) for job in stage_jobs),
+        servers=tuple(_server(server, by_server.get(_name(server), [])) for server in servers),
+        services=tuple(_service(service) for service in services),
+        pods=tuple(found),
         status=dict(status),
     )
 
 
 def step_of(labels: Mapping[str, str]) -> RunStep | None:
-    stages = {name: stage for stage, name in JOB_NAMES.items()}
+    stages = {stage.job_name: stage for stage in Stage}
     stage, iteration = stages.get(labels.get(STAGE, "")), labels.get(ITERATION, "")
     return RunStep(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 
 
-def _job(body: Body, pods: Sequence[PodSeen]) -> JobSeen:
+def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
     labels, status = _labels(body), body.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
     step = step_of(labels)
     assert step is not None
     failed = conditions.get("Failed")
     state = JobState.FAILED if failed else JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
-    return JobSeen(
+    return ObservedJob(
         name=_name(body),
         uid=body["metadata"]["uid"],
         owner=owner_of(body),
         step=step,
         attempt=int(labels[ATTEMPT]),
-        share=_share(labels),
+        shard=_shard(labels),
         spec_hash=_annotations(body).get(SPEC_HASH, ""),
         state=state,
-        late=failed is not None and failed.get("reason") == "DeadlineExceeded",
-        ending="deletionTimestamp" in body["metadata"],
+        deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
         pods=tuple(pods),
     )
 
 
-def _share(labels: Mapping[str, str]) -> StageShard | None:
+def _shard(labels: Mapping[str, str]) -> StageShard | None:
     number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
     return StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
 
 
-def _server(body: Body, pods: Sequence[PodSeen]) -> ServerSeen:
+def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     status = body.get("status") or {}
     problems = [
         each.get("message", each.get("reason", ""))
@@ -195,21 +185,20 @@ def _server(body: Body, pods: Sequence[PodSeen]) -> ServerSeen:
     ]
     # Until the Deployment's controller has seen the newest spec, its counts are those of an older one.
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
-    return ServerSeen(
+    return ObservedServer(
         name=_name(body),
         uid=body["metadata"]["uid"],
         owner=owner_of(body),
         step=step_of(_labels(body)),
         body_hash=_annotations(body).get(BODY_HASH, ""),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
-        ending="deletionTimestamp" in body["metadata"],
         problem=problems[0] if problems else None,
         pods=tuple(pods),
     )
 
 
-def _service(body: Body) -> ServiceSeen:
-    return ServiceSeen(
+def _service(body: Body) -> ObservedService:
+    return ObservedService(
         _name(body),
         body["metadata"]["uid"],
         step_of(_labels(body)),
@@ -218,7 +207,7 @@ def _service(body: Body) -> ServiceSeen:
     )
 
 
-def _pod(body: Body) -> PodSeen:
+def _pod(body: Body) -> ObservedPod:
     labels, status = _labels(body), body.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     containers = status.get("containerStatuses") or []
@@ -226,13 +215,12 @@ def _pod(body: Body) -> PodSeen:
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     phase = status.get("phase", "Pending")
     disrupted = status.get("reason") in _DISRUPTIONS or target.get("status") == "True"
-    return PodSeen(
+    return ObservedPod(
         name=_name(body),
         step=step_of(labels),
         job=labels.get("job-name"),
         server=labels.get(SERVER),
         phase=phase,
-        ready=conditions.get("Ready", {}).get("status") == "True",
         ending="deletionTimestamp" in body["metadata"],
         exit_code=ended.get("exitCode"),
         oom_killed=ended.get("reason") == "OOMKilled",

@@ -1,21 +1,57 @@
-"""Which servers a stage needs beside it, what they serve, and how its Job is told where they are."""
+"""Which servers a stage needs beside it, how each is run, and how the stage's Job is told where they are. Pure."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, ServerConfig
-from scope_selfplay.controller.names import PORT, Component, RunStep, server_name
-from scope_selfplay.store import Stage
+from scope_selfplay.controller.manifests import (
+    CONFIG_FOLDER,
+    KEY_VARIABLE,
+    RUNS,
+    Body,
+    ManifestContext,
+    Program,
+    gpus_of,
+    labels_of,
+    pod_template,
+    stamped,
+)
+from scope_selfplay.controller.names import PORT, RUN, SERVER, Component, RunStep, server_name
+from scope_selfplay.schedule import PolicyVersion, challenger_of, promoted_solver, solver_of
+from scope_selfplay.store import RunFolder, Stage
 
-VOLUME = "/data"
-RUNS = f"{VOLUME}/runs"
-KEY_VARIABLE = "VLLM_API_KEY"
+_GRACE = 30
+"""Seconds between SIGTERM and SIGKILL of a server."""
+_RETRIEVER_GRACE = 75
+"""It answers what has arrived within its deadline, 60 s, and needs up to ten seconds more to end."""
+
+# vLLM answers /health as soon as its HTTP side lives; only a token shows that the engine does. Behind a full queue
+# the canary's own may come too late: then the tokens of others, counted in /metrics, show it as well.
+_CANARY = """\
+import json, os, sys, urllib.request
+url, model, seconds = sys.argv[1:]
+def tokens():
+    try:
+        reply = urllib.request.urlopen(url.replace("/v1/completions", "/metrics"), timeout=5).read().decode()
+    except OSError:
+        return []
+    return [line for line in reply.splitlines() if line.startswith(("vllm:prompt_tokens", "vllm:generation_tokens"))]
+before = tokens()
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("VLLM_API_KEY", "")}
+body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1}).encode()
+try:
+    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=float(seconds)).read()
+except OSError:
+    if not before or tokens() in ([], before):
+        raise
+"""
 
 
 class Server(NamedTuple):
     """`step` is the stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`."""
 
-    part: Component
+    component: Component
     name: str
     model: str
     step: RunStep | None
@@ -30,41 +66,36 @@ def servers_of(config: RunConfig, step: RunStep, promoted: Sequence[bool]) -> tu
 
     A and B meet the Solver that was promoted last, C none, D only the Solver that was just trained.
     """
-    policies: dict[Component, str] = {}
+    solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
+    policies: dict[Component, PolicyVersion] = {}
     match step.stage:
         case Stage.CHALLENGER:
-            policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+            policies[Component.SOLVER] = solver
         case Stage.TASKS:
-            policies[Component.CHALLENGER] = challenger_model(config, step.iteration)
+            policies[Component.CHALLENGER] = challenger_of(config, step.iteration)
             if step.iteration > 0:
-                policies[Component.SOLVER] = promoted_solver(config, step.iteration - 1, promoted)
+                policies[Component.SOLVER] = solver
         case Stage.COMPARE:
-            policies[Component.SOLVER] = solver_model(config, step.iteration)
+            policies[Component.SOLVER] = solver_of(step.iteration)
         case Stage.SOLVER:
             pass
-    own = [
-        Server(part, server_name(config.name, part, step), model, step)
-        for part, model in policies.items()
-        if settings_of(config, part).serve
+    folder = RunFolder(Path(RUNS) / config.name)
+    models: list[tuple[Component, str, RunStep | None]] = [
+        # These two serve from the first stage to the last.
+        (Component.JUDGE, config.cluster.judge.model, None),
+        (Component.RETRIEVER, config.cluster.retriever.index, None),
     ]
-    return (*servers_of_run(config), *own)
-
-
-def servers_of_run(config: RunConfig) -> tuple[Server, ...]:
-    """Judge and retriever: they serve from the first stage to the last."""
-    models = {
-        Component.JUDGE: config.cluster.judge.model,
-        Component.RETRIEVER: config.cluster.retriever.index,
-    }
+    for component, policy in policies.items():
+        models.append((component, str(policy.checkpoint(folder) or config.model.path), step))
     return tuple(
-        Server(part, server_name(config.name, part, None), model, None)
-        for part, model in models.items()
-        if settings_of(config, part).serve
+        Server(component, server_name(config.name, component, served_step), model, served_step)
+        for component, model, served_step in models
+        if settings_of(config, component).serve
     )
 
 
-def settings_of(config: RunConfig, part: Component) -> ServerConfig:
-    found: ServerConfig = getattr(config.cluster, part.value)
+def settings_of(config: RunConfig, component: Component) -> ServerConfig:
+    found: ServerConfig = getattr(config.cluster, component.value)
     return found
 
 
@@ -77,29 +108,128 @@ def endpoint_settings(servers: Sequence[Server], *, with_key: bool) -> list[str]
         Component.RETRIEVER: ("search", "url={}"),
     }
     settings: list[str] = []
-    for each in servers:
-        group, address = groups[each.part]
-        settings.append(f"{group}.{address.format(each.url)}")
+    for server in servers:
+        group, address = groups[server.component]
+        settings.append(f"{group}.{address.format(server.url)}")
         if with_key:
             settings.append(f"{group}.api_key_env={KEY_VARIABLE}")
     return settings
 
 
-def challenger_model(config: RunConfig, iteration: int) -> str:
-    """C_t; with `challenger.frozen`, and in iteration 0, the base model."""
-    if iteration == 0 or config.challenger.frozen:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.CHALLENGER}/checkpoint"
+def server_deployment(context: ManifestContext, server: Server) -> Body:
+    """One replica that is replaced only after it has gone: there are no GPUs for two."""
+    config = context.config
+    labels = _server_labels(config, server)
+    template = pod_template(config, server_program(config, server), labels, packs=context.packs)
+    grace = _RETRIEVER_GRACE if server.component is Component.RETRIEVER else _GRACE
+    template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": grace}
+    for mount in template["spec"]["containers"][0]["volumeMounts"]:
+        if mount["name"] == "data":
+            # A server reads models and indexes; it writes nothing there.
+            mount["readOnly"] = True
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": {RUN: config.name, SERVER: server.name}},
+        "template": template,
+    }
+    return stamped(context, "Deployment", server.name, labels, spec)
 
 
-def solver_model(config: RunConfig, iteration: int) -> str:
-    """S_t as trained in iteration t, promoted or not."""
-    if iteration == 0:
-        return config.model.path
-    return f"{RUNS}/{config.name}/iteration-{iteration:02d}/{Stage.SOLVER}/checkpoint"
+def server_service(context: ManifestContext, server: Server) -> Body:
+    spec = {
+        "selector": {RUN: context.config.name, SERVER: server.name},
+        "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
+    }
+    labels = _server_labels(context.config, server)
+    return stamped(context, "Service", server.name, labels, spec)
 
 
-def promoted_solver(config: RunConfig, iteration: int, promoted: Sequence[bool]) -> str:
-    """The newest S_t up to `iteration` that was promoted; the base model when none was."""
-    kept = [number for number in range(1, iteration + 1) if promoted[number]]
-    return solver_model(config, kept[-1] if kept else 0)
+def server_program(config: RunConfig, server: Server) -> Program:
+    """How a server is started and asked whether it lives."""
+    settings = settings_of(config, server.component)
+    extra: Body = {
+        # Server-side apply tells ports apart by number and protocol; older servers want both written out.
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": {
+            **_health(),
+            "periodSeconds": 10,
+            "failureThreshold": max(1, settings.startup // 10),
+        },
+        "readinessProbe": {**_health(), "periodSeconds": 10, "timeoutSeconds": 5},
+    }
+    if is_vllm(config, server.component):
+        url = f"http://127.0.0.1:{PORT}/v1/completions"
+        command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(settings.canary)]
+        extra["livenessProbe"] = {
+            "exec": {"command": command},
+            "periodSeconds": 60,
+            # Each look at /metrics may take 5 s.
+            "timeoutSeconds": settings.canary + 15,
+            "failureThreshold": 3,
+        }
+    else:
+        extra["livenessProbe"] = {
+            **_health(),
+            "periodSeconds": 20,
+            "timeoutSeconds": 10,
+            "failureThreshold": 3,
+        }
+    environment = {}
+    if server.component in (Component.SOLVER, Component.CHALLENGER) and not is_vllm(config, server.component):
+        environment = {"OMP_NUM_THREADS": str(_whole_cores(settings.cpu))}
+    command = _server_command(config, server)
+    return Program(_server_image(config, server.component), command, settings, environment, extra)
+
+
+def is_vllm(config: RunConfig, component: Component) -> bool:
+    """Without a GPU there is no use in vLLM: the library's own servers take its place."""
+    return (
+        component is not Component.RETRIEVER and gpus_of(config.cluster, settings_of(config, component)) > 0
+    )
+
+
+def served_name(config: RunConfig, component: Component) -> str:
+    """The name under which a server knows its model."""
+    asked = config.judge.endpoint.model if component is Component.JUDGE else None
+    return asked or component.value
+
+
+def _server_command(config: RunConfig, server: Server) -> list[str]:
+    settings = settings_of(config, server.component)
+    address = ["--host", "0.0.0.0", "--port", str(PORT)]
+    key = [KEY_VARIABLE] if config.cluster.key_secret else []
+    if is_vllm(config, server.component):
+        name, width = served_name(config, server.component), str(settings.gpus)
+        known = ["--served-model-name", name, "--tensor-parallel-size", width]
+        return ["vllm", "serve", server.model, *address, *known, *settings.args]
+    match server.component:
+        case Component.RETRIEVER:
+            command = ["scope", "serve-retriever", server.model]
+            return [*command, *address, *(f"--token-env={each}" for each in key), *settings.args]
+        case Component.JUDGE:
+            command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
+        case _:
+            command = ["scope", "serve-model", server.model]
+    return [*command, *address, *(f"--api-key-env={each}" for each in key), *settings.args]
+
+
+def _server_image(config: RunConfig, component: Component) -> str:
+    images = config.cluster.images
+    if component is Component.RETRIEVER:
+        return images.retriever or images.worker
+    return images.server or images.worker if is_vllm(config, component) else images.worker
+
+
+def _whole_cores(cpu: str) -> int:
+    return max(1, int(cpu.removesuffix("m")) // 1000 if cpu.endswith("m") else int(float(cpu)))
+
+
+def _health() -> Body:
+    return {"httpGet": {"path": "/health", "port": "http"}}
+
+
+def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:
+    step = server.step.labels if server.step else {}
+    return labels_of(config, server.component) | step | {SERVER: server.name}

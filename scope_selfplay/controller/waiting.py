@@ -1,131 +1,186 @@
-"""What a run waits for: pods that do not run are told to people, and servers that never answer are made again. Pure.
+"""What a Job waits for: the GPUs of earlier pods, servers that answer, a node for its own pods. Pure.
 
 A server that is late may miss a volume, an image or a node that comes back. So it is deleted and made again, after
 pauses that grow, for as long as it takes; only a program that says that it was given wrong input (64) ends the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.attempts import pause_after
-from scope_selfplay.controller.draft import Draft
-from scope_selfplay.controller.ledger import GivenUp
-from scope_selfplay.controller.observed import JobSeen, PodSeen, ServerSeen
-from scope_selfplay.controller.servers import Server, settings_of
+from scope_selfplay.controller.api import Body, ObjectKind
+from scope_selfplay.controller.attempts import GivenUp, pause_after
+from scope_selfplay.controller.goals import RunEnd
+from scope_selfplay.controller.names import BODY_HASH, RunStep
+from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
+from scope_selfplay.controller.plan_parts import Apply, PlanPart, Situation, warn
+from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of
+from scope_selfplay.controller.stage_jobs import nodes_of, rank_service
 from scope_selfplay.errors import ExitCode
 
-TELL_AFTER = 300.0
+_EVENT_AFTER = 300.0
 """Seconds of waiting after which an Event says what is waited for."""
 
 
-def late_servers(draft: Draft, servers: Sequence[Server]) -> list[Server]:
+def earlier_pods(now: Situation, servers: Sequence[Server]) -> list[ObservedPod]:
+    """Pods of an earlier stage or attempt that still hold a node."""
+    serving = {(server.name, server.step) for server in servers}
+    return [
+        pod
+        for pod in now.observed.pods
+        if pod.holds_node
+        and ((pod.job is not None and pod.step is not None) or pod.server is not None)
+        and (pod.server, pod.step) not in serving
+    ]
+
+
+def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) -> PlanPart:
+    """Nothing starts while these pods hold GPUs; an Event says so after a while."""
+    names = ", ".join(sorted(pod.name for pod in pods))
+    clock = f"ending/{names}"
+    waiting = PlanPart(
+        message=f"waiting until {names} ended: {step.name} needs the GPUs", clocks=frozenset({clock})
+    )
+    if not now.has_waited(clock, _EVENT_AFTER):
+        return waiting
+    late = warn("StillEnding", f"{_still_ending(pods)}; {step.name} waits")
+    return late + waiting
+
+
+def apply_servers(
+    now: Situation, step: RunStep, servers: Sequence[Server], given_up: Mapping[str, GivenUp]
+) -> PlanPart:
+    """Make what is missing, and bring what differs up to date; between Jobs, so that no Job loses its judge."""
+    context, decision = now.context, PlanPart()
+    deployments = {found.name: found for found in now.observed.servers}
+    services = {found.name: found.body_hash for found in now.observed.services}
+    for server in servers:
+        found, dropped = deployments.get(server.name), given_up.get(server.name)
+        service = server_service(context, server)
+        decision += _apply(ObjectKind.SERVICE, service, services.get(server.name))
+        if dropped is not None and found is None:
+            pause, clock = pause_after(dropped.times), f"rest/{server.name}/{dropped.times}"
+            decision += PlanPart(clocks=frozenset({clock}))
+            if not now.has_waited(clock, pause):
+                text = f"{server.name} did not answer in time; it is made again within {pause:.0f} s"
+                decision += PlanPart(message=text)
+                continue
+        if dropped is None or found is None or found.uid != dropped.uid:
+            deployment = server_deployment(context, server)
+            decision += _apply(ObjectKind.DEPLOYMENT, deployment, found.body_hash if found else None)
+    if nodes_of(context.config, step.stage) > 1:
+        service = rank_service(context, step)
+        decision += _apply(ObjectKind.SERVICE, service, services.get(service["metadata"]["name"]))
+    return decision
+
+
+def _apply(kind: ObjectKind, body: Body, found: str | None) -> PlanPart:
+    if found == body["metadata"]["annotations"][BODY_HASH]:
+        return PlanPart()
+    return PlanPart((Apply(kind, body),))
+
+
+def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
     """Those of a stage's servers that do not answer now, or are not there."""
-    ready = {each.name for each in draft.observed.servers if each.ready}
+    ready = {found.name for found in now.observed.servers if found.ready}
     return [server for server in servers if server.name not in ready]
 
 
-def servers_answer(draft: Draft, servers: Sequence[Server]) -> bool:
-    """Whether a Job may start; says what the servers wait for, and gives up those that wait for nothing."""
-    late, seen = late_servers(draft, servers), {each.name: each for each in draft.observed.servers}
-    names = {server.name for server in late}
-    given_up = {name: each for name, each in draft.ledger.given_up.items() if name in names}
-    draft.ledger = draft.ledger.model_copy(update={"given_up": given_up})
+def check_late_servers(
+    now: Situation, late: Sequence[Server], given_up: Mapping[str, GivenUp]
+) -> tuple[dict[str, GivenUp], PlanPart]:
+    """Says what these servers wait for, and gives up those that wait for nothing; all that are given up by now."""
+    found = {server.name: server for server in now.observed.servers}
+    kept = {server.name: given_up[server.name] for server in late if server.name in given_up}
+    decision = PlanPart()
     for server in late:
-        if server.name in seen:
-            _judge_server(draft, server, seen[server.name])
-    if late:
-        draft.message = draft.message or f"waiting for {', '.join(server.name for server in late)} to answer"
-    # A server that is about to be changed is not the one that the Job shall meet.
-    return not late and not draft.actions_on(ObjectKind.DEPLOYMENT)
+        if server.name in found:
+            dropped, part = _check_late(now, server, found[server.name], given_up.get(server.name))
+            decision += part
+            if dropped is not None:
+                kept[server.name] = dropped
+    return kept, decision
 
 
-def rests(draft: Draft, server: Server) -> bool:
-    """Whether a server that was given up is not to be made again yet."""
-    given_up = draft.ledger.given_up.get(server.name)
-    if given_up is None:
-        return False
-    found = next((each for each in draft.observed.servers if each.name == server.name), None)
-    if found is not None:
-        return found.uid == given_up.uid
-    pause = pause_after(given_up.times)
-    if draft.waited(f"rest/{server.name}/{given_up.times}") >= pause:
-        return False
-    draft.message = f"{server.name} did not answer in time; it is made again within {pause:.0f} s"
-    return True
+def _check_late(
+    now: Situation, server: Server, found: ObservedServer, given_up: GivenUp | None
+) -> tuple[GivenUp | None, PlanPart]:
+    """A server without room or without a node is waited for; one that ended with 64 ends the run."""
+    if given_up is not None and given_up.uid == found.uid:
+        going = now.delete(ObjectKind.DEPLOYMENT, found)
+        return given_up, going + PlanPart(message=f"waiting until {found.name} is deleted")
+    decision = why_server_waits(now, found)
+    refused = next((pod for pod in found.pods if pod.exit_code == ExitCode.USER), None)
+    if refused is not None:
+        why = f"{found.name}: {refused.message or 'ended with exit 64; see its log'}"
+        return given_up, decision + PlanPart(end=RunEnd(ExitCode.USER, why))
+    if found.problem is not None or any(pod.unscheduled for pod in found.pods):
+        return given_up, decision
+    startup = settings_of(now.context.config, server.component).startup
+    clock = f"startup/{found.uid}/{found.body_hash}"
+    decision += PlanPart(clocks=frozenset({clock}))
+    if not now.has_waited(clock, startup):
+        return given_up, decision
+    times = 1 if given_up is None else given_up.times + 1
+    last = next((pod.message or pod.stuck for pod in found.pods if pod.message or pod.stuck), "no message")
+    late = (
+        f"{found.name} did not answer within {startup} s ({last}); it is deleted, and made again after "
+        f"{pause_after(times):.0f} s"
+    )
+    decision += now.delete(ObjectKind.DEPLOYMENT, found) + warn("ServerLate", late)
+    return GivenUp(uid=found.uid, times=times), decision
 
 
-def say_why_jobs_wait(draft: Draft, jobs: Sequence[JobSeen]) -> None:
-    for job in jobs:
-        _say_why_pods_wait(draft, job.pods)
-        if not job.pods and draft.waited(f"nopod/{job.uid}") >= TELL_AFTER:
-            draft.tell("NoPod", f"{job.name} has no pod for five minutes; a quota?", warning=True)
+def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
+    if job.pods:
+        return _why_pods_wait(now, job.pods)
+    clock = f"nopod/{job.uid}"
+    looked = PlanPart(clocks=frozenset({clock}))
+    if not now.has_waited(clock, _EVENT_AFTER):
+        return looked
+    # The message is left to what is known about the Job's servers.
+    told = warn("NoPod", f"{job.name} has no pod for five minutes; a quota?")
+    return looked + PlanPart(events=told.events)
 
 
-def say_why_servers_wait(draft: Draft, servers: Sequence[ServerSeen]) -> None:
-    for server in servers:
-        if server.problem is not None:
-            draft.message = f"{server.name}: {server.problem}"
-            draft.tell("NoPod", draft.message, warning=True)
-        _say_why_pods_wait(draft, server.pods)
+def why_server_waits(now: Situation, server: ObservedServer) -> PlanPart:
+    problem = warn("NoPod", f"{server.name}: {server.problem}") if server.problem is not None else PlanPart()
+    return problem + _why_pods_wait(now, server.pods)
 
 
-def still_ending(pods: Sequence[PodSeen]) -> str:
-    """What is told of pods that take more than five minutes to end."""
+def _why_pods_wait(now: Situation, pods: Sequence[ObservedPod]) -> PlanPart:
+    decision = PlanPart()
+    for pod in pods:
+        decision += _why_pod_waits(now, pod)
+    return decision
+
+
+def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
+    if pod.ending:
+        # From Kubernetes 1.31 on a Job has failed only when its pods have ended, also those on a lost node.
+        return _warn_late(now, f"ending/{pod.name}", "StillEnding", _still_ending([pod]))
+    if pod.stuck is not None:
+        said = f" ({pod.message})" if pod.message else ""
+        return warn("PodStuck", f"{pod.name}: {pod.stuck}{said}")
+    if pod.unscheduled is not None:
+        waits = f"{pod.name} waits for a node: {pod.unscheduled}"
+        return PlanPart(message=waits) + _warn_late(now, f"pending/{pod.name}", "Pending", waits)
+    if pod.starts:
+        # The kubelet tells why in Events of the pod, which the controller has no right to read.
+        waits = (
+            f"{pod.name} has had a node for five minutes and does not start: a volume or a Secret is missing, "
+            f"or an image is slow; `kubectl describe pod {pod.name}` says which"
+        )
+        return _warn_late(now, f"starting/{pod.name}", "NotStarting", waits)
+    return PlanPart()
+
+
+def _warn_late(now: Situation, clock: str, reason: str, message: str) -> PlanPart:
+    """A message and its Event, once it has been true for five minutes."""
+    looked = PlanPart(clocks=frozenset({clock}))
+    return looked + warn(reason, message) if now.has_waited(clock, _EVENT_AFTER) else looked
+
+
+def _still_ending(pods: Sequence[ObservedPod]) -> str:
     names = ", ".join(sorted(pod.name for pod in pods))
     nodes = " ".join(sorted({pod.node for pod in pods if pod.node}))
     advice = f"; where the machine is gone for good, `kubectl delete node {nodes}`" if nodes else ""
     return f"{names} did not end within five minutes{advice}"
-
-
-def _judge_server(draft: Draft, server: Server, seen: ServerSeen) -> None:
-    """A server without room or without a node is waited for; one that ended with 64 is not."""
-    given_up = draft.ledger.given_up.get(seen.name)
-    if given_up is not None and given_up.uid == seen.uid:
-        draft.message = f"waiting until {seen.name} is deleted"
-        draft.delete(ObjectKind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
-        return
-    say_why_servers_wait(draft, [seen])
-    refused = next((pod for pod in seen.pods if pod.exit_code == ExitCode.USER), None)
-    if refused is not None:
-        draft.fail(ExitCode.USER, f"{seen.name}: {refused.message or 'ended with exit 64; see its log'}")
-        return
-    if seen.problem is not None or any(pod.unscheduled for pod in seen.pods):
-        return
-    startup = settings_of(draft.author.config, server.part).startup
-    if draft.waited(f"startup/{seen.uid}/{seen.body_hash}") >= startup:
-        _give_up(draft, seen, startup, 1 if given_up is None else given_up.times + 1)
-
-
-def _give_up(draft: Draft, seen: ServerSeen, startup: int, times: int) -> None:
-    last = next((pod.message or pod.stuck for pod in seen.pods if pod.message or pod.stuck), "no message")
-    given_up = {**draft.ledger.given_up, seen.name: GivenUp(uid=seen.uid, times=times)}
-    draft.ledger = draft.ledger.model_copy(update={"given_up": given_up})
-    draft.delete(ObjectKind.DEPLOYMENT, seen.name, seen.uid, seen.owner)
-    draft.message = (
-        f"{seen.name} did not answer within {startup} s ({last}); it is deleted, and made again after "
-        f"{pause_after(times):.0f} s"
-    )
-    draft.tell("ServerLate", draft.message, warning=True)
-
-
-def _say_why_pods_wait(draft: Draft, pods: Sequence[PodSeen]) -> None:
-    for pod in pods:
-        if pod.ending:
-            # From Kubernetes 1.31 on a Job has failed only when its pods have ended, also those on a lost node.
-            if draft.waited(f"ending/{pod.name}") >= TELL_AFTER:
-                draft.message = still_ending([pod])
-                draft.tell("StillEnding", draft.message, warning=True)
-        elif pod.stuck is not None:
-            draft.message = f"{pod.name}: {pod.stuck}" + (f" ({pod.message})" if pod.message else "")
-            draft.tell("PodStuck", draft.message, warning=True)
-        elif pod.unscheduled is not None:
-            draft.message = f"{pod.name} waits for a node: {pod.unscheduled}"
-            if draft.waited(f"pending/{pod.name}") >= TELL_AFTER:
-                draft.tell("Pending", draft.message, warning=True)
-        elif pod.starts and draft.waited(f"starting/{pod.name}") >= TELL_AFTER:
-            # The kubelet tells why in Events of the pod, which the controller has no right to read.
-            draft.message = (
-                f"{pod.name} has had a node for five minutes and does not start: a volume or a Secret is missing, "
-                f"or an image is slow; `kubectl describe pod {pod.name}` says which"
-            )
-            draft.tell("NotStarting", draft.message, warning=True)

@@ -5,7 +5,6 @@ domain.yaml) or by the config (`corpus.reader`), else by `text_files`. A reader 
 document with the place where it stands, in an order that follows from the names alone.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import MappingProxyType
 
 from scope_selfplay.corpus.markdown import split_page
 from scope_selfplay.corpus.sampling import first_shuffled
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.errors import CorpusError, did_you_mean
 from scope_selfplay.schemas import CorpusReader, Document
 from scope_selfplay.wire.strict_json import is_encodable, load_strict
 
@@ -49,7 +48,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
     for place, document in _located(path, reader):
         if document.id in places:
             raise CorpusError(
-                f"{place}: the id {document.id!r} stands already at {places[document.id]}; ids must be unique"
+                f"{place}: the id {document.id!r} is already used at {places[document.id]}; ids must be unique"
             )
         places[document.id] = place
         documents.append(document)
@@ -57,7 +56,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
 
 
 def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
-    """As many of them, those that a run of this seed deals first; every line is checked, only these are held."""
+    """As many of them, those that come first once shuffled by the seed; every line is checked, only these are held."""
     return first_shuffled((document for _, document in _located(path, reader)), count, seed=seed)
 
 
@@ -130,8 +129,7 @@ def _parse_line(line: str, place: str) -> Document:
 
 def _text_field(fields: Mapping[str, object], name: str, place: str, *, blank: bool = False) -> str:
     if name not in fields:
-        close = difflib.get_close_matches(name, fields, n=1)
-        hint = f'; did you mean to rename "{close[0]}"?' if close else ""
+        hint = did_you_mean(name, fields, '; did you mean to rename "{}"?')
         found = ", ".join(map(repr, fields))[:200] or "none"
         raise CorpusError(f'{place}: the field "{name}" is missing, found {found}{hint}')
     value = fields[name]

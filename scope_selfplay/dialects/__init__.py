@@ -1,20 +1,15 @@
 """How each model family writes a turn: `dialect(name)` reads its turns and writes its search calls.
 
-Pure, and safe on any text: scanners are linear, what cannot be read is None. One file per family (`qwen25`,
-`qwen3`, `olmo3`) holds only what differs; `turn` is what they share, `scanner` finds the blocks.
+Pure, and safe on any text: the scanner is linear, what cannot be read is None. `families` holds what differs, a
+family a block; `turn` is what they share, `scanner` finds the blocks in a turn.
 """
 
-import difflib
 from dataclasses import replace
 from typing import Literal
 
-from scope_selfplay.dialects.olmo3 import OLMO3
-from scope_selfplay.dialects.qwen3 import QWEN3
-from scope_selfplay.dialects.qwen25 import QWEN25
+from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.dialects.turn import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, TurnParts
-from scope_selfplay.errors import ConfigError
-
-DIALECTS = (QWEN25, QWEN3, OLMO3)
+from scope_selfplay.errors import ConfigError, did_you_mean
 
 __all__ = [
     "ANSWER_TAGS",
@@ -34,8 +29,7 @@ def dialect(name: str) -> Dialect:
         if known.name == name:
             return known
     names = [known.name for known in DIALECTS]
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name.lower(), names, "; did you mean {}?", cutoff=0.5)
     raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(names)}{hint}")
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.schemas import Outcome, Value, numpy_rng_from
+from scope_selfplay.schemas import Outcome, numpy_rng_from
+from scope_selfplay.store.ratings import CheckpointDifference
 
 Floats = NDArray[np.float64]
 
@@ -27,15 +28,6 @@ class JudgedPair(NamedTuple):
     second: str
     outcome: Outcome
     asked: bool = True
-
-
-class CheckpointDifference(Value):
-    """How far one checkpoint lies above another, in units of the evidence, with its 95 % interval over tasks."""
-
-    value: float
-    low: float
-    high: float
-    tasks: int
 
 
 class Strengths:

@@ -11,5 +11,6 @@ judge again.
 """
 
 from scope_selfplay.health.checkup import BOUNDS, Bounds, Checkup, Signal, examine
+from scope_selfplay.health.costs import judge_account
 
-__all__ = ["BOUNDS", "Bounds", "Checkup", "Signal", "examine"]
+__all__ = ["BOUNDS", "Bounds", "Checkup", "Signal", "examine", "judge_account"]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
 from scope_selfplay.health.diversity import measure_diversity
 from scope_selfplay.health.drift import topic_drift
@@ -30,11 +31,10 @@ BOUNDS: Mapping[str, Bounds] = {
     "mean_score": Bounds(
         "mean score of tried tasks", "0-1", 0.3, 0.7, "tasks have left the Solver's frontier (0.5)"
     ),
-    "gate_entity": Bounds(
-        "pass the entity gate", "share", 0.2, None, "tasks do not name what they ask about"
-    ),
-    "gate_source": Bounds("pass the source gate", "share", 0.2, None, "tasks leave their source document"),
-    "gate_safety": Bounds("pass the safety gate", "share", 0.8, None, "look at the tasks that were refused"),
+    **{
+        gate.label: Bounds(f"pass the {gate} gate", "share", terms.healthy_share, None, terms.low_share_means)
+        for gate, terms in GATES.items()
+    },
     "unresolved": Bounds("unresolved by a fault", "share", None, 0.05, "the judge or the search fails"),
     "judge_failures": Bounds("verdicts that failed", "share", None, 0.02, "see the judge's log"),
     "duplicates": Bounds("near duplicates", "share", None, 0.1, "the Challenger repeats itself"),
@@ -159,9 +159,7 @@ def _accepted_texts(reader: RunReader, iteration: int) -> list[str]:
 
 
 def _from_counts(reader: RunReader, iteration: int) -> Values:
-    passed = ", ".join(
-        f"avg((gates.{gate}.value)::INTEGER) AS gate_{gate}" for gate in ("entity", "source", "safety")
-    )
+    passed = ", ".join(f"avg((gates.{gate}.value)::INTEGER) AS {gate.label}" for gate in Gate)
     (row,) = reader.sql(
         "SELECT avg((status = 'accepted')::INTEGER) AS acceptance, "
         "avg((status = 'unresolved')::INTEGER) AS unresolved, "

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.reader import RunReader
 
-_VERDICTS = """
+_VERDICTS = f"""
     SELECT unnest(verdicts) AS v FROM grades WHERE iteration = $1 AND stage = $2 UNION ALL
-    SELECT unnest([gates.entity, gates.source, gates.safety]) FROM (
+    SELECT unnest([{", ".join(f"gates.{gate}" for gate in Gate)}]) FROM (
         SELECT gates FROM candidates WHERE iteration = $1 AND stage = $2
         QUALIFY row_number() OVER (PARTITION BY coalesce(task.id, id) ORDER BY ordinal DESC) = 1) UNION ALL
     SELECT verdict FROM comparisons WHERE iteration = $1 AND stage = $2
@@ -46,12 +47,16 @@ def judge_use(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
     """
     folder = reader.folder.stage(iteration, stage).path
     recorded = _recorded(reader, iteration, stage)
-    account = _read(folder / "judge.json")
-    if account:
+    if account := judge_account(reader, iteration, stage):
         recorded = recorded._replace(calls=account.get("calls", 0), failed=account.get("failed", 0))
     usage = _usage(_read(folder / "judge_usage.json"))
     fuller = usage if usage.calls > recorded.calls else recorded
     return fuller._replace(tokens=max(usage.tokens, recorded.tokens))
+
+
+def judge_account(reader: RunReader, iteration: int, stage: Stage) -> dict[str, int]:
+    """A finished stage's count of verdicts: `calls`, `unreadable`, `failed`; empty where there is none."""
+    return _read(reader.folder.stage(iteration, stage).path / "judge.json")
 
 
 def failure_share(reader: RunReader, iteration: int) -> float | None:

@@ -8,17 +8,22 @@ import hmac
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
 
-from aiohttp import web
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from scope_selfplay.wire.serving import BACKLOG, listen, url_of
+from scope_selfplay.wire.serving import BodyTooLargeError, read_body, while_connected
 from scope_selfplay.wire.strict_json import load_strict
 
 MAX_BODY = 16 << 20
+"""Bytes of one request."""
 _UNSEEN = 1e-9
+_GONE = 499
 
 
 class ServedRequest(NamedTuple):
@@ -41,58 +46,66 @@ class ServedReply(NamedTuple):
 
 
 Responder = Callable[[ServedRequest], ServedReply | Awaitable[ServedReply]]
-Answering = Callable[[web.Request, ServedRequest], Awaitable[web.StreamResponse]]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answering = Callable[[Request, ServedRequest], Coroutine[Any, Any, ASGIApp]]
+Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def chat_app(answer: Answering, *, model: str, api_key: str | None = None) -> web.Application:
-    """The application; `answer` is called with every well-formed chat request.
+def chat_app(
+    answer: Answering, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
+) -> Starlette:
+    """The application; `answer` is called with every well-formed chat request, `more` are other pages by path.
 
     With an `api_key`, everything but /health needs it as a bearer token.
     """
 
-    async def completions(request: web.Request) -> web.StreamResponse:
+    async def completions(request: Request) -> ASGIApp:
         try:
-            served = read_request(await request.read())
+            served = read_request(await read_body(request, MAX_BODY))
+        except BodyTooLargeError as error:
+            return refuse(413, str(error))
         except ValueError as error:
             return refuse(400, str(error))
         if served.body.get("model") != model:
             return refuse(404, f"The model `{served.body.get('model')}` does not exist.")
-        return await answer(request, served)
+        return await while_connected(request, answer(request, served))
 
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": model, "object": "model"}]})
+    async def models(request: Request) -> ASGIApp:
+        return json_response({"object": "list", "data": [{"id": model, "object": "model"}]})
 
-    async def health(request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+    async def health(request: Request) -> ASGIApp:
+        return json_response({"status": "ok"})
 
-    app = web.Application(client_max_size=MAX_BODY)
-    app.router.add_post("/v1/chat/completions", guarded(completions, api_key))
-    app.router.add_get("/v1/models", guarded(models, api_key))
-    app.router.add_get("/health", health)
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", endpoint(completions, api_key), methods=["POST"]),
+            Route("/v1/models", endpoint(models, api_key)),
+            Route("/health", endpoint(health)),
+            *(Route(path, endpoint(page, api_key)) for path, page in more.items()),
+        ]
+    )
 
 
-def guarded(handler: Handler, api_key: str | None) -> Handler:
-    """A handler that answers 401 to whoever does not send the key; the handler itself without a key."""
-    if api_key is None:
-        return handler
-    expected = f"Bearer {api_key}".encode()
+def endpoint(handler: Handler, api_key: str | None = None) -> Handler:
+    """A handler for clients that are still there, and that send the key where there is one; others get 401."""
+    expected = None if api_key is None else f"Bearer {api_key}".encode()
 
-    async def guard(request: web.Request) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, expected):
+    async def answer(request: Request) -> ASGIApp:
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if expected is not None and not hmac.compare_digest(given, expected):
             return refuse(401, "an API key is needed", {"WWW-Authenticate": "Bearer"})
-        return await handler(request)
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return refuse(_GONE, "the client went away")
 
-    return guard
+    return answer
 
 
 def read_request(data: bytes) -> ServedRequest:
-    """Raises ValueError for what is no chat request."""
+    """Raises ValueError for what is not a chat request."""
     body = load_strict(data.decode())
     if not isinstance(body, dict):
-        raise ValueError("the request is no JSON object")
+        raise ValueError("the request is not a JSON object")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         raise ValueError("messages: expected a list of messages")
@@ -101,7 +114,7 @@ def read_request(data: bytes) -> ServedRequest:
         raise ValueError("messages: the last one has no text")
     outputs = body.get("structured_outputs")
     choices = outputs.get("choice", ()) if isinstance(outputs, dict) else ()
-    return ServedRequest(prompt, tuple(str(each) for each in choices), body)
+    return ServedRequest(prompt, tuple(str(choice) for choice in choices), body)
 
 
 def completion(served: ServedRequest, reply: ServedReply, model: str) -> dict[str, object]:
@@ -134,27 +147,13 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def refuse(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    error = {"error": {"message": message, "type": "BadRequestError" if status < 500 else "ServerError"}}
-    return web.Response(
-        text=json.dumps(error), status=status, headers=headers, content_type="application/json"
-    )
+def refuse(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    error = {"message": message, "type": "BadRequestError" if status < 500 else "ServerError"}
+    return json_response({"error": error}, status, headers)
 
 
-@asynccontextmanager
-async def serving(app: web.Application, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serves for as long as the block lasts; gives the base URL, `http://host:port/v1`.
-
-    Raises as `listen` does.
-    """
-    bound = listen(host, port)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, bound, backlog=BACKLOG).start()
-        yield f"{url_of(bound)}/v1"
-    finally:
-        await runner.cleanup()
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, media_type="application/json; charset=utf-8")
 
 
 def _logprobs(reply: ServedReply) -> dict[str, object]:

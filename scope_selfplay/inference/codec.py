@@ -1,4 +1,4 @@
-"""A Hugging Face tokenizer and its chat template as a `TextCodec`.
+"""A Hugging Face tokenizer and its chat template as a `TextCodec`, and where a turn ends.
 
 The template is rendered around placeholders and split at them: what the template wrote may become special
 tokens, what a document or a task says may not. Only the parts are encoded, so a conversation that grows never
@@ -7,10 +7,10 @@ changes the ids that were sampled before.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from scope_selfplay.errors import CheckpointError
-from scope_selfplay.inference.protocol import Message
+from scope_selfplay.errors import CheckpointError, InferenceError
+from scope_selfplay.inference.protocol import Generate, Message
 
 _MARK = "\ue000{}\ue001"
 
@@ -59,7 +59,7 @@ class ChatCodec:
         coming = [(message.role, _MARK.format(i)) for i, message in enumerate(messages)]
         rendered = self._render(spoken + coming).partition(_MARK.format("a"))[2]
         if sampled and sampled[-1] in self.end_ids:
-            # The end of the turn was sampled: it already stands in the ids, only what follows it is new.
+            # The end of the turn was sampled: it is already among the ids, only what follows it is new.
             rendered = rendered.removeprefix(self._tokenizer.convert_ids_to_tokens(sampled[-1]))
         return self._fill(rendered, messages)
 
@@ -104,6 +104,46 @@ class ChatCodec:
             return ()
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
         return tuple(encoded["input_ids"])
+
+
+class Stops(NamedTuple):
+    """What is one token is compared as an id, only the rest needs text."""
+
+    ids: frozenset[int]
+    """Single-token stop strings and the ends of a turn."""
+    texts: tuple[str, ...]
+    """Stop strings of several tokens."""
+
+
+class StopTable:
+    """The stops of every tuple of strings that was asked for, encoded once."""
+
+    def __init__(self, codec: ChatCodec) -> None:
+        self._codec = codec
+        self._known: dict[tuple[str, ...], Stops] = {}
+
+    def __getitem__(self, stop: tuple[str, ...]) -> Stops:
+        if stop not in self._known:
+            self._known[stop] = split_stops(stop, self._codec)
+        return self._known[stop]
+
+
+def split_stops(stop: Sequence[str], codec: ChatCodec) -> Stops:
+    encoded = {text: codec.encode_tag(text) for text in stop}
+    single = {ids[0] for ids in encoded.values() if len(ids) == 1}
+    return Stops(
+        frozenset(single | codec.end_ids), tuple(text for text, ids in encoded.items() if len(ids) > 1)
+    )
+
+
+def room_for(request: Generate, max_length: int) -> int:
+    """Tokens that the turn may have in a context of `max_length`. Raises InferenceError where none fits."""
+    room = max_length - len(request.prompt_ids)
+    if room < 1:
+        raise InferenceError(
+            f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {max_length}"
+        )
+    return min(request.max_tokens, room)
 
 
 def _first_line(error: Exception) -> str:

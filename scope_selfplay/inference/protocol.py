@@ -1,6 +1,6 @@
-"""What an episode asks of a policy: token ids in, sampled token ids out."""
+"""What an episode asks of a policy: token ids in, sampled token ids out; and a policy that follows a script."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from scope_selfplay.schemas import Finish, Key
@@ -70,3 +70,27 @@ class TextCodec(TagCodec, Protocol):
     def truncate(self, text: str, max_tokens: int) -> str:
         """The longest beginning of `text` that has at most `max_tokens` tokens."""
         ...
+
+
+Script = Callable[[str, Key], str]
+"""Prompt text and key of the call -> what the policy says."""
+
+
+class ScriptedModel:
+    """A `PolicyModel` that says what `script` gives: for token lint, teachers of a warm start and tests."""
+
+    def __init__(self, codec: TextCodec, script: Script, *, identity: str = "scripted") -> None:
+        self._codec = codec
+        self._script = script
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        text = self._script(self._codec.decode(request.prompt_ids), key)
+        ids = self._codec.encode_tag(text)
+        if len(ids) > request.max_tokens:
+            return Sample(ids[: request.max_tokens], None, Finish.LENGTH)
+        return Sample(ids, None, Finish.STOP)

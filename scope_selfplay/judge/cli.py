@@ -1,12 +1,41 @@
-"""`scope serve-judge` and `scope judge try`. Heavy imports wait until a command runs."""
+"""`scope serve-judge`, and `scope judge try`: one judgement for a person who writes prompts, as data and as shown.
 
+What serves, reads a corpus or draws is imported when a command runs.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from scope_selfplay.judge.trying import Trial
+from scope_selfplay.config import JudgeConfig, load_config
+from scope_selfplay.errors import ConfigError, ScopeError
+from scope_selfplay.gates import Gate
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.calls import JudgeCaller
+from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
+from scope_selfplay.judge.fences import Fencer, fence_key
+from scope_selfplay.judge.model import preference_reader, score_reader
+from scope_selfplay.judge.parsing import (
+    parse_correctness,
+    parse_rating,
+    parse_rubric,
+    parse_two_scores,
+    parse_winners,
+)
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
+from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
+from scope_selfplay.prompts import load_pack
+from scope_selfplay.prompts.folder import pack_path
+from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task
+from scope_selfplay.wire.guarded_http import LOOPBACK, secret
+
+Reader = Callable[[str], Any]
 
 
 @click.command("serve-judge")
@@ -20,7 +49,9 @@ if TYPE_CHECKING:
     "--config", type=click.Path(exists=True, path_type=Path), help="Run config with the world's size."
 )
 @click.option(
-    "--rehearsal", is_flag=True, help="Throw dice instead, in the form that each prompt asks for: any domain."
+    "--rehearsal",
+    is_flag=True,
+    help="Give random verdicts instead, in the form that each prompt asks for: any domain.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8001, show_default=True)
@@ -39,14 +70,15 @@ def serve_judge(
 
     Point a run at it with two settings: judge.kind=model judge.endpoint.base_url=http://127.0.0.1:8001/v1
     """
-    import asyncio
-    import contextlib
-
-    from scope_selfplay.config import load_config
-    from scope_selfplay.corpus import read_documents
-    from scope_selfplay.corpus.run_corpus import embedded_documents
-    from scope_selfplay.judge.server import lexical_app, serve_forever
-    from scope_selfplay.wire.guarded_http import LOOPBACK, secret
+    try:
+        from scope_selfplay.judge.random_judge import random_judge_app
+        from scope_selfplay.judge.server import lexical_app
+        from scope_selfplay.wire.serving import serving
+    except ImportError as error:
+        raise ConfigError(
+            f"scope serve-judge needs {error.name}: pip install 'scope-selfplay[view]'"
+        ) from None
+    from scope_selfplay.corpus import embedded_documents, read_documents
 
     key = secret(api_key_env, "--api-key-env")
     if key is None and host not in LOOPBACK:
@@ -54,9 +86,7 @@ def serve_judge(
             f"warning: {host} without --api-key-env: everyone who reaches the port is judged", err=True
         )
     if rehearsal:
-        from scope_selfplay.judge.random_judge import rehearsal_app
-
-        app, what = rehearsal_app(key), "throwing dice; nothing is judged"
+        app, what = random_judge_app(key), "answering at random; nothing is judged"
     else:
         if corpus is not None:
             documents = read_documents(corpus)
@@ -65,11 +95,13 @@ def serve_judge(
             documents = embedded_documents(run.seed, run.corpus)
         app, what = lexical_app(documents, key), f"judging {len(documents)} articles of the embedded world"
 
-    def said(url: str) -> None:
-        click.echo(f"{what} at {url}", err=True)
+    async def serve_until_interrupted() -> None:
+        async with serving(app, host=host, port=port) as url:
+            click.echo(f"{what} at {url}", err=True)
+            await asyncio.Event().wait()
 
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve_forever(app, host=host, port=port, said=said))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve_until_interrupted())
 
 
 @click.group("judge")
@@ -78,7 +110,7 @@ def judge() -> None:
 
 
 ROLES = (
-    *("entity", "source", "safety"),
+    *map(str, Gate),
     *("rubric", "dimensions", "grade"),
     *("scores", "preference", "select"),
     *("implicit", "explicit", "correctness"),
@@ -96,6 +128,16 @@ def _text(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What will be asked, of whom, and how the completion is read."""
+
+    config: JudgeConfig
+    asked: JudgePrompt
+    read: Reader
+    seed: int
 
 
 @judge.command("try")
@@ -133,14 +175,8 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     scope judge try entity --task "Why did the coach leave?" --base-url http://127.0.0.1:8000/v1
     scope judge try grade --task @task.txt --answer @answer.txt --criterion "Names the year 1936."
     """
-    import asyncio
-    import json
-
-    from scope_selfplay.errors import ScopeError
-    from scope_selfplay.judge.trying import make_trial, run_trial
-
     texts = {
-        name: [_text(context, context.command.params[0], each) or "" for each in options[name]]
+        name: [_text(context, context.command.params[0], text) or "" for text in options[name]]
         for name in ("document", "answer")
     }
     try:
@@ -157,7 +193,7 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
         _show(trial, result)
 
 
-def _show(trial: "Trial", result: dict[str, Any] | None) -> None:
+def _show(trial: Trial, result: dict[str, Any] | None) -> None:
     from rich.console import Console
     from rich.rule import Rule
 
@@ -172,3 +208,112 @@ def _show(trial: "Trial", result: dict[str, Any] | None) -> None:
         part("completion", result["completion"] or result["reasoning"])
         part("read", "unreadable" if result["value"] is None else result["value"])
         part("account", ", ".join(f"{key} {result[key]}" for key in ("attempts", "tokens_in", "tokens_out")))
+
+
+def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
+    """Raises ValueError for an option that the role needs and has not, ScopeError for pack or config."""
+    overrides = list(options["overrides"])
+    if options["base_url"]:
+        overrides += ["judge.kind=model", f"judge.endpoint.base_url={options['base_url']}"]
+    config = load_config(options["config"], overrides).judge
+    if config.kind != "model" and not options["dry"]:
+        raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
+    questions = JudgePrompts(
+        load_pack(pack_path(options["domain"])),
+        Fencer(fence_key(options["seed"]), limit=config.max_chars),
+        budget=config.max_chars,
+        token=config.verdict == "token",
+        native=frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking),
+    )
+    asked, read = _question(role, questions, options)
+    return Trial(config, asked, read, options["seed"])
+
+
+async def run_trial(trial: Trial) -> dict[str, Any]:
+    """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
+    config = await with_models(trial.config)
+    caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
+    answer = await caller.ask(trial.asked, trial.read)
+    return {
+        "completion": answer.completion,
+        "reasoning": answer.reasoning,
+        "value": _plain(answer.value),
+        "odds": answer.odds,
+        "fault": answer.fault,
+        "attempts": answer.attempts,
+        "tokens_in": answer.tokens_in,
+        "tokens_out": answer.tokens_out,
+    }
+
+
+def _question(role: str, questions: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
+    task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
+    documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
+    match role:
+        case _ if role in list(Gate):
+            asked = questions.gate(Gate(role), task, documents[0] if documents else None)
+            return asked, score_reader(asked)
+        case "rubric":
+            if not documents:
+                raise ValueError("rubric needs --document; `dimensions` writes from the task alone")
+            return questions.rubric(task, documents), parse_rubric
+        case "dimensions":
+            least, most = DIMENSIONS
+            return questions.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
+        case "grade":
+            asked = questions.grade(task, _criterion(options), _answers(options, 1)[0])
+            return asked, score_reader(asked)
+        case "scores" | "preference":
+            first, second = map(_rollout, range(2), _answers(options, 2))
+            style = Style(role)
+            asked = questions.compare(
+                task, (first, second), style, rubric=None, reference=options["reference"]
+            )
+            return asked, parse_two_scores if style is Style.SCORES else preference_reader(asked)
+        case "select":
+            answers = _answers(options, None)
+            candidates = [_rollout(n, text) for n, text in enumerate(answers)]
+            asked = questions.select(task, None, candidates, options["winners"])
+            return asked, lambda text: _chosen(text, asked, options["winners"])
+        case _:
+            return _score_question(Scale(role), questions, task, options)
+
+
+def _score_question(
+    scale: Scale, questions: JudgePrompts, task: Task, options: Mapping[str, Any]
+) -> tuple[JudgePrompt, Reader]:
+    criterion = _criterion(options) if scale is Scale.EXPLICIT else None
+    answer = _answers(options, 1)[0]
+    asked = questions.score(task, answer, criterion, scale=scale, reference=options["reference"])
+    return asked, parse_correctness if scale is Scale.CORRECTNESS else parse_rating
+
+
+def _answers(options: Mapping[str, Any], count: int | None) -> Sequence[str]:
+    answers: Sequence[str] = options["answer"]
+    if count is None and len(answers) < 2:
+        raise ValueError(f"--answer: found {len(answers)}, expected two or more to select from")
+    if count is not None and len(answers) != count:
+        raise ValueError(f"--answer: found {len(answers)}, expected {count}")
+    return answers
+
+
+def _criterion(options: Mapping[str, Any]) -> Criterion:
+    if not options["criterion"]:
+        raise ValueError("--criterion is missing")
+    return Criterion(text=options["criterion"])
+
+
+def _rollout(number: int, answer: str) -> Rollout:
+    return Rollout(id=str(number), role=Role.SOLVER, checkpoint="", subject_id="try", turns=(), answer=answer)
+
+
+def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
+    """Answers are counted from 1 at a terminal."""
+    places = parse_winners(text, asked.labels, winners)
+    return None if places is None else [asked.order[place] + 1 for place in places]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
+    return value

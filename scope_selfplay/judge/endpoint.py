@@ -1,4 +1,4 @@
-"""One judge endpoint as a stage sees it: waves of calls, a breaker around them, a canary in a silence.
+"""One judge endpoint as a stage sees it: an admission gate, a circuit breaker, and a canary in a silence.
 
 What a call may meet, and what happens:
 
@@ -11,14 +11,14 @@ What a call may meet, and what happens:
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from scope_selfplay.config import JudgeRetryConfig
-from scope_selfplay.judge.breaker import Breaker
 from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply, ChatRequest
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.waves import WaveGate
 from scope_selfplay.schemas import Fault
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
@@ -42,8 +42,10 @@ class Endpoint:
         self._metrics = metrics
         self._jitter = jitter
         self._loop = asyncio.get_running_loop()
-        self._gate = WaveGate(limit)
-        self.breaker = Breaker(failures=patience.failures, outage=patience.outage, clock=self._loop.time)
+        self._gate = AdmissionGate(limit)
+        self.breaker = CircuitBreaker(
+            failures=patience.failures, outage=patience.outage, clock=self._loop.time
+        )
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._tripped: asyncio.Future[None] = self._loop.create_future()
@@ -188,3 +190,140 @@ class Endpoint:
             # Refusing or being busy is an answer, too.
             return fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE)
         return True
+
+
+class CircuitBreaker:
+    """Whether an endpoint may be asked. Pure; the clock is given.
+
+    closed --(`failures` in a row, or a dead canary)--> open --(probe answered)--> closed
+                                                        open --(`outage` seconds)--> given up
+
+    While it is open there is one probe at a time, after pauses that double.
+    """
+
+    def __init__(
+        self,
+        *,
+        failures: int = 8,
+        outage: float = 600.0,
+        first_pause: float = 1.0,
+        longest_pause: float = 30.0,
+        clock: Callable[[], float],
+    ) -> None:
+        self._most = failures
+        self._outage = outage
+        self._first_pause, self._longest_pause = first_pause, longest_pause
+        self._clock = clock
+        self._in_a_row = 0
+        self._opened_at: float | None = None
+        self._probes = 0
+        self.openings = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened_at is not None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Open for longer than an outage is waited for."""
+        return self._opened_at is not None and self._clock() - self._opened_at >= self._outage
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the next probe, at most until the outage is given up."""
+        assert self._opened_at is not None, "a closed breaker is not probed"
+        wanted = min(self._first_pause * 2.0**self._probes, self._longest_pause)
+        return max(0.0, min(wanted, self._opened_at + self._outage - self._clock()))
+
+    def succeed(self) -> None:
+        self._in_a_row = 0
+        self._probes = 0
+        self._opened_at = None
+
+    def fail(self) -> None:
+        """A call failed because of the endpoint, not because of what was asked."""
+        self._in_a_row += 1
+        if self._in_a_row >= self._most:
+            self.trip()
+
+    def fail_probe(self) -> None:
+        self._probes = min(self._probes + 1, 16)
+
+    def trip(self) -> None:
+        if self._opened_at is None:
+            self._opened_at = self._clock()
+            self.openings += 1
+
+
+class AdmissionGate:
+    """Admits calls in batches: at most `limit` at once, those with a common beginning next to each other.
+
+    All that waits when a batch begins belongs to it and goes in the order of its text, so that an engine with a prefix
+    cache meets the K criteria of one answer, and the answers to one task, one after the other. Who comes later belongs
+    to the next batch: nobody is overtaken for ever. `limit` shrinks when the endpoint asks for a pause and grows back
+    call by call.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._most = limit
+        self._limit = float(limit)
+        self._inside = 0
+        self._batch: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._next: list[tuple[str, asyncio.Future[None]]] = []
+        self._scheduled = False
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
+
+    @property
+    def inside(self) -> int:
+        return self._inside
+
+    @asynccontextmanager
+    async def turn(self, text: str) -> AsyncIterator[None]:
+        """Waits for this call's turn; `text` decides its place in its batch."""
+        loop = asyncio.get_running_loop()
+        admitted: asyncio.Future[None] = loop.create_future()
+        self._next.append((text, admitted))
+        if not self._scheduled:
+            # One turn of the loop later, so that calls which are made together make one batch.
+            self._scheduled = True
+            loop.call_soon(self._open_batch)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.done() and not admitted.cancelled():
+                self._leave()
+            raise
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def shrink(self) -> None:
+        self._limit = max(1.0, self._limit / 2)
+
+    def grow(self) -> None:
+        if self._limit < self._most:
+            self._limit = min(self._most, self._limit + 1 / self._limit)
+
+    def _open_batch(self) -> None:
+        self._scheduled = False
+        self._admit()
+
+    def _leave(self) -> None:
+        self._inside -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._inside < self.limit:
+            if not self._batch:
+                if not self._next:
+                    return
+                self._batch = deque(sorted(self._next, key=lambda waiting: waiting[0]))
+                self._next = []
+            _, admitted = self._batch.popleft()
+            if not admitted.done():
+                self._inside += 1
+                admitted.set_result(None)

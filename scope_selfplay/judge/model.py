@@ -13,15 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from scope_selfplay.config import CallConfig, JudgeConfig
+from scope_selfplay.config import JudgeConfig
 from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.calls import Answer, Asker, model_name
-from scope_selfplay.judge.endpoint_pool import Lines, endpoint_of, with_models
+from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
+from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
 from scope_selfplay.judge.fences import Fencer, fence_key, same_text
 from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.metrics import JudgeMetrics
 from scope_selfplay.judge.parsing import (
-    IMPORTANCE,
     parse_correctness,
     parse_preference,
     parse_rating,
@@ -32,14 +30,14 @@ from scope_selfplay.judge.parsing import (
 )
 from scope_selfplay.judge.prompts import (
     PREFERENCE_CHOICES,
-    ROLE_OF_PROMPT,
-    Asked,
+    JudgePrompt,
+    JudgePrompts,
     JudgeRole,
-    Questions,
     shown_answer,
 )
 from scope_selfplay.judge.protocol import DIMENSIONS, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.prompts import Pack
+from scope_selfplay.rewards import priority_weight
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -64,9 +62,8 @@ class ModelJudge:
     """`config` names a model for every endpoint (`open_model_judge` finds them)."""
 
     def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
-        self.metrics = JudgeMetrics()
-        native = frozenset(seat for seat in JudgeRole if endpoint_of(config, seat).native_thinking)
-        self.questions = Questions(
+        native = frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking)
+        self.prompts = JudgePrompts(
             pack,
             Fencer(fence_key(seed), limit=config.max_chars),
             budget=config.max_chars,
@@ -75,11 +72,11 @@ class ModelJudge:
         )
         self._config = config
         self._cache = cache
-        self._lines = Lines(config, self.metrics)
-        self._asker = Asker(config, self._lines, cache, self.metrics, seed=seed)
-        models = [model_name(config, seat) for seat in JudgeRole]
+        self._caller = JudgeCaller(config, cache, seed=seed)
+        self.metrics = self._caller.metrics
+        models = [model_name(config, role) for role in JudgeRole]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
-        settings = [each.model_dump_json() for each in calls]
+        settings = [call.model_dump_json() for call in calls]
         self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
 
     @property
@@ -88,33 +85,43 @@ class ModelJudge:
 
     def begin_stage(self) -> None:
         """Every stage has its own failure budget, time and account."""
-        self._asker.begin_stage()
+        self._caller.begin_stage()
 
     async def close(self) -> None:
         """Close the running loop's connections, for a judge that is let go before its loop ends."""
-        await self._lines.close()
+        await self._caller.close()
 
     def account(self) -> dict[str, dict[str, object]]:
-        """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""
-        return {role.value: account.report() for role, account in sorted(self._asker.accounts.items())}
+        """What the stage prompt, by role: calls, attempts, cached, joined, tokens in and out, faults."""
+        return {role.value: account.report() for role, account in sorted(self.metrics.accounts.items())}
 
     async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        asked = self.questions.gate(gate, task, document)
-        return _scored(await self._ask(asked, score_reader(asked)))
+        prompt = self.prompts.gate(gate, task, document)
+        return _scored(await self._caller.ask(prompt, score_reader(prompt)))
 
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
         """From the documents; without any, from the query alone by its own writer, weighted by importance."""
-        if not documents:
-            return await self._write_dimensions(task)
-        asked = self.questions.rubric(task, documents)
-        criteria = (await self._ask(asked, parse_rubric)).value
-        return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
+        if documents:
+            prompt = self.prompts.rubric(task, documents)
+            criteria = (await self._caller.ask(prompt, parse_rubric)).value
+            return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
+        least, most = DIMENSIONS
+        reply = await self._caller.ask(
+            self.prompts.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
+        )
+        if reply.value is None:
+            return None
+        weighted = [
+            criterion.model_copy(update={"weight": priority_weight(criterion.priority)})
+            for criterion in reply.value
+        ]
+        return Rubric(task_id=task.id, criteria=tuple(weighted))
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         if is_opener(answer):
             return _OPENER
-        asked = self.questions.grade(task, criterion, answer)
-        return _scored(await self._ask(asked, score_reader(asked)))
+        prompt = self.prompts.grade(task, criterion, answer)
+        return _scored(await self._caller.ask(prompt, score_reader(prompt)))
 
     async def compare(
         self,
@@ -133,24 +140,24 @@ class ModelJudge:
             return Comparison(
                 first_id=first.id, second_id=second.id, outcome=Outcome(middle, middle), verdict=tie
             )
-        asked = self.questions.compare(task, (first, second), style, rubric=rubric, reference=reference)
-        answer = await self._ask(
-            asked, parse_two_scores if style is Style.SCORES else preference_reader(asked)
+        prompt = self.prompts.compare(task, (first, second), style, rubric=rubric, reference=reference)
+        reply = await self._caller.ask(
+            prompt, parse_two_scores if style is Style.SCORES else preference_reader(prompt)
         )
-        outcome, probability = answer.value, None
-        if outcome is not None and (soft := _soft_preference(answer)) is not None:
+        outcome, probability = reply.value, None
+        if outcome is not None and (soft := _soft_preference(reply)) is not None:
             outcome, probability = Outcome(soft, 1 - soft), soft
         value = None if outcome is None else outcome.first >= outcome.second
-        verdict = answer.verdict(value, probability)
+        verdict = reply.verdict(value, probability)
         return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
 
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> Selected:
-        asked = self.questions.select(task, rubric, candidates, winners)
-        answer = await self._ask(asked, lambda text: parse_winners(text, asked.labels, winners))
-        chosen = None if answer.value is None else [asked.order[place] for place in answer.value]
-        return Selected(chosen, answer.verdict(None if chosen is None else True))
+        prompt = self.prompts.select(task, rubric, candidates, winners)
+        reply = await self._caller.ask(prompt, lambda text: parse_winners(text, prompt.labels, winners))
+        chosen = None if reply.value is None else [prompt.order[place] for place in reply.value]
+        return Selected(chosen, reply.verdict(None if chosen is None else True))
 
     async def score(
         self,
@@ -163,43 +170,19 @@ class ModelJudge:
     ) -> PointwiseScore:
         if is_opener(answer):
             return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
-        asked = self.questions.score(task, answer, rubric, scale=scale, reference=reference)
+        prompt = self.prompts.score(task, answer, rubric, scale=scale, reference=reference)
         read = parse_correctness if scale is Scale.CORRECTNESS else parse_rating
-        found = await self._ask(asked, read)
-        return PointwiseScore(found.value, found.verdict(None if found.value is None else True))
-
-    async def _write_dimensions(self, task: Task) -> Rubric | None:
-        least, most = DIMENSIONS
-        asked = self.questions.dimensions(task)
-        criteria = (await self._ask(asked, lambda text: parse_rubric(text, least=least, most=most))).value
-        if criteria is None:
-            return None
-        weighted = [each.model_copy(update={"weight": IMPORTANCE[each.priority]}) for each in criteria]
-        return Rubric(task_id=task.id, criteria=tuple(weighted))
-
-    async def _ask(self, asked: Asked, read: Callable[[str], T | None]) -> Answer[T]:
-        return await self._asker.ask(asked, call_of(self._config, ROLE_OF_PROMPT[asked.role]), read)
+        reply = await self._caller.ask(prompt, read)
+        return PointwiseScore(reply.value, reply.verdict(None if reply.value is None else True))
 
 
-def call_of(config: JudgeConfig, seat: JudgeRole) -> CallConfig:
-    match seat:
-        case JudgeRole.GATES:
-            return config.gate_call
-        case JudgeRole.RUBRIC:
-            return config.rubric_call
-        case JudgeRole.GRADE:
-            return config.grade_call
-        case JudgeRole.COMPARE:
-            return config.compare_call
-
-
-def score_reader(asked: Asked) -> Callable[[str], bool | None]:
+def score_reader(prompt: JudgePrompt) -> Callable[[str], bool | None]:
     """How a gate's or a grade's completion is read: as one token, or as a written score."""
-    return (lambda text: {"1": True, "0": False}.get(text.strip())) if asked.choices else parse_score
+    return (lambda text: {"1": True, "0": False}.get(text.strip())) if prompt.choices else parse_score
 
 
-def preference_reader(asked: Asked) -> Callable[[str], Outcome | None]:
-    return (lambda text: _TOKEN_OUTCOMES.get(text.strip())) if asked.choices else parse_preference
+def preference_reader(prompt: JudgePrompt) -> Callable[[str], Outcome | None]:
+    return (lambda text: _TOKEN_OUTCOMES.get(text.strip())) if prompt.choices else parse_preference
 
 
 def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path | None) -> ModelJudge:
@@ -214,18 +197,18 @@ def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path
     return ModelJudge(named, pack, seed=seed, cache=JudgementCache(path))
 
 
-def _scored(answer: Answer[bool]) -> Verdict:
-    yes, no = answer.odds.get("1"), answer.odds.get("0")
-    known = answer.value is not None and yes is not None and no is not None and yes + no > 0
-    return answer.verdict(
-        answer.value, yes / (yes + no) if known and yes is not None and no is not None else None
+def _scored(reply: JudgeReply[bool]) -> Verdict:
+    yes, no = reply.odds.get("1"), reply.odds.get("0")
+    known = reply.value is not None and yes is not None and no is not None and yes + no > 0
+    return reply.verdict(
+        reply.value, yes / (yes + no) if known and yes is not None and no is not None else None
     )
 
 
-def _soft_preference(answer: Answer[Outcome]) -> float | None:
+def _soft_preference(reply: JudgeReply[Outcome]) -> float | None:
     """P(first is better), a tie counting half; None unless all three choices have a known probability."""
-    odds = [answer.odds.get(choice) for choice in PREFERENCE_CHOICES]
-    if answer.value is None or any(each is None for each in odds):
+    odds = [reply.odds.get(choice) for choice in PREFERENCE_CHOICES]
+    if reply.value is None or any(each is None for each in odds):
         return None
     first, second, tie = (each or 0.0 for each in odds)
     total = first + second + tie

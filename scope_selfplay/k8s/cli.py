@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,7 +35,7 @@ def k8s() -> None:
 )
 @click.option("--force", is_flag=True, help="Replace files that were changed by hand.")
 def render(config: Path, top: Path, components: tuple[str, ...], force: bool) -> None:
-    """Write TO/k8s/runs/NAME from a run's CONFIG, and what it stands on where that is not there.
+    """Write TO/k8s/runs/NAME from a run's CONFIG, and what it needs below TO where that is missing.
 
     A CONFIG that lies in a run's folder as setup/run.yaml is rendered there.
     """
@@ -53,7 +53,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     )
 
     run = load_config(config)
-    known = sorted(each.name for each in (shipped_kustomize() / "components").iterdir())
+    known = sorted(path.name for path in (shipped_kustomize() / "components").iterdir())
     for name in components:
         if name not in known:
             raise ConfigError(f"--component {name}: there are {', '.join(known)}")
@@ -69,10 +69,10 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     link_config(folder)
     if layout.components:
         click.echo(f"components: {', '.join(layout.components)}", err=True)
-    _say_what_is_next(run, folder)
+    _print_next_steps(run, folder)
 
 
-def _say_what_is_next(run: "RunConfig", folder: Path) -> None:
+def _print_next_steps(run: "RunConfig", folder: Path) -> None:
     from scope_selfplay.k8s.prepare import parts_of, yours_to_bring
 
     for line in yours_to_bring(run):
@@ -98,10 +98,12 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
     checked = check_folder(folder)
     found, notes = checked.problems, checked.notes
     if online:
-        asked = check_cluster(checked, folder, Kubectl(namespace))
-        found, notes = [*found, *asked.problems], [*notes, *asked.notes]
+        on_cluster = check_cluster(checked, folder, Kubectl(namespace))
+        found, notes = [*found, *on_cluster.problems], [*notes, *on_cluster.notes]
     if as_json:
-        click.echo(json.dumps({"problems": [each._asdict() for each in found], "notes": notes}, indent=1))
+        click.echo(
+            json.dumps({"problems": [problem._asdict() for problem in found], "notes": notes}, indent=1)
+        )
     else:
         for problem in found:
             click.echo(str(problem))
@@ -148,13 +150,13 @@ def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> No
 @_JSON
 def doctor(namespace: str | None, as_json: bool) -> None:
     """Say what this cluster can run, and what is missing."""
+    from scope_selfplay.doctor import print_finding
     from scope_selfplay.k8s.doctor import examine
     from scope_selfplay.k8s.kubectl import Kubectl
 
     findings = examine(Kubectl(namespace))
     if as_json:
-        click.echo(json.dumps([each._asdict() for each in findings], indent=1))
+        click.echo(json.dumps([finding._asdict() for finding in findings], indent=1))
         return
-    for each in findings:
-        mark: Any = click.style("ok  ", fg="green") if each.ok else click.style("no  ", fg="yellow")
-        click.echo(f"{mark}{each.what}: {each.found}" + ("" if each.ok else f"\n      {each.advice}"))
+    for finding in findings:
+        print_finding(finding)

@@ -13,7 +13,7 @@ import yaml
 from scope_selfplay.errors import ConfigError, OutsideError
 
 Body = dict[str, Any]
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _DOWN = (
     *("connection refused", "was refused", "no such host", "no route to host"),
     *("timeout", "timed out", "unable to connect", "tls handshake"),
@@ -32,7 +32,7 @@ def kustomize(folder: Path) -> list[Body]:
     """The objects of a kustomization. Raises ConfigError with what kustomize says is wrong."""
     answer = run("kustomize", str(folder))
     if answer.code != 0:
-        raise ConfigError(f"{folder}: does not render: {' '.join(_said(answer.err))[:300]}")
+        raise ConfigError(f"{folder}: does not render: {' '.join(_reasons(answer.err))[:300]}")
     return [body for body in yaml.safe_load_all(answer.out) if body]
 
 
@@ -45,12 +45,12 @@ class Kubectl:
     def objects(self, kind: str, selector: str = "") -> Sequence[Body]:
         """Raises OutsideError for a cluster that does not answer, ConfigError for one that refuses."""
         more = ["--selector", selector] if selector else []
-        items: list[Body] = json.loads(self._asked("get", kind, *more, "--output=json")).get("items", [])
+        items: list[Body] = json.loads(self._output_of("get", kind, *more, "--output=json")).get("items", [])
         return items
 
     def get(self, kind: str, name: str) -> Body | None:
         answer = self._run("get", kind, name, "--output=json", "--ignore-not-found")
-        body: Body | None = json.loads(_checked(answer) or "null")
+        body: Body | None = json.loads(_output(answer) or "null")
         return body
 
     def may(self, verb: str, resource: str) -> bool:
@@ -64,8 +64,8 @@ class Kubectl:
         answer = self._run("apply", "--dry-run=server", "--kustomize", str(folder), "--output=name")
         if answer.code == 0:
             return []
-        lines = _said(answer.err)
-        # A server that tells of others who are down, such as a webhook, has answered.
+        lines = _reasons(answer.err)
+        # A server that reports something else as down, such as a webhook, has answered.
         for line in lines:
             if _is_down(line) and not line.startswith("Error from server"):
                 # Apply gives advice of its own, to turn validation off, which helps nobody here.
@@ -74,15 +74,15 @@ class Kubectl:
         return [line[:300] for line in lines]
 
     def version(self) -> str:
-        body = json.loads(self._asked("version", "--output=json"))
+        body = json.loads(self._output_of("version", "--output=json"))
         return str(body.get("serverVersion", {}).get("gitVersion", "unknown"))
 
     def follow(self, *arguments: str) -> int:
         """Hand the terminal to kubectl, for as long as a person wants."""
         return subprocess.run([_program(), *self._where, *arguments], check=False).returncode
 
-    def _asked(self, *arguments: str) -> str:
-        return _checked(self._run(*arguments))
+    def _output_of(self, *arguments: str) -> str:
+        return _output(self._run(*arguments))
 
     def _run(self, *arguments: str) -> KubectlResult:
         return run(*self._where, "--request-timeout=20s", *arguments)
@@ -92,11 +92,11 @@ def run(*arguments: str) -> KubectlResult:
     """Raises ConfigError without kubectl, OutsideError when it takes too long."""
     try:
         done = subprocess.run(
-            [_program(), *arguments], capture_output=True, text=True, check=False, timeout=_PATIENCE
+            [_program(), *arguments], capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired:
         raise OutsideError(
-            f"kubectl {arguments[0]}: no answer in {_PATIENCE:.0f} s; see that the cluster is well"
+            f"kubectl {arguments[0]}: no answer in {_TIMEOUT:.0f} s; see that the cluster is well"
         ) from None
     return KubectlResult(done.returncode, done.stdout, done.stderr)
 
@@ -110,10 +110,10 @@ def _program() -> str:
     return found
 
 
-def _checked(answer: KubectlResult) -> str:
+def _output(answer: KubectlResult) -> str:
     if answer.code == 0:
         return answer.out
-    line = _said(answer.err)[-1]
+    line = _reasons(answer.err)[-1]
     raise _down(line) if _is_down(line) else ConfigError(f"the cluster refuses: {line[:300]}")
 
 
@@ -122,14 +122,14 @@ def _is_down(line: str) -> bool:
 
 
 def _down(line: str) -> OutsideError:
-    said = line.removesuffix(" - did you specify the right host or port?")[:300]
+    reason = line.removesuffix(" - did you specify the right host or port?")[:300]
     return OutsideError(
-        f"the cluster does not answer: {said}; see `kubectl config get-contexts` and `kubectl cluster-info`"
+        f"the cluster does not answer: {reason}; see `kubectl config get-contexts` and `kubectl cluster-info`"
     )
 
 
-def _said(text: str) -> list[str]:
+def _reasons(text: str) -> list[str]:
     """kubectl's own lines, the last of which says why it gave up; never empty."""
-    lines = [" ".join(each.split()) for each in text.splitlines() if each.strip()]
-    own = [each for each in lines if not _LOGGED.match(each)]
-    return own or [_LOGGED.sub("", each) for each in lines[-1:]] or ["no reason given"]
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if not _LOGGED.match(line)]
+    return own or [_LOGGED.sub("", line) for line in lines[-1:]] or ["no reason given"]

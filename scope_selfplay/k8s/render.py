@@ -1,16 +1,23 @@
-"""A run's folder under `k8s/runs/`, as file name -> text; pure, and always through a YAML dumper.
+"""A run's folder under `k8s/runs/`: its files, always through a YAML dumper, and writing them without losing what a
+person changed.
 
 setup/run.yaml, setup/kustomization.yaml    config, prompt packs, images: what every Job of the run needs
 kustomization.yaml                          the whole run
 iteration-NN/kustomization.yaml             the controller for this iteration alone
-prepare/.../kustomization.yaml              what the run needs on the volume before it starts: see preparing
+prepare/.../kustomization.yaml              what the run needs on the volume before it starts: see `prepare`
 """
 
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.pods import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.controller.manifests import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.patches import (
     API,
     CONTAINER,
@@ -27,6 +34,9 @@ from scope_selfplay.k8s.patches import (
     yaml_text,
 )
 from scope_selfplay.k8s.prepare import prepare_files
+from scope_selfplay.prompts import load_pack, pack_chain
+from scope_selfplay.prompts.folder import pack_path, shipped_prompts
+from scope_selfplay.run_directory import with_judge_prompts
 
 _SETUP_NOTE = (
     "# What every Job of the run needs: config, prompt packs, images. The run and its iterations share it.\n"
@@ -152,3 +162,73 @@ def _applied(base: str, component: str, changes: Sequence[dict[str, Any]]) -> di
 
 def _labels(config: RunConfig) -> dict[str, str]:
     return {"app.kubernetes.io/name": IMAGE, "scope/run": config.name}
+
+
+def shipped_kustomize() -> Path:
+    """`k8s/` of a checkout, or of an installed wheel."""
+    package = Path(__file__).parent.parent
+    checkout = package.parent / "k8s"
+    return checkout if (checkout / "base").is_dir() else package / "kustomize"
+
+
+def packs_needed(config: RunConfig) -> list[str]:
+    """The run's pack and all that it extends; a model judge's too, where the run's own pack lacks its prompts."""
+    own = pack_path(config.domain)
+    names = pack_chain(own)
+    pack = load_pack(own)
+    if with_judge_prompts(pack, config.judge) != pack:
+        names += pack_chain(pack_path(config.judge.prompts))
+    return sorted(set(names))
+
+
+def lay_out(top: Path, packs: list[str]) -> None:
+    """Put the shared parts and the packs below `top`, where they are not there already."""
+    for part in ("base", "components", "prepare"):
+        if not (top / "k8s" / part).is_dir():
+            shutil.copytree(shipped_kustomize() / part, top / "k8s" / part)
+    for pack in packs:
+        if not (top / "prompts" / pack).is_dir():
+            shutil.copytree(
+                shipped_prompts() / pack, top / "prompts" / pack, ignore=shutil.ignore_patterns("__*")
+            )
+
+
+def components_of(folder: Path) -> list[str]:
+    """The components of a run's folder, as `--component` names them; none where there is no folder yet.
+
+    Raises ConfigError for a setup that is not YAML.
+    """
+    file = folder / "setup" / "kustomization.yaml"
+    try:
+        setup = yaml.safe_load(_read(file) or "") or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    shipped = re.compile(r"(\.\./)+k8s/components/([^/]+)/?")
+    listed = setup.get("components") if isinstance(setup, dict) else None
+    found = [(str(each), shipped.fullmatch(str(each))) for each in listed or []]
+    return [match[2] if match else path for path, match in found]
+
+
+def link_config(folder: Path) -> None:
+    """`run.yaml` in the run's folder is its config, where nothing else has that name."""
+    link = folder / "run.yaml"
+    if not link.exists() and not link.is_symlink():
+        link.symlink_to(Path("setup") / "run.yaml")
+
+
+def write_folder(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write `files` below `folder`; returns those that are new or changed. Raises ConfigError before overwriting."""
+    changed = {name: text for name, text in files.items() if _read(folder / name) != text}
+    lost = [name for name in changed if (folder / name).exists()]
+    if lost and not force:
+        raise ConfigError(
+            f"{folder}: {', '.join(lost)} differ from what this config gives; keep them, or replace them with --force"
+        )
+    for name, text in changed.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in changed]
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -1,4 +1,4 @@
-"""The application over one engine.
+"""A policy's engine, the application over it, and the server that drains before it ends.
 
 POST /v1/completions   one completion; 400, 401, 404, 413, 429 and 503 (with Retry-After) say what is wrong
 GET  /v1/models        the model's name, folder and context
@@ -7,22 +7,44 @@ GET  /health           200 while requests are taken, 503 while draining
 GET  /metrics          Prometheus, `scope_model_*`
 """
 
+import asyncio
 import random
+import signal
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from scope_selfplay import __version__
 from scope_selfplay.errors import InferenceError
-from scope_selfplay.inference.chat_server import MAX_BODY, guarded, refuse
+from scope_selfplay.inference.chat_server import MAX_BODY, endpoint, json_response, refuse
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import WEIGHTS_HEADER
-from scope_selfplay.model_server.completions import Asked, read_request, render_response
+from scope_selfplay.model_server.completions import CompletionRequest, read_request, render_response
+from scope_selfplay.schemas import Value
+from scope_selfplay.training.policy import load_frozen, policy_path, weights_hash
+from scope_selfplay.wire.serving import BodyTooLargeError, read_body, serving, while_connected
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class EngineOptions(Value):
+    name: str | None = None
+    """Name of the model; its weights' hash when left out."""
+    slots: int = 96
+    max_length: int = 16_384
+    deterministic: bool = True
+    queue: int = 4096
+    device: str = "auto"
 
 
 class ModelInfo(NamedTuple):
@@ -68,69 +90,132 @@ class ModelService:
     metrics: ModelMetrics = field(default_factory=ModelMetrics)
 
 
-def model_app(service: ModelService) -> web.Application:
-    headers = {WEIGHTS_HEADER: service.info.weights}
+def open_service(model: str, options: EngineOptions, api_key: str | None = None) -> ModelService:
+    """The engine of a model directory, or of `embedded`.
 
-    async def completions(request: web.Request) -> web.StreamResponse:
+    Raises CheckpointError; ConfigError for a device that is not there or slots that do not fit into memory.
+    """
+    folder = policy_path(model)
+    codec = ChatCodec.load(folder)
+    weights = weights_hash(folder)
+    loaded = load_frozen(folder, options.device)
+    name = options.name or f"{folder.name}-{weights}"
+    max_length = min(
+        options.max_length, getattr(loaded.config, "max_position_embeddings", options.max_length)
+    )
+    engine = InProcessModel(
+        loaded,
+        codec,
+        identity=name,
+        slots=options.slots,
+        max_length=max_length,
+        deterministic=options.deterministic,
+        frozen=True,
+    )
+    info = ModelInfo(
+        model=name,
+        folder=str(folder.resolve()),
+        weights=weights,
+        vocabulary=loaded.config.vocab_size,
+        max_length=max_length,
+        deterministic=options.deterministic,
+        slots=options.slots,
+        version=__version__,
+    )
+    return ModelService(engine, codec, info, queue=options.queue, api_key=api_key)
+
+
+def model_app(service: ModelService) -> Starlette:
+    """The paths above; a completion names the weights that it was sampled from."""
+
+    async def completions(request: Request) -> ASGIApp:
         began = time.perf_counter()
         response = await _complete(service, request)
         service.metrics.seconds.observe(time.perf_counter() - began)
-        service.metrics.requests.labels(str(response.status)).inc()
-        response.headers.update(headers)
+        service.metrics.requests.labels(str(response.status_code)).inc()
+        response.headers[WEIGHTS_HEADER] = service.info.weights
         return response
 
-    async def models(request: web.Request) -> web.StreamResponse:
+    async def models(request: Request) -> ASGIApp:
         info = service.info
         row = {"id": info.model, "object": "model", "owned_by": "scope", "root": info.folder}
-        return web.json_response({"object": "list", "data": [{**row, "max_model_len": info.max_length}]})
+        return json_response({"object": "list", "data": [{**row, "max_model_len": info.max_length}]})
 
-    async def about(request: web.Request) -> web.StreamResponse:
-        return web.json_response(service.info._asdict())
+    async def about(request: Request) -> ASGIApp:
+        return json_response(service.info._asdict())
 
-    async def health(request: web.Request) -> web.StreamResponse:
+    async def health(request: Request) -> ASGIApp:
         if service.draining:
             return refuse(503, "draining", {"Retry-After": "1"})
-        return web.json_response({"status": "ok"})
+        return json_response({"status": "ok"})
 
-    async def metrics(request: web.Request) -> web.StreamResponse:
+    async def metrics(request: Request) -> ASGIApp:
         service.metrics.running.set(service.engine.running)
         service.metrics.waiting.set(service.engine.waiting)
-        return web.Response(body=generate_latest(service.metrics.registry), content_type="text/plain")
+        return Response(generate_latest(service.metrics.registry), headers={"Content-Type": "text/plain"})
 
     key = service.api_key
-    app = web.Application(client_max_size=MAX_BODY)
-    app.router.add_post("/v1/completions", guarded(completions, key))
-    app.router.add_get("/v1/models", guarded(models, key))
-    app.router.add_get("/info", guarded(about, key))
-    app.router.add_get("/health", health)
-    app.router.add_get("/metrics", metrics)
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/completions", endpoint(completions, key), methods=["POST"]),
+            Route("/v1/models", endpoint(models, key)),
+            Route("/info", endpoint(about, key)),
+            Route("/health", endpoint(health)),
+            Route("/metrics", endpoint(metrics)),
+        ]
+    )
 
 
-async def _complete(service: ModelService, request: web.Request) -> web.StreamResponse:
+def serving_model(
+    service: ModelService, *, host: str = "127.0.0.1", port: int = 0, finish: float = 60.0
+) -> AbstractAsyncContextManager[str]:
+    """Serves for as long as the block lasts, then for up to `finish` seconds what has arrived; gives the URL."""
+    return serving(model_app(service), host=host, port=port, finish=finish)
+
+
+async def serve_until_stopped(
+    service: ModelService, *, host: str, port: int, drain: float, on_ready: Callable[[str], None]
+) -> None:
+    """SIGTERM or SIGINT turns /health to 503; after `drain` seconds the port closes and open requests end."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if service.draining:
+            stopped.set()
+        service.draining = True
+        loop.call_later(drain, stopped.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    async with serving_model(service, host=host, port=port) as url:
+        on_ready(url)
+        await stopped.wait()
+
+
+async def _complete(service: ModelService, request: Request) -> Response:
     if service.draining:
         return refuse(503, "draining", {"Retry-After": "1"})
     info = service.info
     try:
         asked = read_request(
-            await request.read(),
+            await read_body(request, MAX_BODY),
             vocabulary=info.vocabulary,
             max_length=info.max_length,
             end_ids=service.codec.end_ids,
         )
-    except web.HTTPRequestEntityTooLarge:
-        return refuse(413, f"a request may have {MAX_BODY:,} bytes")
+    except BodyTooLargeError as error:
+        return refuse(413, str(error))
     except ValueError as error:
         return refuse(400, str(error))
     if asked.model not in (None, info.model):
         return refuse(404, f"The model `{asked.model}` does not exist; this server has `{info.model}`.")
     if service.engine.waiting >= service.queue:
         return refuse(429, f"{service.queue} sequences wait already", {"Retry-After": "1"})
-    return await _sample(service, asked)
+    return await while_connected(request, _sample(service, asked))
 
 
-async def _sample(service: ModelService, asked: Asked) -> web.StreamResponse:
-    # A client that goes away cancels this, and with it the sequence.
+async def _sample(service: ModelService, asked: CompletionRequest) -> Response:
     seed = random.getrandbits(63) if asked.seed is None else asked.seed
     try:
         sample = await service.engine.sample(
@@ -141,4 +226,4 @@ async def _sample(service: ModelService, asked: Asked) -> web.StreamResponse:
     service.metrics.tokens.labels("in").inc(len(asked.request.prompt_ids))
     service.metrics.tokens.labels("out").inc(len(sample.ids))
     text = service.codec.decode(sample.ids)
-    return web.json_response(render_response(asked, sample, text, service.info.model))
+    return json_response(render_response(asked, sample, text, service.info.model))

@@ -63,7 +63,14 @@ def serve_model(
     import asyncio
 
     from scope_selfplay.engines import remark_on_draws
-    from scope_selfplay.model_server.app import EngineOptions, open_service, serve_until_stopped
+    from scope_selfplay.errors import ConfigError
+
+    try:
+        from scope_selfplay.model_server.app import EngineOptions, open_service, serve_until_stopped
+    except ImportError as error:
+        raise ConfigError(
+            f"scope serve-model needs {error.name}: pip install 'scope-selfplay[local]'"
+        ) from None
     from scope_selfplay.wire.guarded_http import LOOPBACK, secret
 
     key = secret(api_key_env, "--api-key-env")
@@ -79,7 +86,7 @@ def serve_model(
     if remark is not None:
         click.echo(f"warning: {remark}", err=True)
 
-    def said(url: str) -> None:
+    def announce(url: str) -> None:
         click.echo(f"serving {service.info.model} (weights {service.info.weights}) at {url}", err=True)
 
-    asyncio.run(serve_until_stopped(service, host=host, port=port, drain=drain, said=said))
+    asyncio.run(serve_until_stopped(service, host=host, port=port, drain=drain, on_ready=announce))

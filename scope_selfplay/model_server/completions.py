@@ -37,7 +37,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Fields that may only say what the engine does anyway; null always may."""
 
 
-class Asked(NamedTuple):
+class CompletionRequest(NamedTuple):
     """A request; `seed` is None for any. A temperature of 0 asks for greedy choices, scored at temperature 1."""
 
     model: str | None
@@ -49,7 +49,9 @@ class Asked(NamedTuple):
     with_logprobs: bool
 
 
-def read_request(data: bytes, *, vocabulary: int, max_length: int, end_ids: frozenset[int]) -> Asked:
+def read_request(
+    data: bytes, *, vocabulary: int, max_length: int, end_ids: frozenset[int]
+) -> CompletionRequest:
     """Raises ValueError, which names the field, what was found and what is expected."""
     body = parse_object(data)
     for name, allowed in _NEUTRAL.items():
@@ -75,7 +77,7 @@ def read_request(data: bytes, *, vocabulary: int, max_length: int, end_ids: froz
         raise ValueError("logprobs: only the sampled token's are known; expected 0")
     seed = None if body.get("seed") is None else _whole(body, "seed", 0, least=0)
     model = body.get("model")
-    return Asked(
+    return CompletionRequest(
         None if model is None else str(model),
         Generate(prompt, max_tokens, greedy=temperature == 0),
         Stops(frozenset(ids) | end_ids, texts),
@@ -86,7 +88,7 @@ def read_request(data: bytes, *, vocabulary: int, max_length: int, end_ids: froz
     )
 
 
-def render_response(asked: Asked, sample: Sample, text: str, model: str) -> dict[str, Any]:
+def render_response(asked: CompletionRequest, sample: Sample, text: str, model: str) -> dict[str, Any]:
     """The body. `logprobs.tokens` are written as vLLM does it for `return_tokens_as_token_ids`."""
     choice: dict[str, Any] = {
         "index": 0,
@@ -96,7 +98,7 @@ def render_response(asked: Asked, sample: Sample, text: str, model: str) -> dict
         "logprobs": None,
     }
     if asked.with_logprobs:
-        tokens = [f"token_id:{each}" for each in sample.ids]
+        tokens = [f"token_id:{token}" for token in sample.ids]
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": sample.logprobs, "top_logprobs": None}
     if asked.with_ids:
         choice |= {"token_ids": sample.ids, "prompt_token_ids": asked.request.prompt_ids}
@@ -124,9 +126,9 @@ def _prompt(value: object, vocabulary: int) -> tuple[int, ...]:
 def _ids(name: str, value: object, vocabulary: int) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError(f"{name} is {type(value).__name__}, expected token ids")
-    for each in value:
-        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < vocabulary:
-            raise ValueError(f"{name} holds {str(each)[:40]}, expected token ids below {vocabulary}")
+    for token in value:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise ValueError(f"{name} holds {str(token)[:40]}, expected token ids below {vocabulary}")
     return tuple(value)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from scope_selfplay.planning.plan import Assumptions, ResourcePlan, make_plan
+from scope_selfplay.planning.memory import Assumptions
+from scope_selfplay.planning.plan import ResourcePlan, make_plan
 
 _COLUMNS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
@@ -35,7 +36,7 @@ def plan(
     from scope_selfplay.prompts.folder import pack_path
 
     settings = load_config(config, overrides)
-    if config is None and not any(each.startswith("model.path=") for each in overrides):
+    if config is None and not any(override.startswith("model.path=") for override in overrides):
         # The pack's safety gate is ours; the paper's volume has two gates.
         papers = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
         settings = load_config(None, [*papers, *overrides])
@@ -53,10 +54,10 @@ def as_data(plan: ResourcePlan) -> dict[str, object]:
         "model": plan.model._asdict(),
         "gpus": plan.gpus,
         "iterations": plan.iterations,
-        "stages": [each._asdict() for each in plan.stages],
+        "stages": [stage._asdict() for stage in plan.stages],
         "iteration": {name: plan.total(name) for name in (*_COLUMNS, *_HOURS)},
         "gpu_hours": plan.gpu_hours,
-        "pods": [each._asdict() for each in plan.pods],
+        "pods": [pod._asdict() for pod in plan.pods],
         "assumptions": plan.assumptions._asdict(),
     }
 

@@ -1,47 +1,12 @@
-"""A plan of one iteration, stage by stage, and of the whole run."""
+"""What one iteration takes, stage by stage: prompts, rollouts, judge calls, tokens and hours of GPUs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
+from scope_selfplay.config import RunConfig, TrainConfig
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.planning.memory import ModelSize, model_size
-from scope_selfplay.planning.plan import candidate_judge_calls, iteration_volume
+from scope_selfplay.planning.memory import LAYOUTS, Assumptions, ModelSize, PodMemory, model_size, pod_memory
 from scope_selfplay.store import Stage
-
-GIB = 2.0**30
-LAYOUTS = {
-    6: {"challenger": {"trainer": 2, "solver": 2, "judge": 2}, "solver": {"trainer": 4, "judge": 2}},
-    8: {"challenger": {"trainer": 4, "solver": 2, "judge": 2}, "solver": {"trainer": 4, "judge": 4}},
-    1: {"challenger": {"trainer": 1}, "solver": {"trainer": 1}},
-}
-
-
-class Assumptions(NamedTuple):
-    """What the config does not say. Rates are per GPU for a model of 8 billion parameters, and scale with its size."""
-
-    acceptance: float = 0.4
-    """Share of candidates that task making keeps (SCOPE reports about this)."""
-    criteria: int = 4
-    """Criteria of a rubric (the paper: 3 to 5)."""
-    rollout_tokens: int = 1500
-    """Sampled tokens of a rollout, all turns."""
-    read_tokens: int = 2500
-    """Tokens of a rollout that were read: prompt and search results."""
-    judge_read_tokens: int = 1800
-    """Tokens of a judge prompt, most of them a prefix that the criteria of an answer share."""
-    judge_tokens: int = 500
-    """Tokens that the judge writes per call, thinking included."""
-    decode_rate: float = 3000.0
-    """Tokens per second that an engine writes with full batches."""
-    prefill_rate: float = 20_000.0
-    """Tokens per second that an engine reads."""
-    flops: float = 990e12
-    """Peak bf16 operations per second of the GPU."""
-    utilisation: float = 0.35
-    """Share of the peak that a training pass reaches."""
-    gpu_gib: float = 80.0
-    """Memory of a GPU."""
 
 
 class StagePlan(NamedTuple):
@@ -58,17 +23,6 @@ class StagePlan(NamedTuple):
     train_hours: float
 
 
-class PodMemory(NamedTuple):
-    """GiB per GPU of one pod; `parts` add up to `gib`."""
-
-    pod: str
-    gpus: int
-    gib: float
-    parts: dict[str, float]
-    fits: bool
-    advice: str
-
-
 class ResourcePlan(NamedTuple):
     """`stages` are those of one iteration; totals over the run are these times `iterations`."""
 
@@ -81,7 +35,7 @@ class ResourcePlan(NamedTuple):
 
     def total(self, name: str) -> float:
         """One column of the stages added up over one iteration."""
-        return float(sum(getattr(each, name) for each in self.stages))
+        return float(sum(getattr(stage, name) for stage in self.stages))
 
     @property
     def gpu_hours(self) -> float:
@@ -99,13 +53,13 @@ def make_plan(
             f"--gpus: found {gpus}, layouts are known for {', '.join(map(str, sorted(LAYOUTS)))}"
         )
     size = model_size(config.model.path, parameters)
-    stages = tuple(_priced(config, each, size, assumptions) for each in _counted(config, gates, assumptions))
+    stages = tuple(_priced(counts, size, assumptions) for counts in _counted(config, gates, assumptions))
     return ResourcePlan(
-        size, gpus, config.iterations, stages, _pods(config, gpus, size, assumptions), assumptions
+        size, gpus, config.iterations, stages, pod_memory(config, gpus, size, assumptions), assumptions
     )
 
 
-class _Counts(NamedTuple):
+class _StageCounts(NamedTuple):
     stage: Stage
     prompts: int
     challenger: int
@@ -114,44 +68,36 @@ class _Counts(NamedTuple):
     trained: TrainConfig | None = None
 
 
-def _counted(config: RunConfig, gates: int, assumptions: Assumptions) -> Sequence[_Counts]:
+def _counted(config: RunConfig, gates: int, assumptions: Assumptions) -> Sequence[_StageCounts]:
     """As if every task of training passed its gates, as the paper's volume is counted."""
-    learner, solver, tasks = config.challenger, config.solver, config.tasks
+    challenger, solver, tasks = config.challenger, config.solver, config.tasks
     criteria = assumptions.criteria
     volume = iteration_volume(
-        steps=learner.steps,
-        challenger_prompts=learner.batch,
-        group_size=learner.group_size,
-        difficulty_rollouts=learner.rollouts,
+        steps=challenger.steps,
+        challenger_prompts=challenger.batch,
+        group_size=challenger.group_size,
+        difficulty_rollouts=challenger.rollouts,
         criteria=criteria,
     )
-    found: list[_Counts] = []
-    if not learner.frozen:
-        calls = volume.challenger_rollouts * candidate_judge_calls(learner.rollouts, criteria, gates)
-        prompts = learner.steps * learner.batch
-        found.append(
-            _Counts(
-                Stage.CHALLENGER,
-                prompts,
-                volume.challenger_rollouts,
-                volume.difficulty_rollouts,
-                calls,
-                learner,
-            )
-        )
+    found: list[_StageCounts] = []
+    if not challenger.frozen:
+        calls = volume.challenger_rollouts * candidate_judge_calls(challenger.rollouts, criteria, gates)
+        prompts = challenger.steps * challenger.batch
+        rollouts, tries = volume.challenger_rollouts, volume.difficulty_rollouts
+        found.append(_StageCounts(Stage.CHALLENGER, prompts, rollouts, tries, calls, challenger))
     if solver.tasks is None:
         candidates = round(tasks.target / assumptions.acceptance)
         calls = candidates * candidate_judge_calls(tasks.rollouts, criteria, gates)
-        found.append(_Counts(Stage.TASKS, candidates, candidates, candidates * tasks.rollouts, calls))
+        found.append(_StageCounts(Stage.TASKS, candidates, candidates, candidates * tasks.rollouts, calls))
     prompts = solver.steps * solver.batch
     rollouts = prompts * solver.group_size
-    found.append(_Counts(Stage.SOLVER, prompts, 0, rollouts, rollouts * criteria, solver))
+    found.append(_StageCounts(Stage.SOLVER, prompts, 0, rollouts, rollouts * criteria, solver))
     held_out = config.compare.tasks
-    found.append(_Counts(Stage.COMPARE, held_out, 0, held_out, held_out * criteria))
+    found.append(_StageCounts(Stage.COMPARE, held_out, 0, held_out, held_out * criteria))
     return found
 
 
-def _priced(config: RunConfig, counts: _Counts, size: ModelSize, assumptions: Assumptions) -> StagePlan:
+def _priced(counts: _StageCounts, size: ModelSize, assumptions: Assumptions) -> StagePlan:
     scale = size.parameters / 8e9
     rollouts = counts.challenger + counts.solver
     sampled = rollouts * assumptions.rollout_tokens
@@ -181,86 +127,52 @@ def _priced(config: RunConfig, counts: _Counts, size: ModelSize, assumptions: As
     )
 
 
-def _pods(config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions) -> tuple[PodMemory, ...]:
-    pods: list[PodMemory] = []
-    for stage, parts in LAYOUTS[gpus].items():
-        for name, count in parts.items():
-            settings = config.challenger if stage == "challenger" else config.solver
-            if name == "trainer":
-                pods.append(_trainer(f"{stage} trainer", config.model, settings, count, size, assumptions))
-            elif not any(each.pod == name and each.gpus == count for each in pods):
-                pods.append(_server(name, config, count, size, assumptions))
-    return tuple(pods)
+class IterationVolume(NamedTuple):
+    """Counts for one iteration: rollouts, judge calls, and in `tasks_kept` the target of task making."""
+
+    challenger_rollouts: int
+    difficulty_rollouts: int
+    challenger_judge_calls: int
+    tasks_kept: int
+    solver_rollouts: int
+    solver_grade_calls: int
 
 
-def _trainer(
-    pod: str, model: ModelConfig, settings: TrainConfig, gpus: int, size: ModelSize, assumptions: Assumptions
-) -> PodMemory:
-    """Fully sharded: weights, gradients and reference in float32, two moments of Adam, a micro batch of activations.
+def candidate_judge_calls(rollouts: int, criteria: int, gates: int = 2) -> int:
+    """Judge calls for one candidate that passes: gates, one rubric, one grade per rollout and criterion.
 
-    With an adapter only that has gradients and moments, and the reference is the model without it.
+    SCOPE section 3.1 and figure 11. Raises ValueError for a negative count.
     """
-    billion = size.parameters / GIB / gpus
-    rank = model.lora.rank
-    learnt = rank * size.shape.adapted(model.lora.target_modules) / GIB / gpus if rank else billion
-    tokens = settings.micro_batch * (settings.max_prompt + settings.max_response)
-    parts = {
-        "weights": 4 * (billion + (learnt if rank else 0.0)),
-        "gradients": 4 * learnt,
-        "optimizer": 8 * learnt,
-        "reference": 4 * billion if settings.kl_beta and not rank else 0.0,
-        # One layer's inputs per token are kept with gradient checkpointing, and one layer is worked on at a time.
-        "activations": tokens * 2 * size.shape.hidden * (size.shape.layers + 4) / GIB,
-        "engine": _engine(model, settings, size, assumptions),
-    }
-    total = sum(parts.values())
-    fits = total <= assumptions.gpu_gib
-    return PodMemory(
-        pod, gpus, total, parts, fits, "" if fits else _advice(parts, model, settings, assumptions)
-    )
+    if min(rollouts, criteria, gates) < 0:
+        raise ValueError(
+            f"counts must not be negative: {rollouts} rollouts, {criteria} criteria, {gates} gates"
+        )
+    return gates + 1 + rollouts * criteria
 
 
-def _engine(model: ModelConfig, settings: TrainConfig, size: ModelSize, assumptions: Assumptions) -> float:
-    """GiB of what samples on the trainer's GPU."""
-    match model.engine:
-        case "vllm_colocated":
-            return model.vllm_memory * assumptions.gpu_gib
-        case "vllm_server":
-            return 0.0
-        case "in_process":
-            # A whole copy of the weights and every slot at its full length, in float32.
-            length = min(model.max_length, settings.max_prompt + settings.max_response)
-            per_token = 2 * (size.cache_bytes or 4 * size.shape.layers * size.shape.keys)
-            return (4 * size.parameters + model.slots * length * per_token) / GIB
+def iteration_volume(
+    *,
+    steps: int = 20,
+    challenger_prompts: int = 64,
+    solver_prompts: int = 256,
+    group_size: int = 8,
+    difficulty_rollouts: int = 8,
+    criteria: int = 4,
+) -> IterationVolume:
+    """The volume of training both roles for `steps` updates (SCOPE Table 9 and appendix G).
 
-
-def _advice(
-    parts: dict[str, float], model: ModelConfig, settings: TrainConfig, assumptions: Assumptions
-) -> str:
-    offloaded = sum(parts.values()) - parts["optimizer"] - parts["reference"]
-    enough = "fits" if offloaded <= assumptions.gpu_gib else "still does not fit"
-    others = ["more GPUs", f"micro_batch {max(1, settings.micro_batch // 2)}"]
-    if not model.lora.rank:
-        others.append("model.lora")
-    if model.engine == "in_process":
-        others.append("fewer model.slots, or vLLM")
-    return f"with FSDP's offload to the host {offloaded:.0f} GiB, which {enough}; or {', '.join(others)}"
-
-
-def _server(name: str, config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions) -> PodMemory:
-    """Weights in bf16 shared by the GPUs; what is left holds the cache."""
-    weights = 2 * size.parameters / GIB / gpus
-    room = 0.9 * assumptions.gpu_gib - weights
-    advice = ""
-    if size.cache_bytes:
-        sequences = int(room * GIB * gpus // (size.cache_bytes * config.model.max_length))
-        advice = f"room for {max(sequences, 0)} sequences of {config.model.max_length} tokens"
-    fits = room > 0
-    return PodMemory(
-        name,
-        gpus,
-        max(0.9 * assumptions.gpu_gib, weights),
-        {"weights": weights, "cache": max(room, 0.0)},
-        fits,
-        advice if fits else "more GPUs, or a smaller model",
+    `challenger_prompts` and `solver_prompts` are prompts per update, `group_size` rollouts per prompt,
+    `difficulty_rollouts` Solver rollouts per Challenger task, `criteria` per rubric. Candidates of task
+    making are not counted: how many it needs depends on the acceptance rate.
+    """
+    challenger_rollouts = steps * challenger_prompts * group_size
+    tasks_kept = steps * solver_prompts
+    solver_rollouts = tasks_kept * group_size
+    return IterationVolume(
+        challenger_rollouts=challenger_rollouts,
+        difficulty_rollouts=challenger_rollouts * difficulty_rollouts,
+        challenger_judge_calls=challenger_rollouts * candidate_judge_calls(difficulty_rollouts, criteria),
+        tasks_kept=tasks_kept,
+        solver_rollouts=solver_rollouts,
+        solver_grade_calls=solver_rollouts * criteria,
     )

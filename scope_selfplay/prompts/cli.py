@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
     folders = [pack_path(each) for each in ([domain] if domain else names_in(shipped_prompts()))]
     problems = [problem for folder in folders for problem in check_pack(folder, count_tokens=count)]
     if as_json:
-        click.echo(json.dumps([problem._asdict() for problem in problems], ensure_ascii=False, indent=1))
+        click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
     for problem in problems if not as_json else ():
         click.echo(str(problem))
     if problems:
@@ -67,20 +68,20 @@ def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
             known = ", ".join(sorted(each.removesuffix(".md") for each in files))
             raise click.BadParameter(f"{domain} has no {role}; there are {known}")
         files = {name: files[name]}
-    origins = {each.what: each for each in pack_origins(pack_path(domain))}
+    origins = {origin.what: origin for origin in pack_origins(pack_path(domain))}
+    shown_origins = [origin for origin in origins.values() if role is None or origin.what in files]
     if as_json:
-        told = [each._asdict() for each in origins.values() if role is None or each.what in files]
-        shown = {"title": pack.domain.title, "hash": pack.hash, "origins": told}
+        rows = [asdict(origin) for origin in shown_origins]
+        shown = {"title": pack.domain.title, "hash": pack.hash, "origins": rows}
         click.echo(json.dumps(shown | ({} if where else {"files": files}), ensure_ascii=False, indent=1))
     elif where:
         width = max(map(len, origins))
-        for each in origins.values():
-            if role is None or each.what in files:
-                click.echo(f"{each.what:{width}}  {each.reason}{f' ({each.place})' if each.place else ''}")
+        for origin in shown_origins:
+            place = f" ({origin.place})" if origin.place else ""
+            click.echo(f"{origin.what:{width}}  {origin.reason}{place}")
     else:
         for name, text in files.items():
-            origin = origins.get(name)
-            reason = f" ({origin.reason}: {origin.place})" if origin else ""
+            reason = f" ({origins[name].reason}: {origins[name].place})" if name in origins else ""
             # A single text stays as it is, to be piped; where it comes from goes beside it.
             click.echo(f"=== {name}{reason}", err=role is not None)
             click.echo(text)
@@ -121,13 +122,13 @@ def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
 @click.argument("role")
 def own(domain: str, role: str) -> None:
     """Take a copy of an inherited prompt into a pack of your own, to change it there."""
+    from scope_selfplay.errors import did_you_mean
     from scope_selfplay.prompts import PromptRole, own_prompt
     from scope_selfplay.prompts.folder import pack_path
-    from scope_selfplay.prompts.problems import did_you_mean
 
     if role not in list(PromptRole):
         raise click.BadParameter(
-            f"{role} is no role{did_you_mean(role, PromptRole)}: {', '.join(PromptRole)}"
+            f"{role} is not a role{did_you_mean(role, PromptRole)}: {', '.join(PromptRole)}"
         )
     click.echo(own_prompt(pack_path(domain), PromptRole(role)))
 

@@ -5,23 +5,21 @@ answers, trajectories) arrive already fenced by the caller. prompts/README.md sh
 compares.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
-from scope_selfplay.schemas import Gate
+from scope_selfplay.gates import GATES, Gate
 
 
 class PromptRole(StrEnum):
-    """One Markdown file of a pack; the value is the file's stem."""
+    """One Markdown file of a pack; the value is the file's stem, that of a gate `gate_<name>`."""
 
     CHALLENGER = "challenger"
     CHALLENGER_NEXT = "challenger_next"
     CHALLENGER_INVALID = "challenger_invalid"
     CHALLENGER_FINAL = "challenger_final"
     SOLVER = "solver"
-    GATE_ENTITY = "gate_entity"
-    GATE_SOURCE = "gate_source"
-    GATE_SAFETY = "gate_safety"
+    vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     GRADE = "grade"
     RUBRIC_DIMENSIONS = "rubric_dimensions"
@@ -31,6 +29,10 @@ class PromptRole(StrEnum):
     SCORE_IMPLICIT = "score_implicit"
     SCORE_EXPLICIT = "score_explicit"
     SCORE_CORRECTNESS = "score_correctness"
+
+    @classmethod
+    def of_gate(cls, gate: Gate) -> "PromptRole":
+        return cls(gate.label)
 
     @property
     def file_name(self) -> str:
@@ -46,11 +48,7 @@ POLICY_ROLES = frozenset(
         PromptRole.SOLVER,
     }
 )
-GATE_ROLES = {
-    PromptRole.GATE_ENTITY: Gate.ENTITY,
-    PromptRole.GATE_SOURCE: Gate.SOURCE,
-    PromptRole.GATE_SAFETY: Gate.SAFETY,
-}
+GATE_ROLES = {PromptRole.of_gate(gate): gate for gate in Gate}
 GATE_EXAMPLES = 4
 """Fewest worked examples that a gate shows on each side; one example ends with a score alone on its line."""
 
@@ -70,7 +68,8 @@ class Output(StrEnum):
     CORRECTNESS = "correctness"
 
 
-class Reading(NamedTuple):
+@dataclass(frozen=True)
+class OutputForm:
     """`mentions`: what a prompt's own text must contain. `parsed`: what the code reads in the completion."""
 
     mentions: tuple[str, ...]
@@ -78,38 +77,41 @@ class Reading(NamedTuple):
 
 
 OUTPUTS = {
-    Output.SEARCH: Reading((), "one search call in the syntax of the policy's dialect, after its thinking"),
-    Output.TASK: Reading(("<task>",), "the text inside the one `<task>` of the last turn"),
-    Output.ANSWER: Reading(("<answer>",), "the text inside the one `<answer>` of the last turn"),
-    Output.SCORE: Reading(
+    Output.SEARCH: OutputForm(
+        (), "one search call in the syntax of the policy's dialect, after its thinking"
+    ),
+    Output.TASK: OutputForm(("<task>",), "the text inside the one `<task>` of the last turn"),
+    Output.ANSWER: OutputForm(("<answer>",), "the text inside the one `<answer>` of the last turn"),
+    Output.SCORE: OutputForm(
         ("<score>",), "exactly one `<score>`, holding 0 or 1 and nothing else, outside the thinking"
     ),
-    Output.RUBRIC: Reading(
+    Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
         "one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
         "nice_to_have, which reads as bonus), and may have `title` and `dimension`",
     ),
-    Output.TWO_SCORES: Reading(
+    Output.TWO_SCORES: OutputForm(
         ("<first>", "<second>"),
         "one decimal number from 0 to 10 in each of `<first>` and `<second>`, outside the thinking; equal is "
         "a tie",
     ),
-    Output.PREFERENCE: Reading(
+    Output.PREFERENCE: OutputForm(
         (r"\boxed{A}", r"\boxed{B}", r"\boxed{Tie}"),
         r"the last `\boxed{A}`, `\boxed{B}` or `\boxed{Tie}`; A is the attempt shown first",
     ),
-    Output.WINNERS: Reading(
+    Output.WINNERS: OutputForm(
         ('"winners"',),
         'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels',
     ),
-    Output.RATING: Reading(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
-    Output.CORRECTNESS: Reading(
+    Output.RATING: OutputForm(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
+    Output.CORRECTNESS: OutputForm(
         (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}"), r"the last `\boxed{1}`, `\boxed{0.5}` or `\boxed{0}`"
     ),
 }
 
 
-class Contract(NamedTuple):
+@dataclass(frozen=True)
+class Contract:
     """`required` inputs must be used, `optional` ones may be.
 
     `subject` is the one input that a policy must be shown even when it was taught its protocol beforehand.
@@ -148,9 +150,12 @@ CONTRACTS = {
     PromptRole.SOLVER: Contract(
         ("question",), ("max_search_turns", "search_syntax", "budget"), Output.ANSWER, 600, "question"
     ),
-    PromptRole.GATE_ENTITY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
-    PromptRole.GATE_SOURCE: Contract(("document", "task"), ("native_thinking",), Output.SCORE, 2000),
-    PromptRole.GATE_SAFETY: Contract(("task",), ("native_thinking",), Output.SCORE, 2000),
+    **{
+        PromptRole.of_gate(gate): Contract(
+            terms.shows, ("native_thinking",), Output.SCORE, terms.budget_tokens
+        )
+        for gate, terms in GATES.items()
+    },
     PromptRole.RUBRIC: Contract(("task_type", "task", "documents"), (), Output.RUBRIC, 1200),
     PromptRole.GRADE: Contract(("task", "answer", "criterion"), ("native_thinking",), Output.SCORE, 1000),
     PromptRole.RUBRIC_DIMENSIONS: Contract(("task",), (), Output.RUBRIC, 1000),

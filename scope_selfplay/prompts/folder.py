@@ -1,48 +1,74 @@
-"""Where packs meet the disk: read a domain's folders, check, load, begin a new one.
+"""Prompt packs on the disk: which folder a name means, and how it is read, checked and loaded.
 
-`extends` names a domain beside the folder that says so, else one that ships with the package: a user's pack
-needs no copy of what it extends.
+A name with a slash (or `.`, `..`) is a folder. A bare name is a pack that ships with the package, else
+`prompts/<name>` below the current folder. So a shipped name means the same texts wherever a command runs.
+`extends` names a domain beside the folder that says so, else one that ships: a user's pack needs no copy of
+what it extends.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from scope_selfplay.errors import PromptError
-from scope_selfplay.prompts.blank import starting_files
-from scope_selfplay.prompts.contracts import PromptRole
-from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME, extended_domain
-from scope_selfplay.prompts.folder import names_in, shipped_prompts
+from scope_selfplay.errors import PromptError, did_you_mean
+from scope_selfplay.prompts.domain import DOMAIN_FILE, extended_domain
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import PackProblem, YamlMapping, did_you_mean, listed, read_mapping
-from scope_selfplay.prompts.prompt_file import Checking, CountTokens, quarter_of_bytes
-from scope_selfplay.prompts.resolve import (
-    KUSTOMIZATION_FILE,
-    Layer,
-    Origin,
-    Resolution,
-    origins,
-    resolve,
-    with_listed,
-)
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
+from scope_selfplay.prompts.prompt_file import CheckOptions, CountTokens, quarter_of_bytes
+from scope_selfplay.prompts.resolve import Layer, Origin, Resolution, origins, resolve
+
+OWN_PACKS = Path("prompts")
+"""Where a bare name that does not ship is looked for, below the current folder."""
+
+
+def pack_path(domain: str, mounted: Path | None = None) -> Path:
+    """The folder of the pack that a user named. Raises PromptError when there is none.
+
+    A pack below `mounted`, where a cluster puts its ConfigMaps, goes before one that ships.
+    """
+    if mounted is not None and domain in names_in(mounted):
+        return mounted / domain
+    if "/" in domain or domain in ("", ".", ".."):
+        if domain and Path(domain).is_dir():
+            return Path(domain)
+        raise PromptError(
+            f"{domain or 'an empty name'}: no such folder; give the folder of a prompt pack, or the bare name "
+            "of one"
+        )
+    shipped = names_in(shipped_prompts())
+    if domain in shipped:
+        return shipped_prompts() / domain
+    if (OWN_PACKS / domain).is_dir():
+        return OWN_PACKS / domain
+    known = sorted({*shipped, *names_in(OWN_PACKS)})
+    here = f"; ./{domain} is a folder, so write ./{domain}" if Path(domain).is_dir() else ""
+    raise PromptError(
+        f"{domain}: no such prompt pack; there are {listed(known)}{did_you_mean(domain, known)}; a folder "
+        f"elsewhere is given with a slash{here}"
+    )
+
+
+def shipped_prompts() -> Path:
+    """`prompts/` of a checkout, or what an installed wheel holds of it."""
+    package = Path(__file__).parent.parent
+    checkout = package.parent / "prompts"
+    # Beside an installed package lie other people's packages, one of which may be called prompts.
+    return checkout if (checkout / "wikipedia" / DOMAIN_FILE).is_file() else package / "prompt_packs"
+
+
+def names_in(folder: Path) -> list[str]:
+    """The packs in a folder of packs, sorted."""
+    return sorted(file.parent.name for file in folder.glob(f"*/{DOMAIN_FILE}"))
 
 
 def load_pack(
     folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_bytes
 ) -> Pack:
     """The pack in `folder`, with all that it extends. Raises PromptError with the first of its problems."""
-    pack, problems = _examine(Path(folder), Checking(budget_tokens, count_tokens))
+    pack, problems = _examine(Path(folder), CheckOptions(budget_tokens, count_tokens))
     if pack is None:
-        more = (
-            f" (and {len(problems) - 1} more: `scope prompts check` shows all)" if len(problems) > 1 else ""
-        )
-        raise PromptError(f"{problems[0]}{more}")
+        others = f" (and {len(problems) - 1} more: `scope prompts check` shows all)"
+        raise PromptError(f"{problems[0]}{others if len(problems) > 1 else ''}")
     return pack
-
-
-def pack_origins(folder: Path | str) -> list[Origin]:
-    """Where everything in a pack comes from. Raises PromptError as `load_pack` does."""
-    domain = load_pack(folder).domain
-    return origins([step for step in _chain(Path(folder)) if isinstance(step, Layer)], domain)
 
 
 def check_pack(
@@ -53,7 +79,13 @@ def check_pack(
     `budget_tokens` is one ceiling for every prompt, instead of each contract's own; `count_tokens` is the
     policy's tokenizer when there is one. Values are not counted, only the pack's own text.
     """
-    return list(_examine(Path(folder), Checking(budget_tokens, count_tokens)).problems)
+    return list(_examine(Path(folder), CheckOptions(budget_tokens, count_tokens)).problems)
+
+
+def pack_origins(folder: Path | str) -> list[Origin]:
+    """Where everything in a pack comes from. Raises PromptError as `load_pack` does."""
+    domain = load_pack(folder).domain
+    return origins([step for step in _chain(Path(folder)) if isinstance(step, Layer)], domain)
 
 
 def pack_chain(folder: Path | str) -> list[str]:
@@ -66,102 +98,55 @@ def pack_chain(folder: Path | str) -> list[str]:
     return names
 
 
-def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia") -> list[Path]:
-    """Begin `folder`/`domain`, extending another domain or with a blank of every file; returns its files.
-
-    Raises PromptError when the name is none or that of a shipped pack, the folder exists, or `extends` does
-    not.
-    """
-    target = Path(folder) / domain
-    if not NAME.fullmatch(domain):
-        raise PromptError(f"{domain!r} names no domain; use small letters, digits and hyphens")
-    if target.exists():
-        raise PromptError(f"{target.as_posix()} exists already; choose another name, or edit it")
-    if domain in names_in(shipped_prompts()):
-        raise PromptError(
-            f"{domain} is the name of a pack that ships; choose another, so that it stays plain"
-        )
-    if extends is not None and _extended(Path(folder), extends) is None:
-        known = _extendable(Path(folder))
-        raise PromptError(
-            f"{target.as_posix()} cannot extend {extends}, which is neither in {folder} nor ships; there are "
-            f"{listed(known)}{did_you_mean(extends, known)}"
-        )
-    target.mkdir(parents=True)
-    files = starting_files(domain, extends)
-    for name, text in files.items():
-        (target / name).write_text(text, encoding="utf-8")
-    return [target / name for name in files]
+def extended_folder(beside: Path, name: str) -> Path | None:
+    """The folder that `extends: name` means in a pack whose folder stands in `beside`."""
+    return next((each / name for each in (beside, shipped_prompts()) if (each / name).is_dir()), None)
 
 
-def own_prompt(folder: Path | str, role: PromptRole) -> Path:
-    """Copy an inherited prompt into the pack, to be changed there, and list it in its kustomization.yaml.
-
-    Raises PromptError when the pack does not load, has the file already, or has no such prompt.
-    """
-    target = Path(folder) / role.file_name
-    pack = load_pack(folder)
-    if target.exists():
-        raise PromptError(f"{target.as_posix()}: is in the pack already; edit it")
-    text = pack.files().get(role.file_name)
-    if text is None:
-        raise PromptError(f"{pack.domain.name} needs no {role} prompt, so there is none to take a copy of")
-    target.write_text(text, encoding="utf-8")
-    listing = Path(folder) / KUSTOMIZATION_FILE
-    if listing.is_file():
-        listed_too = with_listed(listing.read_text(encoding="utf-8"), role.file_name)
-        listing.write_text(listed_too, encoding="utf-8")
-    return target
+def extendable_names(beside: Path) -> list[str]:
+    return sorted({*names_in(beside), *names_in(shipped_prompts())})
 
 
-def _examine(folder: Path, checking: Checking) -> Resolution:
+def _examine(folder: Path, options: CheckOptions) -> Resolution:
     layers: list[Layer] = []
     for step in _chain(folder):
         if isinstance(step, PackProblem):
             return Resolution(None, (step,))
         layers.append(step)
-    return resolve(layers, checking)
+    return resolve(layers, options)
 
 
 def _chain(folder: Path) -> Iterator[Layer | PackProblem]:
-    """The domain's folder, then what it extends; ends with a PackProblem where the chain breaks."""
+    """The domain's folder, then what it extends; ends with a problem where the chain breaks."""
     placed = folder if folder.name not in ("", "..") else folder.resolve()
     if not placed.is_dir():
         known = names_in(placed.parent)
         there = f"; beside it are {', '.join(known)}{did_you_mean(placed.name, known)}" if known else ""
-        yield PackProblem(folder.as_posix(), 1, f"is no folder, so no prompt pack{there}")
+        yield PackProblem(folder.as_posix(), 1, f"is not a folder, so not a prompt pack{there}")
         return
     layer = _read_layer(folder, placed.name)
     seen = [placed.resolve()]
     while True:
         yield layer
-        marked = _domain_file(layer)
-        extends = extended_domain(marked) if marked else None
-        if marked is None or extends is None:
+        mapping = layer.domain_file
+        extends = extended_domain(mapping) if isinstance(mapping, YamlMapping) else None
+        if not isinstance(mapping, YamlMapping) or extends is None:
             return
-        found = _extended(placed.parent, extends)
+        found = extended_folder(placed.parent, extends)
         if found is None:
-            known = [name for name in _extendable(placed.parent) if name != layer.name]
-            message = f"extends {extends}, which is no folder beside it and does not ship"
+            known = [name for name in extendable_names(placed.parent) if name != layer.name]
+            message = f"extends {extends}, which is not a folder beside it and does not ship"
             hint = did_you_mean(extends, known)
-            yield marked.problem(f"{message}{hint}; add that domain, or correct the name", "extends")
+            yield mapping.problem(f"{message}{hint}; add that domain, or correct the name", "extends")
             return
         if found.resolve() in seen:
-            circle = [each.name for each in seen[seen.index(found.resolve()) :]]
+            circle = [path.name for path in seen[seen.index(found.resolve()) :]]
             path = " -> ".join([*circle, circle[0]])
-            yield marked.problem(f"extends in a circle: {path}; take out one of these lines", "extends")
+            yield mapping.problem(f"extends in a circle: {path}; take out one of these lines", "extends")
             return
         placed = found
         seen.append(placed.resolve())
         layer = _read_layer(placed, extends)
-
-
-def _extended(beside: Path, name: str) -> Path | None:
-    return next((each / name for each in (beside, shipped_prompts()) if (each / name).is_dir()), None)
-
-
-def _extendable(beside: Path) -> list[str]:
-    return sorted({*names_in(beside), *names_in(shipped_prompts())})
 
 
 def _read_layer(folder: Path, name: str) -> Layer:
@@ -169,9 +154,3 @@ def _read_layer(folder: Path, name: str) -> Layer:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = {entry.name: entry.read_bytes() for entry in entries if entry.is_file()}
     return Layer(folder.as_posix(), name, files, tuple(entry.name for entry in entries if entry.is_dir()))
-
-
-def _domain_file(layer: Layer) -> YamlMapping | None:
-    text = layer.files.get(DOMAIN_FILE, b"").decode("utf-8-sig", errors="replace")
-    marked = read_mapping(text, layer.path(DOMAIN_FILE))
-    return marked if isinstance(marked, YamlMapping) else None

@@ -1,11 +1,13 @@
-"""A mistake in a prompt pack: where it is, what was found, what to do."""
+"""A mistake in a prompt pack, with its file and line; and YAML mappings that know the lines of their keys."""
 
-import difflib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scope_selfplay.strict_yaml import ParsedYaml, RepeatedKeyError, YamlError, parse_yaml
 
 
-class PackProblem(NamedTuple):
+@dataclass(frozen=True)
+class PackProblem:
     """`str(problem)` is one line for a person; `line` counts from 1."""
 
     file: str
@@ -16,16 +18,32 @@ class PackProblem(NamedTuple):
         return f"{self.file}:{self.line} {self.message}"
 
 
-def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that `word` most probably meant, or None when none is close."""
-    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)), None)
+@dataclass(frozen=True)
+class YamlMapping(ParsedYaml):
+    """A parsed mapping of a file."""
+
+    values: dict[object, object]
+    file: str
+
+    def problem(self, message: str, *path: object) -> PackProblem:
+        """A problem on the line of the deepest part of `path` that the file has."""
+        return PackProblem(self.file, self.line(*path), message)
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """` (did you mean x?)`, or nothing."""
-    guess = nearest(word, known)
-    return f" (did you mean {guess}?)" if guess else ""
+def read_mapping(text: str, file: str, first_line: int = 1) -> YamlMapping | PackProblem:
+    """Parse a YAML mapping that starts on `first_line` of `file`; an empty text is an empty mapping."""
+    try:
+        parsed = parse_yaml(text, first_line)
+    except RepeatedKeyError as error:
+        return PackProblem(file, error.line or first_line, f"{error.problem}; keep one of them")
+    except YamlError as error:
+        advice = "; quote texts that hold : # {{ or [" if error.line else ""
+        return PackProblem(file, error.line or first_line, f"is not valid YAML: {error.problem}{advice}")
+    values = {} if parsed.values is None else parsed.values
+    if not isinstance(values, dict):
+        return PackProblem(file, first_line, f"holds {type(values).__name__}; expected `key: value` lines")
+    return YamlMapping(values, parsed.lines, file)
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Iterable[str]) -> str:
     return ", ".join(words) or "nothing"

@@ -1,20 +1,28 @@
-"""From the files of a domain and of those that it extends to one pack, or to all that is wrong with them."""
+"""From the folders of a domain and of those that it extends to one pack, or to all that is wrong with them.
+
+`resolve` makes the pack; `origins` tells for every file, key and task type the folder that it comes from.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
+from scope_selfplay.errors import did_you_mean
 from scope_selfplay.prompts.contracts import GATE_ROLES, POLICY_ROLES, PromptRole
-from scope_selfplay.prompts.domain import DOMAIN_FILE, Domain, JudgeKind, check_domain, merge_domains
+from scope_selfplay.prompts.domain import DOMAIN_FILE, KEYS, Domain, JudgeKind, check_domain, merge_domains
 from scope_selfplay.prompts.pack import Pack
-from scope_selfplay.prompts.problems import PackProblem, YamlMapping, did_you_mean, read_mapping
-from scope_selfplay.prompts.prompt_file import Checking, Prompt, claimed_role, read_prompt
+from scope_selfplay.prompts.problems import PackProblem, YamlMapping, read_mapping
+from scope_selfplay.prompts.prompt_file import CheckOptions, Prompt, claimed_role, read_prompt
 
 KUSTOMIZATION_FILE = "kustomization.yaml"
-ROLE_FILES = {role.file_name: role for role in PromptRole}
-_FREE_FILES = (KUSTOMIZATION_FILE, "README.md")
+_PACK_FILES = (DOMAIN_FILE, *(role.file_name for role in PromptRole))
+_KNOWN_FILES = (*_PACK_FILES, KUSTOMIZATION_FILE, "README.md")
 
 
-class Layer(NamedTuple):
+@dataclass(frozen=True)
+class Layer:
     """One folder as it was read: `label` is its path as the user wrote it, `name` the domain."""
 
     label: str
@@ -25,6 +33,22 @@ class Layer(NamedTuple):
     def path(self, file_name: str) -> str:
         return f"{self.label}/{file_name}"
 
+    @cached_property
+    def texts(self) -> Mapping[str, str]:
+        """The known files that are UTF-8, with `\\n` line ends."""
+        texts = {}
+        for name in _KNOWN_FILES:
+            if name in self.files:
+                with suppress(UnicodeDecodeError):
+                    texts[name] = self.files[name].decode("utf-8-sig").replace("\r\n", "\n")
+        return texts
+
+    @cached_property
+    def domain_file(self) -> YamlMapping | PackProblem | None:
+        """None where domain.yaml is absent or not UTF-8."""
+        text = self.texts.get(DOMAIN_FILE)
+        return None if text is None else read_mapping(text, self.path(DOMAIN_FILE))
+
 
 class Resolution(NamedTuple):
     """`pack` is None exactly when there are problems; they come in the order in which to mend them."""
@@ -33,126 +57,87 @@ class Resolution(NamedTuple):
     problems: tuple[PackProblem, ...]
 
 
-class _Texts(NamedTuple):
-    """One layer's decoded text files."""
-
-    layer: Layer
-    texts: dict[str, str]
-
-
-def resolve(layers: Sequence[Layer], checking: Checking) -> Resolution:
+def resolve(layers: Sequence[Layer], options: CheckOptions) -> Resolution:
     """`layers` are the domain itself, then what it extends, nearest first; at least one."""
-    problems: list[PackProblem] = []
-    decoded = []
-    for layer in layers:
-        problems += _foreign_files(layer)
-        texts, broken = _decode(layer)
-        problems += broken
-        decoded.append(_Texts(layer, texts))
-    domain, wrong = _resolve_domain(decoded)
-    problems += wrong
-    prompts, wrong = _resolve_prompts(decoded, domain, checking)
-    problems += wrong
+    problems = [problem for layer in layers for problem in _file_problems(layer)]
+    domain, domain_problems = _resolve_domain(layers)
+    prompts, prompt_problems = _resolve_prompts(layers, domain, options)
+    problems += [*domain_problems, *prompt_problems]
     # Last: what the cluster misses is no fault of the texts, and a copied folder always has one here.
-    for item in decoded:
-        problems += _kustomization_problems(item)
+    problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
     if problems or domain is None:
         return Resolution(None, tuple(problems))
     return Resolution(Pack(domain=domain, prompts=prompts), ())
 
 
-def with_listed(kustomization: str, name: str) -> str:
-    """The text of a sound kustomization.yaml, with one more file in its ConfigMap after the last."""
-    marked = read_mapping(kustomization, KUSTOMIZATION_FILE)
-    assert isinstance(marked, YamlMapping), marked
-    generators = marked.values["configMapGenerator"]
-    assert isinstance(generators, list)
-    last = marked.line("configMapGenerator", 0, "files", len(generators[0]["files"]) - 1)
-    lines = kustomization.split("\n")
-    indent = lines[last - 1].partition("-")[0]
-    return "\n".join([*lines[:last], f"{indent}- {name}", *lines[last:]])
-
-
-def _foreign_files(layer: Layer) -> Iterator[PackProblem]:
-    known = (DOMAIN_FILE, *ROLE_FILES, *_FREE_FILES)
+def _file_problems(layer: Layer) -> Iterator[PackProblem]:
+    """Files and folders that a pack does not have, and files that are not UTF-8."""
     for name in sorted(layer.files):
-        if name in known:
+        if name in _KNOWN_FILES:
             continue
         role = claimed_role(layer.files[name].decode("utf-8", errors="replace"))
         if role is not None and role.file_name in layer.files:
             message = f"says that it is the {role} prompt too, and {role.file_name} is the one that counts"
             yield PackProblem(layer.path(name), 1, f"{message}; merge the two, or move this one away")
             continue
-        hint = did_you_mean(role.file_name if role else name, known)
-        message = f"is no file of a prompt pack; rename it to a role's file or move it away{hint}"
+        hint = did_you_mean(role.file_name if role else name, _KNOWN_FILES)
+        message = f"is not a file of a prompt pack; rename it to a role's file or move it away{hint}"
         yield PackProblem(layer.path(name), 1, message)
     for name in layer.folders:
         yield PackProblem(
             layer.path(name), 1, "is a folder; a prompt pack is one flat folder, so move it away"
         )
-
-
-def _decode(layer: Layer) -> tuple[dict[str, str], list[PackProblem]]:
-    texts, problems = {}, []
-    for name in (DOMAIN_FILE, *ROLE_FILES, *_FREE_FILES):
-        content = layer.files.get(name)
-        if content is None:
-            continue
+    for name in _KNOWN_FILES:
+        content = layer.files.get(name, b"")
         try:
-            texts[name] = content.decode("utf-8-sig").replace("\r\n", "\n")
+            content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             message = f"is not UTF-8: byte {content[error.start]:#04x}; save the file as UTF-8"
-            problems.append(PackProblem(layer.path(name), line, message))
-    return texts, problems
+            yield PackProblem(layer.path(name), line, message)
 
 
-def _resolve_domain(decoded: Sequence[_Texts]) -> tuple[Domain | None, list[PackProblem]]:
+def _resolve_domain(layers: Sequence[Layer]) -> tuple[Domain | None, list[PackProblem]]:
     """Checked from the far end, so that a domain knows the task types that it inherits."""
     problems: list[PackProblem] = []
     chain: list[YamlMapping] = []
     inherited: list[str] = []
-    for layer, texts in reversed(decoded):
-        if DOMAIN_FILE not in texts:
-            if DOMAIN_FILE not in layer.files:
-                advice = "add one with a title and task_types, or with a title and `extends: <domain>`"
-                problems.append(PackProblem(layer.path(DOMAIN_FILE), 1, f"is missing; {advice}"))
-            continue
-        marked = read_mapping(texts[DOMAIN_FILE], layer.path(DOMAIN_FILE))
-        if isinstance(marked, PackProblem):
-            problems.append(marked)
-            continue
-        problems += check_domain(marked, inherited)
-        types = marked.values.get("task_types")
-        inherited += [str(name) for name in types] if isinstance(types, dict) else []
-        chain.insert(0, marked)
-    if problems or len(chain) < len(decoded):
+    for layer in reversed(layers):
+        mapping = layer.domain_file
+        if isinstance(mapping, YamlMapping):
+            problems += check_domain(mapping, inherited)
+            types = mapping.values.get("task_types")
+            inherited += [str(name) for name in types] if isinstance(types, dict) else []
+            chain.insert(0, mapping)
+        elif mapping is not None:
+            problems.append(mapping)
+        elif DOMAIN_FILE not in layer.files:
+            advice = "add one with a title and task_types, or with a title and `extends: <domain>`"
+            problems.append(PackProblem(layer.path(DOMAIN_FILE), 1, f"is missing; {advice}"))
+    if problems or len(chain) < len(layers):
         return None, problems
-    domain = merge_domains(chain, decoded[0].layer.name)
+    domain = merge_domains(chain, layers[0].name)
     return (None, [domain]) if isinstance(domain, PackProblem) else (domain, [])
 
 
 def _resolve_prompts(
-    decoded: Sequence[_Texts], domain: Domain | None, checking: Checking
+    layers: Sequence[Layer], domain: Domain | None, options: CheckOptions
 ) -> tuple[tuple[Prompt, ...], list[PackProblem]]:
     prompts, problems = [], []
     lexical = domain is not None and domain.judge is JudgeKind.LEXICAL
     for role in PromptRole:
-        holder = next((item for item in decoded if role.file_name in item.layer.files), None)
-        if holder is None:
+        layer = next((layer for layer in layers if role.file_name in layer.files), None)
+        if layer is None:
             if domain is not None and _is_needed(role, domain):
-                message = f"is missing: {_reason(role)}; add it, or extend a domain that has it"
-                problems.append(PackProblem(decoded[0].layer.path(role.file_name), 1, message))
-            continue
-        if role.file_name not in holder.texts:
-            continue
-        taught = lexical and role in POLICY_ROLES
-        file = holder.layer.path(role.file_name)
-        prompt, wrong = read_prompt(
-            role, holder.texts[role.file_name], file, checking._replace(taught=taught)
-        )
-        prompts.append(prompt)
-        problems += wrong
+                message = f"is missing: {_need(role)}; add it, or extend a domain that has it"
+                problems.append(PackProblem(layers[0].path(role.file_name), 1, message))
+        elif role.file_name in layer.texts:
+            file_options = replace(options, taught=lexical and role in POLICY_ROLES)
+            prompt, wrong = read_prompt(
+                role, layer.texts[role.file_name], layer.path(role.file_name), file_options
+            )
+            prompts.append(prompt)
+            problems += wrong
     return tuple(prompts), problems
 
 
@@ -165,42 +150,102 @@ def _is_needed(role: PromptRole, domain: Domain) -> bool:
     return role not in GATE_ROLES or GATE_ROLES[role] in domain.gates
 
 
-def _reason(role: PromptRole) -> str:
+def _need(role: PromptRole) -> str:
     if role in GATE_ROLES:
         return f"domain.yaml has the gate {GATE_ROLES[role]} in use"
     return "every pack has one" if role in POLICY_ROLES else "a model judge needs one"
 
 
-def _kustomization_problems(item: _Texts) -> Iterator[PackProblem]:
+def _kustomization_problems(layer: Layer) -> Iterator[PackProblem]:
     """A file that kustomization.yaml forgets is missing in the cluster, where nobody looks first."""
-    if KUSTOMIZATION_FILE not in item.texts:
+    if KUSTOMIZATION_FILE not in layer.texts:
         return
-    marked = read_mapping(item.texts[KUSTOMIZATION_FILE], item.layer.path(KUSTOMIZATION_FILE))
-    if isinstance(marked, PackProblem):
-        yield marked
+    mapping = read_mapping(layer.texts[KUSTOMIZATION_FILE], layer.path(KUSTOMIZATION_FILE))
+    if isinstance(mapping, PackProblem):
+        yield mapping
         return
-    generators = marked.values.get("configMapGenerator")
+    generators = mapping.values.get("configMapGenerator")
     first = generators[0] if isinstance(generators, list) and generators else None
     listed = first.get("files") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(listed, list):
-        yield marked.problem("lists no files; expected configMapGenerator with a name and files")
+        yield mapping.problem("lists no files; expected configMapGenerator with a name and files")
         return
-    expected = f"prompts-{item.layer.name}"
+    expected = f"prompts-{layer.name}"
     if first.get("name") != expected:
         message = f"names its ConfigMap {first.get('name')}; expected {expected}"
-        yield marked.problem(message, "configMapGenerator", 0, "name")
-    options = marked.values.get("generatorOptions")
+        yield mapping.problem(message, "configMapGenerator", 0, "name")
+    options = mapping.values.get("generatorOptions")
     if not isinstance(options, dict) or options.get("disableNameSuffixHash") is not True:
         advice = "add generatorOptions with `disableNameSuffixHash: true`, because pods mount it by its name"
-        yield marked.problem(f"gives its ConfigMap a name that changes; {advice}", "generatorOptions")
-    held = [name for name in (DOMAIN_FILE, *ROLE_FILES) if name in item.layer.files]
+        yield mapping.problem(f"gives its ConfigMap a name that changes; {advice}", "generatorOptions")
+    files = ("configMapGenerator", 0, "files")
+    held = [name for name in _PACK_FILES if name in layer.files]
     for index, name in enumerate(listed):
         if name in listed[:index]:
-            yield marked.problem(f"lists {name} twice; keep one", "configMapGenerator", 0, "files", index)
+            yield mapping.problem(f"lists {name} twice; keep one", *files, index)
         elif name not in held:
             message = f"lists {name}, which the folder has not; take it out or add the file"
-            yield marked.problem(message, "configMapGenerator", 0, "files", index)
+            yield mapping.problem(message, *files, index)
     for name in held:
         if name not in listed:
             message = f"does not list {name}; add it under files, or the cluster will not have it"
-            yield marked.problem(message, "configMapGenerator", 0, "files")
+            yield mapping.problem(message, *files)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """`what` is a file, a key of domain.yaml or `task_types.<name>`; `place` is empty where nothing says it."""
+
+    what: str
+    place: str
+    reason: str
+
+
+def origins(layers: Sequence[Layer], domain: Domain) -> list[Origin]:
+    """`layers` as `resolve` takes them, without mistakes; `domain` is what they resolve to."""
+    return [*_key_origins(layers), *_file_origins(layers, domain)]
+
+
+def _key_origins(layers: Sequence[Layer]) -> Iterator[Origin]:
+    mappings = [(layer, layer.domain_file) for layer in layers]
+    files = [(layer, mapping) for layer, mapping in mappings if isinstance(mapping, YamlMapping)]
+    for key in KEYS:
+        if key in ("extends", "name", "task_types"):
+            continue
+        holder = next(((layer, mapping) for layer, mapping in files if key in mapping.values), None)
+        if holder is None:
+            yield Origin(key, "", "the default")
+        else:
+            layer, mapping = holder
+            yield Origin(key, f"{mapping.file}:{mapping.line(key)}", _ownership(layers, layer))
+    types: dict[str, list[tuple[Layer, YamlMapping]]] = {}
+    for layer, mapping in reversed(files):
+        named = mapping.values.get("task_types")
+        for name in named if isinstance(named, dict) else ():
+            types.setdefault(str(name), []).insert(0, (layer, mapping))
+    for name, holders in types.items():
+        layer, mapping = holders[0]
+        reason = _ownership(layers, layer)
+        if len(holders) > 1:
+            reason += f", over {', '.join(holder.name for holder, _ in holders[1:])}"
+        yield Origin(f"task_types.{name}", f"{mapping.file}:{mapping.line('task_types', name)}", reason)
+
+
+def _file_origins(layers: Sequence[Layer], domain: Domain) -> Iterator[Origin]:
+    for role in PromptRole:
+        holders = [layer for layer in layers if role.file_name in layer.files]
+        if not holders:
+            unread = domain.judge is JudgeKind.LEXICAL and role not in POLICY_ROLES
+            reason = "a lexical judge reads no prompts" if unread else "its gate is not in use"
+            yield Origin(role.file_name, "", f"not needed: {reason}")
+            continue
+        reason = _ownership(layers, holders[0])
+        if len(holders) > 1:
+            reason += f", instead of that of {holders[1].name}"
+        if role in GATE_ROLES and GATE_ROLES[role] not in domain.gates:
+            reason += f"; unused: the gate {GATE_ROLES[role]} is not in use"
+        yield Origin(role.file_name, holders[0].path(role.file_name), reason)
+
+
+def _ownership(layers: Sequence[Layer], holder: Layer) -> str:
+    return "own" if holder is layers[0] else f"inherited from {holder.name}"

@@ -5,10 +5,11 @@ Values are data. Jinja puts them into its output and does not read that output a
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from scope_selfplay.prompts.problems import did_you_mean
+from scope_selfplay.errors import did_you_mean
 
 if TYPE_CHECKING:
     import jinja2
@@ -38,14 +39,16 @@ _TAGS = {
 }
 
 
-class TemplateFault(NamedTuple):
+@dataclass(frozen=True, order=True)
+class TemplateFault:
     """A mistake in a template body; `line` counts from 1 at the body's first line."""
 
     line: int
     message: str
 
 
-class Anatomy(NamedTuple):
+@dataclass(frozen=True)
+class Anatomy:
     """`uses`: each variable with the line of its first use. `literal`: the text outside all tags."""
 
     uses: dict[str, int]

@@ -9,7 +9,15 @@ judge. Sources: Tournament-GRPO, ArenaRL, Reasoning Arena; `balanced` is ours.
 
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
 from scope_selfplay.ranking.circulant import balanced_matches
-from scope_selfplay.ranking.driver import Compare, Played, Select, play, play_groups
+from scope_selfplay.ranking.driver import (
+    Compare,
+    Played,
+    Select,
+    TopologyRun,
+    planned_matches,
+    play,
+    play_groups,
+)
 from scope_selfplay.ranking.group_rounds import group_tournament
 from scope_selfplay.ranking.judge_effects import fit_step, position_offset, score_level
 from scope_selfplay.ranking.live_board import LiveBoard, live
@@ -43,6 +51,7 @@ __all__ = [
     "Select",
     "Strengths",
     "Topology",
+    "TopologyRun",
     "anchor",
     "balanced",
     "balanced_matches",
@@ -57,6 +66,7 @@ __all__ = [
     "live",
     "logistic_share",
     "min_max",
+    "planned_matches",
     "play",
     "play_groups",
     "position_offset",

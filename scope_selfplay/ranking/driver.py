@@ -58,7 +58,7 @@ async def play(
     however often the plan asks for it; by default no two entrants are equal. A score that is not finite
     counts as a failure.
     """
-    desk = _Desk(_finite(compare))
+    calls = _AskedOnce(_finite(compare))
     names = _naming(identity)
     shown: list[tuple[Match, Outcome | None]] = []
 
@@ -68,17 +68,19 @@ async def play(
         return [match, Match(match.second, match.first)] if both else [match]
 
     def verdict(order: Match) -> Outcome | None:
-        return _tie(names(order)[0], desk.answers) if _all_equal(names(order)) else desk.answers[names(order)]
+        return (
+            _tie(names(order)[0], calls.answers) if _all_equal(names(order)) else calls.answers[names(order)]
+        )
 
     async def judge(wave: list[Match]) -> list[Outcome | None]:
         plan = [orders(match) for match in wave]
         flat = [order for presentations in plan for order in presentations]
-        await desk.ask((names(order), order) for order in flat if not _all_equal(names(order)))
+        await calls.ask((names(order), order) for order in flat if not _all_equal(names(order)))
         shown.extend((order, verdict(order)) for order in flat)
         return [_mean([verdict(order) for order in presentations]) for presentations in plan]
 
     strengths = await _drive(topology, judge)
-    return desk.played(strengths, shown)
+    return calls.played(strengths, shown)
 
 
 async def play_groups(
@@ -90,25 +92,56 @@ async def play_groups(
     and one whose members all say the same has no verdict, without a call and without being counted as a
     failure.
     """
-    desk = _Desk(_by_place(select))
+    calls = _AskedOnce(_by_place(select))
     names = _naming(identity)
     shown: list[tuple[Match, Outcome | None]] = []
 
     def verdict(group: list[int]) -> list[int] | None:
-        places = None if _all_equal(names(group)) else desk.answers[names(group)]
+        places = None if _all_equal(names(group)) else calls.answers[names(group)]
         return None if places is None else [group[place] for place in places]
 
     async def judge(wave: list[list[int]]) -> list[list[int] | None]:
-        await desk.ask((names(group), group) for group in wave if not _all_equal(names(group)))
+        await calls.ask((names(group), group) for group in wave if not _all_equal(names(group)))
         for group in wave:
             shown.extend(_implied(group, verdict(group)))
         return [verdict(group) for group in wave]
 
     strengths = await _drive(topology, judge)
-    return desk.played(strengths, shown)
+    return calls.played(strengths, shown)
 
 
-class _Desk(Generic[Question, Answer]):
+class TopologyRun(Generic[Wave, Reply]):
+    """A topology on its way: answer its `wave` until that is None, then its `strengths` are there."""
+
+    def __init__(self, topology: Generator[Wave, Reply, Strengths]) -> None:
+        self._topology = topology
+        self.strengths: Strengths = []
+        self.wave: Wave | None = None
+        self._advance(lambda: next(topology))
+
+    def answer(self, replies: Reply) -> None:
+        """Sends the outcomes of the wave, which the next one replaces."""
+        self._advance(lambda: self._topology.send(replies))
+
+    def _advance(self, step: Callable[[], Wave]) -> None:
+        try:
+            self.wave = step()
+        except StopIteration as stop:
+            self.wave, self.strengths = None, stop.value
+
+
+def planned_matches(
+    topology: Generator[list[Question], list[Answer | None], Strengths], outcome: Callable[[Question], Answer]
+) -> int:
+    """How many matches or groups a topology asks for; in none of them does it depend on the outcomes."""
+    run, count = TopologyRun(topology), 0
+    while run.wave is not None:
+        count += len(run.wave)
+        run.answer([outcome(question) for question in run.wave])
+    return count
+
+
+class _AskedOnce(Generic[Question, Answer]):
     """Asks the outside once per name and remembers the answer, a failure included."""
 
     def __init__(self, ask_one: Callable[[Question], Awaitable[Answer | None]]) -> None:
@@ -143,13 +176,10 @@ class _Desk(Generic[Question, Answer]):
 async def _drive(
     topology: Generator[Wave, Reply, Strengths], judge: Callable[[Wave], Awaitable[Reply]]
 ) -> Strengths:
-    try:
-        wave = next(topology)
-        while True:
-            wave = topology.send(await judge(wave))
-    except StopIteration as stop:
-        strengths: Strengths = stop.value
-        return strengths
+    run = TopologyRun(topology)
+    while run.wave is not None:
+        run.answer(await judge(run.wave))
+    return run.strengths
 
 
 def _naming(identity: Sequence[Hashable] | None) -> Callable[[Sequence[int]], Names]:
@@ -165,11 +195,11 @@ def _all_equal(names: Names) -> bool:
 
 def _tie(name: Hashable, answers: Mapping[Names, Outcome | None]) -> Outcome:
     """Equal scores at the level that the judge has given this answer, else any answer, else 0."""
-    heard = [(names, outcome) for names, outcome in answers.items() if outcome is not None]
+    known = [(names, outcome) for names, outcome in answers.items() if outcome is not None]
     own = [
-        score for names, outcome in heard for who, score in zip(names, outcome, strict=True) if who == name
+        score for names, outcome in known for who, score in zip(names, outcome, strict=True) if who == name
     ]
-    scores = own or [score for _, outcome in heard for score in outcome] or [0.0]
+    scores = own or [score for _, outcome in known for score in outcome] or [0.0]
     level = sum(scores) / len(scores)
     return Outcome(level, level)
 

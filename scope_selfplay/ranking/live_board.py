@@ -35,7 +35,7 @@ class LiveBoard:
         return [self._ledger.arrange(entrant, opponent) for opponent in opponents]
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
-        """Books a verdict; None, a call that failed, leaves no trace."""
+        """Records a verdict; None, a call that failed, leaves no trace."""
         if outcome is None:
             return
         self._shares.append((*match, soft_share(outcome, self._gamma)))

@@ -72,7 +72,7 @@ class MatchScores:
         return match
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
-        """Books the scores of both sides; a match without verdict leaves no trace."""
+        """Records the scores of both sides; a match without verdict leaves no trace."""
         if outcome is None:
             return
         first, second = outcome

@@ -3,8 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation, presentations
-from scope_selfplay.evaluation.rating import judge_presentation, rate
+from scope_selfplay.corpus import task_family
+from scope_selfplay.evaluation.pairings import (
+    CheckpointAnswers,
+    Presentation,
+    judge_presentation,
+    presentations,
+)
+from scope_selfplay.evaluation.rating import rate
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout
@@ -44,8 +50,9 @@ def compare(run: Run, iteration: int) -> StageManifest:
             starts=[run.promoted(number).name for number in range(iteration)],
             settings=run.config.compare,
             seed=run.config.seed,
+            family=task_family,
         )
-        write_atomic(folder.path / "ratings.json", ratings.model_dump_json(indent=1) + "\n")
+        write_atomic(folder.ratings, ratings.model_dump_json(indent=1) + "\n")
         run.progress.say(f"{ratings.decision.value}: {ratings.reason}")
 
     return run_stage(run, iteration, Stage.COMPARE, inputs_of(run, iteration, Stage.COMPARE), work)

@@ -5,16 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
-from scope_selfplay.pipeline import Difficulty, JudgeTally
+from scope_selfplay.judge.metered import JudgeTally
+from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
-from scope_selfplay.run import Policy, Run, training_seed
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout, Score, Selection, Value
+from scope_selfplay.run import Policy, Run
+from scope_selfplay.schemas import (
+    Candidate,
+    Comparison,
+    Grade,
+    Role,
+    Rollout,
+    Score,
+    Selection,
+    Value,
+    seed_from,
+)
 from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
     inputs_of,
     run_stage,
-    taken_before,
+    stage_sources,
     write_documents,
 )
 from scope_selfplay.store import (
@@ -40,9 +51,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         settings, context = run.config.challenger, run.stage_context()
         start, opponent = run.challenger(iteration - 1), run.promoted(iteration - 1)
         count = settings.steps * settings.batch
-        sources = run.sources(
-            iteration, Stage.CHALLENGER, count, taken=taken_before(run, iteration, Stage.CHALLENGER)
-        )
+        sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
             write_documents(folder, [source.document.id for source in sources])
         difficulty = Difficulty(
@@ -142,7 +151,7 @@ def _job(
         codec=run.codec,
         temperature=run.config.sampling.temperature,
         model=run.config.model,
-        seed=training_seed(run, iteration, stage),
+        seed=seed_from(*run.key(iteration, stage), "trainer"),
         on_step=on_step,
         lineage=_lineage(run, iteration, stage, start),
         tracking=run.config.tracking,

@@ -1,7 +1,11 @@
 """What a run leaves on disk, written so that a kill at any moment loses nothing that was finished.
 
-`jsonl` (append-only records) - `atomic` (whole files) - `manifest` (a stage is done when its manifest stands)
-- `folders` (where everything lies).
+Written: `folders` (where everything is; a stage is finished when its manifest exists) - `jsonl` (append-only records) -
+`atomic` (whole files, and the lock of a stage) - `parquet` (the same records in columns: `columns`) - `card` (a dataset
+card for each stage and run).
+
+Read: `reader` (DuckDB over all of a run, finished or running), with its queries and their results (`query`), the
+files behind it (`sources`) and the table that lists are made of (`candidate_table`).
 """
 
 from scope_selfplay.store.atomic import write_atomic

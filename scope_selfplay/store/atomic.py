@@ -1,4 +1,7 @@
-"""Whole files: a reader sees the old one or the new one, never a part; a full disk leaves the old one."""
+"""Whole files, written atomically.
+
+A reader sees the old file or the new one, never a part; a full disk leaves the old one.
+"""
 
 import contextlib
 import os

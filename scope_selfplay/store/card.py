@@ -14,8 +14,7 @@ import yaml
 
 from scope_selfplay.store.atomic import write_atomic
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.migrated import finished_files, loadable, migrate
+from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage
 
 CARD = "README.md"
 
@@ -58,23 +57,21 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
 
 
 def write_run_card(folder: RunFolder, run: str) -> None:
-    """Write the run's `README.md`, and before it copies of what has an older version's columns (`migrated`)."""
-    migrate(folder)
+    """Write the run's `README.md`."""
     write_atomic(folder.path / CARD, run_card(folder, run))
 
 
 def run_card(folder: RunFolder, run: str) -> str:
     """The card of a run: the finished stages of all iterations together, held-out tasks as a split of their own."""
     configs: dict[str, dict[str, list[str]]] = {}
-    for file, kind in finished_files(folder):
-        if not pq.read_metadata(file).num_rows:
-            continue
-        stage, iteration = file.parent.name, file.parent.parent.name
+    for manifest in sorted(folder.path.glob(f"iteration-*/*/{MANIFEST}")):
+        stage, iteration = manifest.parent.name, manifest.parent.parent.name
         making = stage == Stage.TASKS
-        name = "tasks" if making and kind is RecordKind.CANDIDATES else f"{stage}_{kind}"
         split = "held_out" if making and iteration == "iteration-00" else "train"
-        files = configs.setdefault(name, {}).setdefault(split, [])
-        files.append(str(loadable(folder, file, kind).relative_to(folder.path)))
+        for kind in _rows_in(manifest.parent):
+            name = "tasks" if making and kind is RecordKind.CANDIDATES else f"{stage}_{kind}"
+            files = configs.setdefault(name, {}).setdefault(split, [])
+            files.append(f"{iteration}/{stage}/{kind}.parquet")
     configs = {
         name: dict(sorted(configs[name].items(), reverse=True)) for name in sorted(configs, key=_tasks_first)
     }

@@ -1,23 +1,25 @@
-"""Records as columns: the Arrow schema of every kind of record, and the way back to values.
+"""Records as columns: the Arrow schema of every kind of record, and from rows back to values.
 
-The schema is read off the pydantic models, so the two cannot drift apart. Text and judgements are kept, token
-ids are not: those belong to training rows. A field that a newer version added is null where an older file is
-read (`as_current`) and gets its default when the record is.
+The schema is derived from the pydantic models, so the two cannot differ. Text and judgements are kept, token ids are
+not: those belong to training rows. A text column holds any text, also one that is no status, reason or fault: a row
+that is not a valid value is an error that names its stage and id.
 """
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import pyarrow as pa
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Score, Selection, Turn
 
-Record = TypeVar("Record", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 _TRAINING_ONLY: Mapping[type[BaseModel], frozenset[str]] = {
     Turn: frozenset({"prompt_ids", "ids", "logprobs"})
@@ -29,6 +31,7 @@ _SCALARS: Mapping[type, pa.DataType] = {
     float: pa.float64(),
 }
 _ABSENT = object()
+_ID_FIELDS = ("id", "rollout_id", "first_id", "candidate_ids")
 
 
 class RecordKind(StrEnum):
@@ -64,28 +67,36 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
         for name, field in model.model_fields.items()
         if field.is_required() and not _allows_none(field.annotation)
     }
-    return pa.schema([each.with_nullable(each.name not in required) for each in _fields(model)])
+    return pa.schema([column.with_nullable(column.name not in required) for column in _fields(model)])
 
 
-def as_current(table: pa.Table, model: type[BaseModel]) -> pa.Table:
-    """A table of another version in today's columns, by name at every depth: absent ones are null, others go.
-
-    Raises ValueError or TypeError (also as Arrow's own kinds) where a required column is absent or of another type.
-    """
-    schema = arrow_schema(model)
-    absent = [each.name for each in schema if not each.nullable and each.name not in table.column_names]
-    if absent:
-        raise ValueError(f"has no column {', '.join(absent)}")
-    columns = [
-        table[each.name] if each.name in table.column_names else pa.nulls(table.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.table(columns, names=schema.names).cast(schema)
-
-
-def record_from(model: type[Record], row: Mapping[str, Any]) -> Record:
-    """The value that a row of columns stands for. Raises ValueError (pydantic's) where it is none."""
+def record_from(model: type[Model], row: Mapping[str, Any]) -> Model:
+    """The value in a row of columns. Raises pydantic's ValidationError where it is not valid."""
     return model.model_validate(_plain(model, row))
+
+
+def record_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
+    """As `record_from`, for a row of a view of a run. Raises RecordError that names its stage and id."""
+    return _checked(run, model, row, lambda: record_from(model, row))
+
+
+def value_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
+    """A value with a row's cells as its fields; otherwise as `record_of`."""
+    return _checked(run, model, row, lambda: model.model_validate(row))
+
+
+def _checked(run: Path, model: type[Model], row: Mapping[str, Any], make: Callable[[], Model]) -> Model:
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        name = next((f" {row[column]}" for column in _ID_FIELDS if row.get(column)), "")
+        stage = f"iteration {row.get('iteration')}, {row.get('stage')}"
+        raise RecordError(
+            f"{run}: {stage}:{name} is damaged ({model.__name__}.{field}: {first['msg']}, found "
+            f"{str(first['input'])[:80]!r}); restore the files of that stage"
+        ) from None
 
 
 def _fields(model: type[BaseModel]) -> list[pa.Field]:

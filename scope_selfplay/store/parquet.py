@@ -1,14 +1,13 @@
-"""From JSON lines to parquet: what a finished stage is read from.
+"""From JSON lines to parquet, which a finished stage is read from.
 
-The lines stay the record of truth (appended to, resumed, compared byte by byte); the parquet beside them holds
-the same records in columns, compressed, in small row groups with Bloom filters on the ids, so that one task
-is found among many without reading the rest.
+The lines remain the source of truth (appended to, resumed, compared byte by byte); the parquet beside them holds
+the same records in columns, compressed, in small row groups with Bloom filters on the ids, so that one task is found
+among many without reading the rest.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -17,7 +16,7 @@ from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder
-from scope_selfplay.store.columns import RecordKind, arrow_schema, as_current
+from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.jsonl import check_lines
 
 ROWS_PER_GROUP = 512
@@ -49,37 +48,33 @@ def write_parquet(folder: Path) -> dict[RecordKind, int]:
 def compact(source: Path, target: Path, kind: RecordKind) -> int:
     """Write the complete lines of a file as parquet, block by block, atomically; the number of rows."""
     rows = 0
-    with _writer(target, kind) as writer, source.open("rb") as file:
-        for block in line_blocks(file):
-            table = table_from_lines(block, kind.model, source)
-            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-            rows += table.num_rows
+    temporary = part_of(target)
+    filters = bloom_filters(_LOOKED_UP[kind], ROWS_PER_GROUP)
+    with disk_faults(target):
+        try:
+            with (
+                source.open("rb") as file,
+                pq.ParquetWriter(
+                    temporary, arrow_schema(kind.model), compression="zstd", bloom_filter_options=filters
+                ) as writer,
+            ):
+                for block in line_blocks(file):
+                    table = table_from_lines(block, kind.model, source)
+                    writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+                    rows += table.num_rows
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
     return rows
 
 
-def is_current(path: Path, kind: RecordKind) -> bool:
-    """Whether a parquet file has today's columns. Raises RecordError where it is none."""
+def has_columns_of(path: Path, kind: RecordKind) -> bool:
+    """Whether a parquet file has this version's columns. Raises RecordError where it is not a parquet file."""
     try:
         return bool(pq.read_schema(path).equals(arrow_schema(kind.model)))
     except pa.ArrowException as error:
-        raise RecordError(f"{path}: is no parquet file ({error}); restore it") from None
-
-
-def rewrite(source: Path, target: Path, kind: RecordKind) -> None:
-    """Write a parquet file of another version in today's columns, group by group, atomically.
-
-    Raises RecordError where a column that every record needs is absent or of another type.
-    """
-    with _writer(target, kind) as writer, pq.ParquetFile(source) as file:
-        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-            try:
-                table = as_current(pa.Table.from_batches([batch]), kind.model)
-            except (ValueError, TypeError, pa.ArrowException) as error:
-                raise RecordError(
-                    f"{source}: cannot be read as {kind.model.__name__} records ({error}); "
-                    "read it with the version of scope that wrote it"
-                ) from None
-            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        raise RecordError(f"{path}: not a parquet file ({error}); restore it") from None
 
 
 def table_from_lines(data: bytes, model: type[BaseModel], source: Path) -> pa.Table:
@@ -104,41 +99,16 @@ def table_from_lines(data: bytes, model: type[BaseModel], source: Path) -> pa.Ta
     return table.cast(schema)
 
 
-def complete_lines(data: bytes) -> bytes:
-    """What stands before the last line end; the rest was torn by a kill or is being written."""
-    return data[: data.rfind(b"\n") + 1]
-
-
 def line_blocks(file: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
     """The complete lines from where a file stands, about `size` bytes at a time; a longer line comes whole."""
     rest = b""
     while data := file.read(size):
         data = rest + data
-        whole = complete_lines(data)
-        rest = data[len(whole) :]
+        # What follows the last line end was torn by a kill or is being written.
+        end = data.rfind(b"\n") + 1
+        whole, rest = data[:end], data[end:]
         if whole:
             yield whole
-
-
-@contextlib.contextmanager
-def _writer(target: Path, kind: RecordKind) -> Iterator[pq.ParquetWriter]:
-    """`target` stands, whole, once this is left without an error."""
-    temporary = part_of(target)
-    with disk_faults(target):
-        try:
-            with pq.ParquetWriter(temporary, arrow_schema(kind.model), **_layout(kind)) as writer:
-                yield writer
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(target.parent)
-
-
-def _layout(kind: RecordKind) -> dict[str, Any]:
-    return {
-        "compression": "zstd",
-        "bloom_filter_options": bloom_filters(_LOOKED_UP[kind], ROWS_PER_GROUP),
-    }
 
 
 def bloom_filters(columns: Iterable[str], rows: int) -> dict[str, dict[str, int]]:

@@ -64,14 +64,14 @@ class RunReader:
         self.folder = RunFolder(path)
         self.settings = _settings_of(self.folder)
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-reader-")
-        self._layout = ReaderFolder(Path(self._scratch.name))
+        self._reader_folder = ReaderFolder(Path(self._scratch.name))
         settings = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         self._database = duckdb.connect(":memory:", config={"threads": threads, **settings})
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}
         self._files: dict[RecordKind, list[Path]] = {}
-        self._lines = CandidateTable(self._database, Path(self._scratch.name) / "lines.duckdb")
+        self._table = CandidateTable(self._database, Path(self._scratch.name) / "candidates.duckdb")
         self._define_views()
         self.refresh()
 
@@ -82,7 +82,7 @@ class RunReader:
             found = find_stages(self.folder)
             for key in found:
                 if key not in self._stages:
-                    self._stages[key] = StageSource(*key, self.folder, self._layout)
+                    self._stages[key] = StageSource(*key, self.folder, self._reader_folder)
                     changed = True
             for key in [each for each in self._stages if each not in found]:
                 del self._stages[key]
@@ -102,13 +102,13 @@ class RunReader:
 
     def task_types(self) -> list[str]:
         """Every type that a task of the run has, in alphabetical order."""
-        return self._lines.types()
+        return self._table.types()
 
     def tasks(self, query: TaskQuery | None = None) -> TaskPage:
         """One page of the candidates that a query asks for."""
         query = query or TaskQuery()
-        rows = self._lines.matching(query)
-        page = self._lines.read(rows[query.offset : query.offset + query.limit].tolist())
+        rows = self._table.matching(query)
+        page = self._table.read(rows[query.offset : query.offset + query.limit].tolist())
         return TaskPage(
             lines=tuple(self._value(TaskLine, line) for line in page), total=len(rows), offset=query.offset
         )
@@ -147,8 +147,8 @@ class RunReader:
     def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
         """What stands before and after a candidate in the whole list of a query, whatever its page."""
         before, after = (
-            None if row is None else self._value(TaskLine, self._lines.read([row])[0])
-            for row in self._lines.around(query, candidate_id)
+            None if row is None else self._value(TaskLine, self._table.read([row])[0])
+            for row in self._table.around(query, candidate_id)
         )
         return Neighbours(before=before, after=after)
 
@@ -217,10 +217,10 @@ class RunReader:
         return [self._value(HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
-        """How many candidates of each iteration and stage ended how."""
+        """How many candidates of each iteration and stage ended how; the most frequent first, then the earliest."""
         rows = self.sql(
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
-            "GROUP BY ALL ORDER BY iteration, stage, count DESC, reason"
+            "GROUP BY ALL ORDER BY iteration, stage, count DESC, min(ordinal)"
         )
         return [self._value(Count, row) for row in rows]
 
@@ -276,7 +276,7 @@ class RunReader:
         return value_of(self.folder.path, model, row)
 
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
-        rows = self._lines.find(
+        rows = self._table.find(
             "(starts_with(id, $1) OR starts_with(task_id, $1)) "
             "AND iteration = coalesce($2, iteration) AND stage = coalesce($3, stage)",
             [wanted, iteration, stage.value if stage else None],
@@ -309,11 +309,11 @@ class RunReader:
         for kind in RecordKind:
             files = [file for source in self._stages.values() for file in source.files(kind)]
             if self._files.get(kind) != files:
-                selection = self._layout.selection(kind, files)
+                selection = self._reader_folder.selection(kind, files)
                 self._database.execute(f"CREATE OR REPLACE VIEW {kind} AS {selection}")
                 self._files[kind] = files
                 if kind is RecordKind.CANDIDATES:
-                    self._lines.forget()
+                    self._table.forget()
 
 
 def _place(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,32 @@
-"""Where a stage's records are read from: parquet when the stage is done, converted JSON lines while it runs."""
+"""Where a stage's records are read from: parquet when the stage is finished, converted JSON lines while it runs."""
 
 import itertools
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage, StageManifest, check_format, check_output
-from scope_selfplay.store.parquet import is_current, rewrite
+from scope_selfplay.store.columns import RecordKind, arrow_schema
+from scope_selfplay.store.folders import (
+    MANIFEST,
+    RunFolder,
+    Stage,
+    StageManifest,
+    check_output,
+    parse_manifest,
+)
+from scope_selfplay.store.parquet import ROWS_PER_GROUP, has_columns_of, line_blocks, table_from_lines
 from scope_selfplay.store.query import StageState
-from scope_selfplay.store.sources import LiveFile, ReaderFolder
+
+# Room for the parts of one stage, and for the rows of one part.
+_PARTS, _ROWS = 1 << 20, 1 << 32
+# Every part is one more file to open; past this many the newest are written again as one.
+_MOST_PARTS = 12
+# Bytes of lines that are parsed at a time: a server does it between two answers, within its memory.
+BLOCK = 1 << 20
 
 
 def find_stages(folder: RunFolder) -> list[tuple[int, Stage]]:
@@ -25,18 +39,56 @@ def find_stages(folder: RunFolder) -> list[tuple[int, Stage]]:
     return found
 
 
+class ReaderFolder:
+    """The folder that DuckDB sees: every parquet file of a run under its iteration and stage.
+
+        <scratch>/place=<n>/iteration=<t>/stage=<stage>/<kind>.parquet
+
+    A finished file is a link to the run's own, a live part is a file. The folder names become columns, so a query
+    about one stage opens that stage's files only; `place` keeps the records in the order of the loop. It also keeps
+    the run's own path, in which DuckDB would read * and [ as patterns, out of every query.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        for kind in RecordKind:
+            # What a view looks like before there is any record.
+            # A writer that writes nothing: arrow's empty tables import pandas, which is 50 MB and half a second.
+            with pq.ParquetWriter(self._path(0, -1, "none", kind), arrow_schema(kind.model)):
+                pass
+
+    def place(self, iteration: int, stage: Stage, kind: RecordKind, part: int = 0) -> Path:
+        """Where a file has to lie; its folder is made."""
+        order = iteration * len(Stage) + list(Stage).index(stage)
+        return self._path(order * _PARTS + part, iteration, stage.value, kind)
+
+    def selection(self, kind: RecordKind, files: Sequence[Path]) -> str:
+        """A query for all records in files, with the columns `iteration`, `stage` and `ordinal`."""
+        paths = ", ".join(f"'{file}'" for file in files or [self._path(0, -1, "none", kind)])
+        types = "{'place': BIGINT, 'iteration': INTEGER, 'stage': VARCHAR}"
+        return (
+            f"SELECT place * {_ROWS} + file_row_number AS ordinal, * EXCLUDE (place, file_row_number) "
+            f"FROM read_parquet([{paths}], file_row_number = true, hive_partitioning = true, hive_types = {types})"
+        )
+
+    def _path(self, place: int, iteration: int, stage: str, kind: RecordKind) -> Path:
+        folder = self._scratch / f"place={place}" / f"iteration={iteration}" / f"stage={stage}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{kind}.parquet"
+
+
 class StageSource:
     """The files that one stage's records are read from, kept up to date by `refresh`.
 
-    A finished stage is checked against its manifest's checksums, once. Parquet with the columns of another version
-    is written again, in today's, to the scratch folder; a stage of a format without parquet is read from its lines.
+    A finished stage is checked against its manifest's checksums, once. Where its parquet has other columns than this
+    version's (a field was added since), its lines are read.
     """
 
-    def __init__(self, iteration: int, stage: Stage, folder: RunFolder, layout: ReaderFolder) -> None:
+    def __init__(self, iteration: int, stage: Stage, folder: RunFolder, reader_folder: ReaderFolder) -> None:
         self.iteration = iteration
         self.stage = stage
         self._path = folder.stage(iteration, stage).path
-        self._layout = layout
+        self._reader_folder = reader_folder
         self._live: dict[Path, LiveFile] = {}
         self._numbers = itertools.count()
         self._finished: dict[RecordKind, Path] = {}
@@ -44,16 +96,19 @@ class StageSource:
         self._seen: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
+        """Take in what was written since; whether anything was. Raises RecordError for damage."""
         stamp = _stamp(self._path / MANIFEST)
         changed = stamp != self._seen
         if changed:
             self._seen = stamp
-            self._manifest = _manifest_of(self._path) if stamp else None
-            self._finished = self._checked(self._manifest) if self._manifest else {}
+            self._manifest = parse_manifest(self._path)
+            self._finished = self._link_parquet(self._manifest) if self._manifest else {}
+        # While workers share the stage, their folders hold records too.
+        shares = sorted((self._path / ".work" / "shares").glob("*-of-*-*/"))
         for kind in RecordKind:
             if kind not in self._finished:
-                for folder in self._folders():
-                    changed = self._lines_of(kind, folder).refresh() or changed
+                for folder in (self._path, *shares):
+                    changed = self._live_file(kind, folder / f"{kind}.jsonl").refresh() or changed
         return changed
 
     def files(self, kind: RecordKind) -> list[Path]:
@@ -64,57 +119,37 @@ class StageSource:
         return [part for path, live in self._live.items() if path.name == name for part in live.parts]
 
     def state(self) -> StageState:
+        files = {kind: self.files(kind) for kind in RecordKind}
         rows = {
-            kind.value: sum(pq.read_metadata(file).num_rows for file in self.files(kind))
-            for kind in RecordKind
+            kind.value: sum(pq.read_metadata(path).num_rows for path in paths)
+            for kind, paths in files.items()
+            if paths
         }
-        return StageState(
-            iteration=self.iteration,
-            stage=self.stage,
-            manifest=self._manifest,
-            rows={kind: count for kind, count in rows.items() if self.files(RecordKind(kind))},
-        )
+        return StageState(iteration=self.iteration, stage=self.stage, manifest=self._manifest, rows=rows)
 
-    def _folders(self) -> list[Path]:
-        """The stage's own folder; while workers share it, those of the workers too."""
-        return [self._path, *sorted((self._path / ".work" / "shares").glob("*-of-*-*/"))]
-
-    def _lines_of(self, kind: RecordKind, folder: Path) -> LiveFile:
-        path = folder / f"{kind}.jsonl"
+    def _live_file(self, kind: RecordKind, path: Path) -> "LiveFile":
         if path not in self._live:
-            self._live[path] = LiveFile(path, kind.model, partial(self._new_part, kind))
+
+            def new_part() -> Path:
+                return self._reader_folder.place(self.iteration, self.stage, kind, next(self._numbers))
+
+            self._live[path] = LiveFile(path, kind.model, new_part)
         return self._live[path]
 
-    def _new_part(self, kind: RecordKind) -> Path:
-        return self._layout.place(self.iteration, self.stage, kind, next(self._numbers))
-
-    def _checked(self, manifest: StageManifest) -> dict[RecordKind, Path]:
+    def _link_parquet(self, manifest: StageManifest) -> dict[RecordKind, Path]:
         found: dict[RecordKind, Path] = {}
         for kind in RecordKind:
-            if f"{kind}.parquet" in manifest.outputs:
-                found[kind] = self._taken(kind, check_output(self._path, manifest, f"{kind}.parquet"))
-            elif f"{kind}.jsonl" in manifest.outputs:
+            if f"{kind}.parquet" not in manifest.outputs:
+                continue
+            path = check_output(self._path, manifest, f"{kind}.parquet")
+            if has_columns_of(path, kind):
+                link = self._reader_folder.place(self.iteration, self.stage, kind)
+                link.unlink(missing_ok=True)
+                link.symlink_to(path.resolve())
+                found[kind] = link
+            else:
                 check_output(self._path, manifest, f"{kind}.jsonl")
         return found
-
-    def _taken(self, kind: RecordKind, path: Path) -> Path:
-        place = self._layout.place(self.iteration, self.stage, kind)
-        place.unlink(missing_ok=True)
-        if is_current(path, kind):
-            place.symlink_to(path.resolve())
-        else:
-            rewrite(path, place, kind)
-        return place
-
-
-def _manifest_of(path: Path) -> StageManifest:
-    file = path / MANIFEST
-    try:
-        manifest = StageManifest.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise RecordError(f"{file}: not a manifest ({str(error).splitlines()[0]}); restore it") from None
-    check_format(file, manifest)
-    return manifest
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -123,3 +158,107 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+class LivePart(NamedTuple):
+    path: Path
+    rows: int
+
+
+class LiveFile:
+    """The complete lines of one JSONL file as parquet parts. A torn last line waits until it is complete.
+
+    A line is parsed once. Where small parts become many they are written again as one, from their columns, so that
+    keeping up costs a logarithm of what there is, and no more memory than a block of lines.
+    """
+
+    def __init__(self, path: Path, model: type[BaseModel], new_part: Callable[[], Path]) -> None:
+        """`new_part` gives a path for one more part; later ones hold later records."""
+        self.path = path
+        self._model = model
+        self._new_part = new_part
+        self._inode: int | None = None
+        self._offset = 0
+        self._outdated: list[LivePart] = []
+        self._parts: list[LivePart] = []
+
+    @property
+    def parts(self) -> list[Path]:
+        return [part.path for part in self._parts]
+
+    def refresh(self) -> bool:
+        """Convert what was appended; whether anything changed. Raises RecordError with file and line."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            changed = bool(self._parts)
+            self._forget()
+            return changed
+        if found.st_ino != self._inode or found.st_size < self._offset:
+            # Written anew as a whole.
+            self._forget()
+            self._inode = found.st_ino
+        elif found.st_size == self._offset:
+            return False
+        if not self._convert():
+            return False
+        if len(self._parts) > _MOST_PARTS:
+            self._merge(_first_to_merge([part.rows for part in self._parts]))
+        return True
+
+    def _convert(self) -> bool:
+        """Write the new lines as one part, block by block; whether there were any."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            blocks = line_blocks(file, BLOCK)
+            first = next(blocks, b"")
+            if not first:
+                return False
+            path, offset, rows = self._new_part(), self._offset, 0
+            try:
+                with _writer(path, self._model) as writer:
+                    for block in itertools.chain([first], blocks):
+                        table = table_from_lines(block, self._model, self.path)
+                        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+                        offset += len(block)
+                        rows += table.num_rows
+            except RecordError:
+                path.unlink()
+                raise
+        self._parts.append(LivePart(path, rows))
+        self._offset = offset
+        return True
+
+    def _merge(self, first: int) -> None:
+        """Write the parts from `first` on as one."""
+        kept, small = self._parts[:first], self._parts[first:]
+        path = self._new_part()
+        with _writer(path, self._model) as writer:
+            for part in small:
+                with pq.ParquetFile(part.path) as file:
+                    for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
+                        writer.write_batch(batch)
+        self._retire(small)
+        self._parts = [*kept, LivePart(path, sum(part.rows for part in small))]
+
+    def _forget(self) -> None:
+        self._retire(self._parts)
+        self._parts = []
+        self._offset = 0
+        self._inode = None
+
+    def _retire(self, parts: list[LivePart]) -> None:
+        for part in self._outdated:
+            part.path.unlink(missing_ok=True)
+        # Removed at the next merge: another thread's query may be about to open them.
+        self._outdated = parts
+
+
+def _first_to_merge(rows: list[int]) -> int:
+    """The first part that is no larger than all after it together: what stays keeps halving, so that it stays few."""
+    fits = (place for place in range(len(rows) - 1) if rows[place] <= sum(rows[place + 1 :]))
+    return next(fits, len(rows) - 2)
+
+
+def _writer(path: Path, model: type[BaseModel]) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, arrow_schema(model), compression="zstd")

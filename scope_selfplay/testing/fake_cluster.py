@@ -190,6 +190,10 @@ class FakeCluster:
         """What a kubelet does when a pod has ended: the object goes."""
         self._objects.pop((kind, name), None)
 
+    def forget_changes(self) -> None:
+        """What an API server does after a while: watches opened from now on begin with what comes next."""
+        self._history.clear()
+
     def collect_garbage(self) -> None:
         """Delete what is owned by objects that are gone; again, until nothing is."""
         uids = {body["metadata"]["uid"] for body in self._objects.values()}

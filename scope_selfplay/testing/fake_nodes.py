@@ -87,7 +87,7 @@ class FakeNodes:
         self.peak = 0
         """Most GPUs that were taken at once."""
         self._cluster = cluster
-        self._work = work
+        self.work = work
         self._since: dict[str, float] = {}
         """Pod name and state -> when it came into that state."""
         cluster.on_advance.append(self._tick)
@@ -230,7 +230,7 @@ class FakeNodes:
                 )
             return
         if running >= self.seconds:
-            ending = self._work(owner, int(pod["metadata"]["annotations"]["rank"]))
+            ending = self.work(owner, int(pod["metadata"]["annotations"]["rank"]))
             if ending is not None:
                 self._end(name, pod, ending)
 

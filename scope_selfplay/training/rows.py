@@ -21,25 +21,25 @@ class TrainingRow(NamedTuple):
     logprobs: list[float]
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """`split` says that the rollout should have been one row, and a prompt did not begin with what came before."""
 
     rows: list[TrainingRow]
     split: bool = False
 
 
-def rows_from(rollout: Rollout, *, per_turn: bool = False) -> Rows:
+def rows_from(rollout: Rollout, *, per_turn: bool = False) -> TrainingRows:
     """One row for the whole rollout where its prompts continue each other, else one row per turn.
 
     `per_turn` asks for a row per turn in any case: a family that drops earlier thinking.
     """
     turns = [turn for turn in rollout.turns if turn.ids]
     if not turns:
-        return Rows([])
+        return TrainingRows([])
     whole = all(continues(before, after) for before, after in pairwise(turns))
     if whole and not per_turn:
-        return Rows([_joined(turns)])
-    return Rows([_joined([turn]) for turn in turns], split=not per_turn)
+        return TrainingRows([_joined(turns)])
+    return TrainingRows([_joined([turn]) for turn in turns], split=not per_turn)
 
 
 def continues(before: Turn, after: Turn) -> bool:

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.pipeline import RunContext
-from scope_selfplay.reward_designs import Arrivals, RolloutGroup, StepRewards, open_rewarding
 from scope_selfplay.reward_designs.answers import format_score
+from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
+from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
@@ -34,29 +35,31 @@ def make_solver_roll(
 ) -> RollStep:
     """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
     learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
-    settings = context.config.solver
-    rewarding = open_rewarding(settings, context.judge, context.tally, job.codec.count)
+    settings, count = context.config.solver, job.codec.count
+    rewarder = open_rewarder(settings, MeteredJudge(context.judge, context.tally), count)
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
-        clock = RolloutClock()
-        begun = _Begun(context, learner, clock, greedy_first=rewarding.design.has_anchor)
+        sampling = _StepSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
         firsts = records[:: settings.group_size]
-        groups = [_begin(begun, tasks[record], (*key, step, record)) for record in firsts]
-        found = await rewarding.step(groups, (*key, step))
-        rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
-        _keep(job, rollouts, found)
-        rewards = chain.from_iterable(found.rewards)
-        metrics = _metrics(settings, rollouts, found, job.codec.count)
-        lined_up = zip(rollouts, rewards, strict=True)
-        return StepResult(
-            [scored(*each, learner.policy_format) for each in lined_up], metrics | clock.seconds()
-        )
+        groups = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
+        judged = await rewarder.judge_step(groups, (*key, step))
+        rewarded = [pair for group in judged for pair in zip(group.rollouts, group.rewards, strict=True)]
+        rollouts = [rollout for rollout, _ in rewarded]
+        _keep(job, rollouts, records_of(judged))
+        metrics = {
+            **_answer_metrics(settings, rollouts, records_of(judged), count),
+            **reward_metrics(judged),
+            **conduct(rollouts),
+            **sampling.clock.seconds(),
+        }
+        return StepResult([scored(*pair, learner.policy_format) for pair in rewarded], metrics)
 
     return roll
 
 
-class _Begun(NamedTuple):
+@dataclass(frozen=True)
+class _StepSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext
@@ -64,35 +67,34 @@ class _Begun(NamedTuple):
     clock: RolloutClock
     greedy_first: bool
 
+    def begin_group(self, graded: GradedTask, key: Key) -> RolloutGroup:
+        """Starts the rollouts of one group."""
+        size = self.context.config.solver.group_size
+        arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic)
+        rollouts = [
+            asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
+            for member in range(size)
+        ]
+        return RolloutGroup(graded.task, graded.rubric, rollouts, arrivals, key)
 
-def _begin(step: _Begun, graded: GradedTask, key: Key) -> RolloutGroup:
-    """Starts the rollouts of one group."""
-    context, learner = step.context, step.learner
-    size = context.config.solver.group_size
-    arrivals = Arrivals(size, deterministic=context.config.model.deterministic)
-
-    async def one(member: int) -> Rollout:
-        policy_format = replace(learner.policy_format, greedy=step.greedy_first and member == 0)
-        engine = _Metered(learner.engine, lambda tokens: arrivals.spoke(member, tokens))
-        each = (*key, member)
+    async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
+        policy_format = replace(self.learner.policy_format, greedy=self.greedy_first and member == 0)
+        engine = _CountedEngine(self.learner.engine, lambda tokens: arrivals.generated(member, tokens))
+        own_key = (*key, member)
         try:
-            return await context.sample_rollout(
-                context.solver_episode(policy_format, each, graded.task), engine, each
-            )
+            episode = self.context.solver_episode(policy_format, own_key, task)
+            return await self.context.sample_rollout(episode, engine, own_key)
         finally:
             arrivals.finish(member)
-            step.clock.finished()
-
-    rollouts = [asyncio.ensure_future(one(member)) for member in range(size)]
-    return RolloutGroup(graded.task, graded.rubric, rollouts, arrivals, key)
+            self.clock.finished()
 
 
-class _Metered:
+class _CountedEngine:
     """A policy that tells how many tokens it has generated, turn by turn."""
 
-    def __init__(self, model: PolicyModel, spoke: Callable[[int], None]) -> None:
+    def __init__(self, model: PolicyModel, generated: Callable[[int], None]) -> None:
         self._model = model
-        self._spoke = spoke
+        self._generated = generated
 
     @property
     def identity(self) -> str:
@@ -100,15 +102,18 @@ class _Metered:
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         sample = await self._model.generate(request, key)
-        self._spoke(len(sample.ids))
+        self._generated(len(sample.ids))
         return sample
 
 
-def _metrics(
-    settings: SolverConfig, rollouts: Sequence[Rollout], found: StepRewards, count: Callable[[str], int]
+def _answer_metrics(
+    settings: SolverConfig,
+    rollouts: Sequence[Rollout],
+    records: Sequence[JudgeRecords],
+    count: Callable[[str], int],
 ) -> dict[str, float | None]:
-    """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards, and conduct."""
-    grades = [grade.score for books in found.books for grade in books.grades]
+    """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards."""
+    grades = [grade.score for each in records for grade in each.grades]
     lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
     limits = (settings.length_soft, settings.length_hard, settings.length_floor)
     return {
@@ -117,20 +122,18 @@ def _metrics(
         "search": mean([search_reward(each.searches, settings.search_saturation) for each in rollouts]),
         "answer_tokens": mean(lengths),
         "length_factor": mean([length_factor(tokens, *limits) for tokens in lengths]),
-        **found.metrics,
-        **conduct(rollouts),
     }
 
 
-def _keep(job: GrpoJob, rollouts: Sequence[Rollout], found: StepRewards) -> None:
+def _keep(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
     """Everything that was generated and judged; a file per kind of record, only for kinds that there are."""
-    folder, books = job.books, found.books
+    folder = job.books
     for path, records in (
         (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
-        (folder.grades, [grade for each in books for grade in each.grades]),
-        (folder.comparisons, [comparison for each in books for comparison in each.comparisons]),
-        (folder.selections, [selection for each in books for selection in each.selections]),
-        (folder.scores, [score for each in books for score in each.scores]),
+        (folder.grades, [grade for each in judged for grade in each.grades]),
+        (folder.comparisons, [comparison for each in judged for comparison in each.comparisons]),
+        (folder.selections, [selection for each in judged for selection in each.selections]),
+        (folder.scores, [score for each in judged for score in each.scores]),
     ):
         if records:
             with Appender(path) as file:

@@ -5,13 +5,18 @@ takes messages) would show the policy something else than it was trained on, and
 """
 
 import asyncio
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_selfplay.dialects import Dialect
+import click
+
+from scope_selfplay.dialects import DIALECTS, Dialect, dialect
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,
@@ -21,13 +26,17 @@ from scope_selfplay.episodes import (
     drive,
     solver_episode,
 )
+from scope_selfplay.errors import ExitCode
 from scope_selfplay.inference import Message, ScriptedModel
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Passage, Rollout, Turn
+from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.rows import rows_from
 
+_FAMILIES = tuple(family.name for family in DIALECTS)
 
-class Kind(StrEnum):
+
+class DifferenceKind(StrEnum):
     TEXT = "text"
     """The template writes something else than what stands in the row."""
     TOKENS = "tokens"
@@ -42,7 +51,7 @@ class TokenDifference(NamedTuple):
     row: int
     in_completion: bool
     position: int
-    kind: Kind
+    kind: DifferenceKind
     ours: tuple[int, ...]
     ours_text: str
     template: tuple[int, ...]
@@ -94,6 +103,35 @@ SCRIPTS = (
 )
 _PASSAGES = [Passage(id="p1", title="Orsk", text="The dam was built in 1931 by Ana Reyes.")]
 _ROOM = 100_000
+
+
+@click.command("lint-tokens")
+@click.argument("model")
+@click.option("--dialect", "names", type=click.Choice(_FAMILIES), multiple=True, help="Only these families.")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Compare training rows with the chat template of MODEL, a Hugging Face directory.
+
+    Scripted episodes are rendered again as a whole conversation; every stretch of tokens that differs is
+    reported. Exit 64 when there is one, 0 when there is none.
+    """
+    folder = policy_path(model) if model == "embedded" else Path(model)
+    codec = ChatCodec.load(folder)
+    found = {name: lint_tokens(codec, dialect(name)) for name in names or _FAMILIES}
+    if as_json:
+        lines = {name: [each._asdict() for each in differences] for name, differences in found.items()}
+        click.echo(json.dumps(lines, indent=1, ensure_ascii=False))
+    else:
+        for name, differences in found.items():
+            click.echo(f"{name}: {len(differences)} difference(s)")
+            for each in differences:
+                place = "completion" if each.in_completion else "prompt"
+                click.echo(
+                    f"  {each.episode}, row {each.row}, {place} token {each.position} ({each.kind}): "
+                    f"{list(each.ours)} {each.ours_text!r}, template {list(each.template)} {each.template_text!r}"
+                )
+    if any(found.values()):
+        sys.exit(ExitCode.USER)
 
 
 def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
@@ -157,7 +195,7 @@ def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[To
                     number,
                     inside,
                     start - len(row.prompt_ids) if inside else start,
-                    Kind.TOKENS if texts[0] == texts[1] else Kind.TEXT,
+                    DifferenceKind.TOKENS if texts[0] == texts[1] else DifferenceKind.TEXT,
                     ids,
                     texts[0],
                     template,

@@ -1,9 +1,9 @@
-"""A server of JSON objects, asked until it answers or patience ends.
+"""A server of JSON objects, asked until it answers or the retry budget is spent; and one client per event loop.
 
     async with JsonClient("http://127.0.0.1:8000", what="retriever URL") as client:
         info = await client.ask("GET", "/info")
 
-Tried again: refused and broken connections, half bodies, what is no JSON object, and the statuses that pass (408,
+Tried again: refused and broken connections, half bodies, what is not a JSON object, and the statuses that pass (408,
 425, 429, 500, 502-504), as long as a Retry-After asks for, else with growing pauses. Everything else is an answer,
 and a refusal. No redirects, no proxy of the environment, no cookies.
 """
@@ -11,8 +11,9 @@ and a refusal. No redirects, no proxy of the environment, no cookies.
 import asyncio
 import random
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import aiohttp
 
@@ -20,6 +21,8 @@ from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Value
 from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
 from scope_selfplay.wire.strict_json import parse_object
+
+T = TypeVar("T")
 
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -143,13 +146,65 @@ class JsonClient:
             raise _Retry(f"the response is {error}") from None
 
     def _refuse(self, path: str, response: aiohttp.ClientResponse, data: bytes) -> None:
-        said = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
+        message = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
         if response.status in RETRIED:
-            raise _Retry(said, retry_after(response.headers.get("Retry-After")))
-        raise Refused(f"{self.url}{path}: {said}", response.status, data)
+            raise _Retry(message, retry_after(response.headers.get("Retry-After")))
+        raise Refused(f"{self.url}{path}: {message}", response.status, data)
 
 
 class _Retry(Exception):
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)
         self.after = after
+
+
+class PerLoop(Generic[T]):
+    """One `T` per event loop: opened by the first call in it, closed with it, for callers that outlive many loops.
+
+    A stage runs several loops after each other, and a trainer has one for every step. `asyncio.run` ends by
+    cancelling the tasks that are left, so a task that holds the thing closes it at the right moment. (Async
+    generators are all closed at once after that, an outer one and the one inside it at the same time, which fails.)
+    """
+
+    def __init__(self, enter: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._enter = enter
+        self._opened: dict[asyncio.AbstractEventLoop, asyncio.Future[T]] = {}
+        # The loop itself knows its tasks only weakly.
+        self._holders: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+
+    async def here(self) -> T:
+        """The running loop's own. Raises what opening raises; the next call then opens again."""
+        loop = asyncio.get_running_loop()
+        opened = self._opened.get(loop)
+        if opened is None:
+            opened = self._opened[loop] = loop.create_future()
+            self._holders[loop] = loop.create_task(self._hold(loop, opened))
+        if opened.done():
+            return opened.result()
+        # One caller that goes away takes the connection from no other.
+        return await asyncio.shield(opened)
+
+    async def close(self) -> None:
+        """Close the running loop's own now, for a caller that drops this object in a loop that goes on.
+
+        What nothing refers to is collected while the loop still runs, and cannot wait while it is collected. The next
+        call opens again.
+        """
+        holder = self._holders.get(asyncio.get_running_loop())
+        if holder is not None:
+            holder.cancel()
+            await asyncio.wait([holder])
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop, opened: "asyncio.Future[T]") -> None:
+        try:
+            async with self._enter() as thing:
+                opened.set_result(thing)
+                await loop.create_future()
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+        finally:
+            opened.cancel()
+            self._opened.pop(loop, None)
+            self._holders.pop(loop, None)

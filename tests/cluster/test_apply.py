@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scope_selfplay.k8s.check import check_cluster, check_folder, config_of, packs_of
-from scope_selfplay.k8s.objects import planned_objects
 
 from scope_selfplay.controller.api import VERBS
+from scope_selfplay.k8s.check import check_cluster, check_folder, config_of, packs_of
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
+from scope_selfplay.k8s.objects import planned_objects
 from tests.cluster.conftest import kubectl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -88,9 +88,8 @@ def test_the_controllers_account_may_do_what_it_does_and_nothing_else(namespace:
 
 
 def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
-    from scope_selfplay.k8s.status import read_status
-
     from scope_selfplay.k8s.doctor import examine
+    from scope_selfplay.k8s.status import read_status
 
     folder = TINY
     kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)

@@ -15,7 +15,7 @@ import pytest
 from scope_selfplay.config import parse_config
 from scope_selfplay.controller.api import VERBS, ForbiddenError, ObjectKind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
-from scope_selfplay.controller.draft import RunEnd
+from scope_selfplay.controller.goals import RunEnd
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding

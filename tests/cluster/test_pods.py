@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from scope_selfplay.k8s.patches import RunFolderLayout
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.manifests import StageAttempt, stage_job
 from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
+from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import SilentProgress
@@ -226,8 +226,8 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
     if max(int(node.status.allocatable.get(GPU, 0)) for node in nodes) not in range(6, 12):
         pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
     for name in ("first", "second"):
-        author = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
-        body = stage_job(author, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
+        context = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
+        body = stage_job(context, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
         body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
         spec = body["spec"]["template"]["spec"]
         # Only the scheduler is asked: no account, volume or image has to be there.

@@ -1,4 +1,4 @@
-"""Steps of training with real episodes, measured: a policy of dice in a given shape, the embedded world, its judge.
+"""Steps of training with real episodes, measured: a random policy in a given shape, the embedded world, its judge.
 
 The policy thinks in meaningless words, searches, and answers: as many tokens as asked, no need of trained weights. Its
 arithmetic is that of a model of its shape; what it learns is nothing.
@@ -10,16 +10,15 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_selfplay.testing.random_policy import Transitions, load_transitions
-
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.config import load_config
-from scope_selfplay.embedded import pools
+from scope_selfplay.embedded import language
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.store import Stage
 from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.testing.random_policy import Transitions, load_transitions
 from tests.integration.loop.policies import SPEECH
 from tests.integration.loop.test_rewards import write_tasks
 
@@ -97,7 +96,7 @@ def write_policy(size: Size, folder: Path, device: str) -> Path:
         model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for layer in model.model.layers:
-            # What the layers add to a word must not drown it: the dice are in the embedding and the output layer.
+            # What the layers add to a word must not drown it: the odds are in the embedding and the output layer.
             layer.self_attn.o_proj.weight.mul_(1e-3)
             layer.mlp.down_proj.weight.mul_(1e-3)
     speech: Transitions = {
@@ -105,7 +104,7 @@ def write_policy(size: Size, folder: Path, device: str) -> Path:
         "<think>": {"THOUGHTS": 1},
         "THOUGHTS": {"THOUGHTS": size.thought, "</think>": 1},
     }
-    spoken = {name: [f" {word}" for word in getattr(pools, name)] for name in SPEECH if name.isupper()}
+    spoken = {name: [f" {word}" for word in getattr(language, name)] for name in SPEECH if name.isupper()}
     load_transitions(
         model, tokenizer, speech, {**spoken, "THOUGHTS": THOUGHTS, "start": ["\n"]}, certainty=24.0
     )

@@ -1,6 +1,5 @@
 """Exports and cards, loaded by the libraries that the project trains with; `tests/consumers` has the others."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,11 @@ import pytest
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
 from scope_selfplay.export import Format
-from scope_selfplay.schemas import Candidate
-from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
-from scope_selfplay.store.card import write_run_card
-from scope_selfplay.store.folders import checksums
+from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run
-from tests.unit.store.runs import finish, write_run
 
 pytestmark = pytest.mark.integration
-
-FORMAT_2 = Path(__file__).parents[1] / "fixtures" / "runs" / "format-2"
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +37,6 @@ def test_a_run_and_a_stage_load_as_datasets(folder: RunFolder, tmp_path: Path) -
     assert comparisons.num_rows == 20 and comparisons[0]["outcome"] is None
     rollouts = load(folder.stage(1, Stage.TASKS).path, tmp_path, "rollouts")["train"]
     assert rollouts[0]["turns"][0]["passages"][0]["title"] == "The treaty"
-
-
-def test_iterations_of_two_versions_load_together(tmp_path: Path) -> None:
-    made = write_run(tmp_path / "demo")
-    old = FORMAT_2 / "iteration-01" / "tasks"
-    stage = made.stage(1, Stage.TASKS).path
-    shutil.rmtree(stage)
-    shutil.copytree(old, stage)
-    for iteration in (0, 2):
-        finish(made, iteration, Stage.TASKS)
-    before = checksums(stage)
-    for _ in range(2):
-        write_run_card(made, "demo")
-    whole = load(made.path, tmp_path)
-    assert {split: rows.num_rows for split, rows in whole.items()} == {"train": 36, "held_out": 30}
-    kept = {each.id: each for each in read_records(stage / "candidates.jsonl", Candidate)}
-    loaded = [row for row in whole["train"] if row["id"] in kept]
-    assert len(loaded) == 6 and all(row["mean"] == kept[row["id"]].mean for row in loaded)
-    # What was finished is as it was, and what is current is not copied.
-    assert checksums(stage) == before and read_manifest(stage)
-    copies = [path.relative_to(made.path / "migrated") for path in made.path.glob("migrated/**/*.parquet")]
-    assert copies and {str(each.parent) for each in copies} == {"iteration-01/tasks"}
 
 
 @pytest.mark.parametrize("form", Format)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from scope_selfplay.k8s.check import config_of, packs_of
-from scope_selfplay.k8s.objects import planned_objects, pods_of
 
+from scope_selfplay.k8s.check import config_of, packs_of
 from scope_selfplay.k8s.kubectl import kustomize
+from scope_selfplay.k8s.objects import planned_objects, pods_of
 
 REPOSITORY = Path(__file__).parents[2]
 DIGEST = "registry.example/scope-selfplay@sha256:" + "0" * 64

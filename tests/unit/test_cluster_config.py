@@ -2,11 +2,11 @@
 
 import pytest
 import yaml
-from scope_selfplay.k8s.objects import pods_of
 
 from scope_selfplay.config import load_config, parse_config
 from scope_selfplay.config.cluster import OUR_MOUNTS
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.objects import pods_of
 from tests.unit.k8s.conftest import REPOSITORY
 
 DIGEST = "sha256:" + "0" * 64

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import PRESETS, RunConfig, field_names, load_config, parse_config
-from scope_selfplay.config.differences import changed_settings
+from scope_selfplay.config import PRESETS, RunConfig, changed_settings, field_names, load_config, parse_config
 from scope_selfplay.errors import ConfigError
 from tests.configuration_page import PAGE, field_of, render
 
@@ -159,7 +158,7 @@ def test_a_list_is_added_to(tmp_path: Path) -> None:
     ("override", "complaint"),
     [
         ("cluster.tolerations+={key: b}", "expected a list to add"),
-        ("solver.steps+=[1]", "solver.steps is no list of settings"),
+        ("solver.steps+=[1]", "solver.steps is not a list of settings"),
         ("cluster.tolerations+=[{kye: b}]", r"--set cluster\.tolerations\+=.*cluster.tolerations.0.kye"),
     ],
 )
@@ -312,7 +311,7 @@ def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side()
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("seed: 1\nname: a\nseed: 2\n", ":3: the key 'seed' stands here a second time; keep one of the two"),
+        ("seed: 1\nname: a\nseed: 2\n", ":3: the key 'seed' appears a second time; keep one of the two"),
         ("solver:\n  steps: 1\n  batch: 2\n  steps: 3\n", ":4: the key 'steps'"),
         ("solver:\n  steps: 1\nseed: 0\nsolver:\n  batch: 2\n", ":4: the key 'solver'"),
     ],

@@ -94,7 +94,7 @@ def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
         (b'{"id": "b", "title": "B", "text": " "}', 'line 2: "text" must not be blank'),
         (b'{"id": "b", "contents": "only one line"}', 'line 2: "contents" needs the title on its first line'),
         (b'{"id": "b", "contents": 3}', 'line 2: "contents" must be text, found a number'),
-        (GOOD_LINE.strip(), r"line 2: the id 'a' stands already at .*c\.jsonl, line 1; ids must be unique"),
+        (GOOD_LINE.strip(), r"line 2: the id 'a' is already used at .*c\.jsonl, line 1; ids must be unique"),
     ],
 )
 def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:

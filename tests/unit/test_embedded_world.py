@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 
 import pytest
 from hypothesis import given
@@ -44,6 +43,7 @@ from scope_selfplay.embedded.world import (
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.lexical import is_stated
 from scope_selfplay.schemas import Document, Gate, Task
+from tests.text_work import assert_linear
 
 NOUNS = [attribute.noun for attribute in ATTRIBUTES]
 names = st.sampled_from(all_names())
@@ -168,25 +168,26 @@ def test_sentences_read_back_for_every_value(noun: str) -> None:
 
 
 HOSTILE = {
-    "links": "Report the founder of " + "the rival of " * 80_000 + "Aldmoor Mill.",
-    "nouns": "Report " + "the founder, " * 80_000 + "the river of Aldmoor Mill.",
-    "dots": "." * 1_000_000,
-    "crowns": "Its treasury holds " * 50_000,
-    "of": "Report the river" + " of " * 250_000,
-    "lies": "x lies in " * 100_000,
+    "links": ("Report the founder of ", "the rival of ", "Aldmoor Mill."),
+    "nouns": ("Report ", "the founder, ", "the river of Aldmoor Mill."),
+    "dots": ("", ".", ""),
+    "crowns": ("", "Its treasury holds ", ""),
+    "of": ("Report the river", " of ", ""),
+    "lies": ("", "x lies in ", ""),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_mebibyte_of_hostile_text_is_read_in_linear_time(name: str) -> None:
-    text = HOSTILE[name]
-    began = time.process_time()
-    read_question(text)
-    is_stated("Identifies the founder of Aldmoor Mill as Merrin.", text)
-    is_stated("Provides the region of Aldmoor Mill, Tarn.", text)
-    is_stated("Identifies this: The rival of Aldmoor Mill is Corvale Abbey.", text)
-    # Quadratic reading takes minutes here; the limit leaves room for a busy machine.
-    assert time.process_time() - began < 3
+def test_hostile_text_is_read_with_work_that_grows_no_faster_than_the_text(name: str) -> None:
+    before, piece, after = HOSTILE[name]
+
+    def read(text: str) -> None:
+        read_question(text)
+        is_stated("Identifies the founder of Aldmoor Mill as Merrin.", text)
+        is_stated("Provides the region of Aldmoor Mill, Tarn.", text)
+        is_stated("Identifies this: The rival of Aldmoor Mill is Corvale Abbey.", text)
+
+    assert_linear(read, piece, wrapper=f"{before}{{}}{after}")
 
 
 def world_of(world: OpenWorld, *names: str) -> LexicalJudge:

@@ -171,9 +171,9 @@ CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus,
         REJECTED,
         Reason.PROMPT_TOO_LONG,
     ),
-    ("entity", lambda: Bench(entity=False), [ANSWER], proposal(), REJECTED, Reason.GATE_ENTITY),
-    ("source", lambda: Bench(source=False), [ANSWER], proposal(), REJECTED, Reason.GATE_SOURCE),
-    ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.GATE_SAFETY),
+    ("entity", lambda: Bench(entity=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.ENTITY)),
+    ("source", lambda: Bench(source=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SOURCE)),
+    ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SAFETY)),
     ("gate unreadable", lambda: Bench(source=None), [ANSWER], proposal(), UNRESOLVED, Reason.JUDGE_FAILED),
     ("no rubric", lambda: Bench(rubric=False), [ANSWER], proposal(), UNRESOLVED, Reason.RUBRIC),
     ("too hard", Bench, answers_of("no no no", "no no no"), proposal(), REJECTED, Reason.TOO_HARD),
@@ -205,15 +205,15 @@ async def test_every_fate_has_its_status_and_reason(
     assert Candidate.model_validate_json(candidate.model_dump_json()) == candidate
 
 
-def test_every_reason_is_reached_but_the_one_that_a_quota_gives() -> None:
-    assert {case[5] for case in CASES} == set(Reason) - {Reason.DUPLICATE_DOCUMENT}
+def test_every_reason_is_reached() -> None:
+    assert {case[5] for case in CASES} == set(Reason)
 
 
 async def test_a_failed_gate_costs_its_calls_and_no_more() -> None:
     judge = Bench(entity=False, source=False)
     made, context = await judged(judge, gates=(Gate.ENTITY, Gate.SOURCE))
     assert judge.asked == ["entity", "source"] and made.rollouts == ()
-    assert made.candidate.reason is Reason.GATE_ENTITY
+    assert made.candidate.reason is Reason.refused_by(Gate.ENTITY)
     assert (context.tally.calls, context.tally.failed) == (2, 0)
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from scope_selfplay.planning.memory import model_size
 
 from scope_selfplay.cli import cli
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning import Assumptions, make_plan
-from scope_selfplay.planning.plan import PodMemory
+from scope_selfplay.planning.memory import PodMemory, model_size
 from scope_selfplay.store import Stage
 
 ROOT = Path(__file__).parents[2]

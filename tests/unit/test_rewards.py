@@ -56,7 +56,7 @@ def explicit_score(case: Case) -> Case:
 def implicit_and_pairwise(case: Case) -> Case:
     return {
         "implicit": implicit_reward(case["z"], case["fmt"]),
-        "pairwise": pairwise_reward(case["wins"], case["K"], case["fmt"]),
+        "pairwise": pairwise_reward(case["wins"] / (case["K"] - 1), case["fmt"]),
     }
 
 

@@ -332,8 +332,8 @@ def test_an_implicit_reward_grows_with_score_and_format(score: float, form: floa
 @given(st.integers(2, 64), st.data())
 def test_an_entrant_and_its_mirror_share_the_wins(entrants: int, data: st.DataObject) -> None:
     wins = data.draw(st.integers(0, 2 * (entrants - 1))) / 2.0
-    shares = pairwise_reward(wins, entrants, 0.0) + pairwise_reward(entrants - 1 - wins, entrants, 0.0)
-    assert shares == pytest.approx(1.0)
+    share = wins / (entrants - 1)
+    assert pairwise_reward(share, 0.0) + pairwise_reward(1.0 - share, 0.0) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +342,8 @@ def test_an_entrant_and_its_mirror_share_the_wins(entrants: int, data: st.DataOb
         lambda: implicit_reward(11.0, 1.0),
         lambda: explicit_reward([], [], 1.0),
         lambda: explicit_reward([0.5], [Priority.BONUS, Priority.BONUS], 1.0),
-        lambda: pairwise_reward(1, 1, 1.0),
-        lambda: pairwise_reward(3, 3, 1.0),
+        lambda: pairwise_reward(1.5, 1.0),
+        lambda: pairwise_reward(-0.5, 1.0),
         lambda: candidate_judge_calls(-1, 4),
     ],
 )

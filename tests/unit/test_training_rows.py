@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scope_selfplay.reward_designs.answers import format_score
-from scope_selfplay.reward_designs.per_rollout import RubricDesign
 
 from scope_selfplay.config import ChallengerConfig, SolverConfig
+from scope_selfplay.reward_designs.answers import format_score
+from scope_selfplay.reward_designs.per_rollout import RubricDesign
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,

@@ -6,13 +6,13 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
-from scope_selfplay.judge.endpoint_pool import with_models
 
 from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
+from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import Criterion, Fault, Finish, Gate

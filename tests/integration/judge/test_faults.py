@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
+from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.prompts import Pack
+from scope_selfplay.schemas import Fault, Gate, Verdict
 from scope_selfplay.testing.chat_server import (
     FAKE_MODEL,
     GARBAGE,
@@ -19,14 +27,6 @@ from scope_selfplay.testing.chat_server import (
     FaultKind,
     FaultPlan,
 )
-
-from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
-from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
-from scope_selfplay.judge.cache import JudgementCache
-from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Fault, Gate, Verdict
 from tests.judges import CRITERION, TASK, JudgeOver, says
 
 pytestmark = pytest.mark.integration
@@ -105,7 +105,9 @@ async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
     async with judge_over(fake, cache=cache, failure_budget=0.02, concurrency=16) as judge:
         with pytest.raises(JudgeError, match=r"judgements failed \(unreadable") as raised:
             await grade_all(judge, texts)
-        paid = len(judge._cache)
+    kept = JudgementCache(cache)
+    paid = len(kept)
+    kept.close()
     assert raised.value.exit_code is ExitCode.OUTSIDE and 0 < paid < len(texts)
 
     healthy = FakeServer(sound)

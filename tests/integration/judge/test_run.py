@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from scope_selfplay.corpus.run_corpus import embedded_documents
-from scope_selfplay.judge.server import respond
-from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 
 from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import JudgeError
 from scope_selfplay.judge import LexicalJudge
+from scope_selfplay.judge.server import lexical_reply
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 from tests.judges import REPOSITORY
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,7 @@ def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
     """The lexical judge behind a faulty wire, in a thread, since a stage runs its own event loops."""
     config = _config()
     judge = LexicalJudge(embedded_documents(config.seed, config.corpus))
-    fake = FakeServer(lambda request: respond(judge, request), plan=plan, model=judge.identity)
+    fake = FakeServer(lambda request: lexical_reply(judge, request), plan=plan, model=judge.identity)
     started, done = threading.Event(), threading.Event()
     urls: list[str] = []
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+
+from scope_selfplay.config import load_config
+from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
 from scope_selfplay.k8s.patches import RunFolderLayout
-
-from scope_selfplay.config import load_config
-from scope_selfplay.controller.names import Component
-from scope_selfplay.controller.pods import is_vllm
 from scope_selfplay.k8s.render import packs_needed, run_folder
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, rendered
 
@@ -42,7 +42,7 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
     config = config_of(run, folder.parents[1])
     # As docs/kubernetes.md has it: the volume's folder first, then this one, and nothing else of the run.
     applied = [*rendered(folder.parent / "volume"), *(prepared if folder.name != "volume" else [])]
-    assert [each for each in problems(applied) if "podSelector" not in each.message] == []
+    assert [each for each in reference_problems(applied) if "podSelector" not in each.message] == []
     assert [each for each in prepared if each["kind"] == "PersistentVolumeClaim" and each not in run] == []
     written = {}
     for pods in pods_of(prepared):
@@ -156,7 +156,7 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     plain = rendered(REPOSITORY / "k8s/runs/tiny")
     assert objects != plain
     everything = [*objects, *planned_objects(config_of(objects, folder), packs)]
-    assert problems(everything) == []
+    assert reference_problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []
 

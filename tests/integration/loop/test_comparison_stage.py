@@ -29,7 +29,7 @@ from scope_selfplay.schemas import (
     Verdict,
 )
 from scope_selfplay.stages import compare
-from scope_selfplay.stages.order import check_turn
+from scope_selfplay.stages.stage_runner import check_turn
 from scope_selfplay.store import (
     RunFolder,
     Stage,

@@ -24,7 +24,7 @@ from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-# Every task that the judge can read is let through: a policy that throws dice writes few of them. No Solver is
+# Every task that the judge can read is let through: a random policy writes few of them. No Solver is
 # better by the margin, so that the run of two iterations ends after the first.
 SETTINGS = """
     name=tiny domain=embedded iterations=2 seed=4 judge.gates=[] model.max_length=256 model.slots=16

@@ -16,8 +16,8 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_e
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage
-from scope_selfplay.training.rows import Rows, TrainingRow, rows_from
-from scope_selfplay.training.token_lint import Kind, lint_tokens
+from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
+from scope_selfplay.training.token_lint import DifferenceKind, lint_tokens
 from tests.families import tokenizer_of
 
 pytestmark = pytest.mark.integration
@@ -75,7 +75,7 @@ class Orsk:
         return [Passage(id="p", title="Orsk", text="The dam was built in 1931.")]
 
 
-def rows_of(codec: ChatCodec, family: Any, *, ends: bool) -> Rows:
+def rows_of(codec: ChatCodec, family: Any, *, ends: bool) -> TrainingRows:
     lines = ["".join(parts) for parts in TURNS[family.name]]
     policy_format = PolicyFormat(codec, family, "S_0", RolloutLimits(4096))
     episode = solver_episode(
@@ -166,7 +166,9 @@ def test_the_families_templates_give_the_tokens_that_we_train_on(name: str) -> N
 def test_the_qwen3_template_thinks_an_empty_thought_where_there_was_none() -> None:
     found = lint_tokens(ChatCodec(tokenizer_of("qwen3")), dialect("qwen3"))
     assert {each.episode for each in found} == {"no thinking"}
-    assert all(each.kind is Kind.TEXT and each.position == 0 and each.in_completion for each in found)
+    assert all(
+        each.kind is DifferenceKind.TEXT and each.position == 0 and each.in_completion for each in found
+    )
     assert {each.template_text for each in found} == {"<think>\n\n</think>\n\n"}
 
 
@@ -177,7 +179,7 @@ def test_a_template_that_joins_tokens_across_a_border_is_found() -> None:
         "}}\n{{ message.content", "}} {{ message.content"
     )
     found = lint_tokens(ChatCodec(tokenizer), dialect("olmo3"))
-    joined = [each for each in found if each.kind is Kind.TOKENS]
+    joined = [each for each in found if each.kind is DifferenceKind.TOKENS]
     assert {(each.ours_text, len(each.ours), len(each.template)) for each in joined} == {(" W", 2, 1)}
     assert not any(each.in_completion for each in joined)
 

@@ -11,14 +11,12 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.local import run_all
+from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.maths.cli import RUN_FILE
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
@@ -26,6 +24,7 @@ from scope_selfplay.schemas import Comparison, Grade, Rollout
 from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, read_records
 from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from scope_selfplay.training.losses import loss_of
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 

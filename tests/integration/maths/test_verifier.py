@@ -1,15 +1,14 @@
 """The verifier with its library and its process: what counts as equal, and what hostile answers cannot do."""
 
 import os
-import time
+import signal
 
 import pytest
 
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
-
 from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_rollout
+from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
 from scope_selfplay.schemas import Check, Criterion, Fault, Role, Rollout, Rubric, Task
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -51,32 +50,20 @@ def test_equal_expressions_are_right_and_others_wrong(
 @pytest.mark.parametrize("hostile", ["9^{9^{9^9}}", "10000000000000000000000!", r"\prod_{i=1}^{10^9} i^i"])
 def test_an_answer_without_end_is_wrong_and_the_next_one_is_read(hostile: str) -> None:
     assert boxed_reward(box("6/2"), "3") == 1.0
-    # CPU time of the process that did the work, once it is gone: this one's wall time depends on its neighbours.
-    before = os.times()
+    # Without its limit of CPU time the library would never come back.
     assert boxed_reward(box(hostile), "3") == 0.0
-    after = os.times()
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 30
     assert boxed_reward(box("6/2"), "3") == 1.0
 
 
 def test_a_killed_process_is_replaced() -> None:
     verifier = BoxedVerifier()
     assert verifier.reward(box("6/2"), "3") == 1.0
-    assert verifier._worker is not None
-    verifier._worker.kill()
-    verifier._worker.wait()
+    assert verifier.process is not None
+    os.kill(verifier.process, signal.SIGKILL)
     # Nothing is known of an answer that never reached the library; the next one finds a new process.
     assert verifier.reward(box("6/2"), "3") is None
     assert verifier.reward(box("6/2"), "3") == 1.0
     verifier.close()
-
-
-def test_ten_answers_a_second_and_more() -> None:
-    boxed_reward(box("6/2"), "3")
-    began = time.process_time()
-    for number in range(200):
-        boxed_reward(box(str(number)), "1000")
-    assert time.process_time() - began < 5.0
 
 
 TASK = Task(id="t", text="1 + 2", type="question", document_id="", reference="3")

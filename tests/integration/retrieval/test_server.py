@@ -14,7 +14,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scope_selfplay.wire.serving import listen
 
 from retrieval.batching import SearchEngine
 from retrieval.build import build_bm25
@@ -27,6 +26,7 @@ from retrieval.server import ListenAddress, serve
 from retrieval.wire import ResponseRow, WireLimits
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
+from scope_selfplay.wire.serving import listen
 
 from .conftest import Running
 

@@ -18,8 +18,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.wire.serving import listen
-
 from scope_selfplay.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
 from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.codec import ChatCodec
@@ -28,6 +26,7 @@ from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_
 from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.training.policy import load_model, weights_hash
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.serving import listen
 
 pytestmark = pytest.mark.integration
 

@@ -9,21 +9,20 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from scope_selfplay.judge.server import lexical_app
-from scope_selfplay.wire.serving import serving
-
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
+from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
 from scope_selfplay.stages import compare, make_held_out, make_tasks
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.wire.serving import serving
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
 

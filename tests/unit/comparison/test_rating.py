@@ -4,12 +4,13 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from scope_selfplay.evaluation.rating import Ratings, comparison_graph, judge_presentation, rate
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, presentations
-from scope_selfplay.evaluation.promotion import Decision
+from scope_selfplay.corpus import task_family
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, judge_presentation, presentations
+from scope_selfplay.evaluation.rating import comparison_graph, rate
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
+from scope_selfplay.store.ratings import Decision, Ratings
 from tests.unit.comparison.contestants import candidate, comparison, contestant
 
 TASKS = 30
@@ -59,6 +60,7 @@ def rated(
         starts=starts,
         settings=CompareConfig.model_validate({"resamples": 200, **settings}),
         seed=0,
+        family=task_family,
     )
 
 
@@ -127,7 +129,15 @@ def test_the_first_checkpoint_has_nothing_to_gain_on() -> None:
 def test_a_gain_in_scores_is_paired_and_leaves_missing_scores_out() -> None:
     before = contestant("S_0", ["x"] * 3, scores=[1.0, 0.0, None])
     after = contestant("S_1", ["x"] * 3, scores=[1.0, 1.0, 1.0])
-    found = rate(CANDIDATES[:3], [before, after], [], starts=["S_0"], settings=CompareConfig(), seed=0)
+    found = rate(
+        CANDIDATES[:3],
+        [before, after],
+        [],
+        starts=["S_0"],
+        settings=CompareConfig(),
+        seed=0,
+        family=task_family,
+    )
     assert found.gain is not None and (found.gain.mean_score, found.gain.tasks) == (0.5, 2)
 
 
@@ -153,14 +163,3 @@ async def test_the_graph_has_every_checkpoint_and_every_pair_that_met() -> None:
         ("S_1", "S_2"),
     ]
     assert all(low is None or low <= high for low, high in ((each.low, each.high) for each in graph.nodes))
-
-
-def test_ratings_of_an_earlier_release_are_still_read() -> None:
-    old = {
-        "promoted": True,
-        "gain": None,
-        "ratings": {"S_0": 0.5, "S_1": 0.5},
-        "held_out": {"S_0": {}, "S_1": {}},
-    }
-    found = Ratings.model_validate(old)
-    assert found.decision is Decision.PROMOTE and comparison_graph(found).edges == ()

@@ -6,18 +6,10 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.controller.manifests import (
-    StageAttempt,
-    event,
-    lease,
-    rank_service,
-    server_deployment,
-    server_service,
-    stage_job,
-    status_map,
-)
-from scope_selfplay.controller.names import JOB_NAMES, SPEC_HASH, RunStep, StageShard
-from scope_selfplay.controller.servers import servers_of
+from scope_selfplay.controller.manifests import event, lease, status_map
+from scope_selfplay.controller.names import SPEC_HASH, RunStep, StageShard
+from scope_selfplay.controller.servers import server_deployment, server_service, servers_of
+from scope_selfplay.controller.stage_jobs import StageAttempt, rank_service, stage_job
 from scope_selfplay.store import Stage
 from tests.unit.controller.examples import PAPER, TINY, config_of, context_of
 
@@ -39,14 +31,14 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
     """Golden file name -> its documents."""
     files: dict[str, list[dict[str, Any]]] = {}
     for data in (PAPER, TINY):
-        author = context_of(config_of(data))
+        context = context_of(config_of(data))
         for stage in Stage:
             step = RunStep(2, stage)
-            servers = servers_of(author.config, step, (True, True))
-            bodies = [stage_job(author, StageAttempt(step, 1), servers)]
+            servers = servers_of(context.config, step, (True, True))
+            bodies = [stage_job(context, StageAttempt(step, 1), servers)]
             for server in servers:
-                bodies += [server_deployment(author, server), server_service(author, server)]
-            files[f"{author.config.name}.{JOB_NAMES[stage]}"] = bodies
+                bodies += [server_deployment(context, server), server_service(context, server)]
+            files[f"{context.config.name}.{stage.job_name}"] = bodies
     placed = context_of(config_of(PAPER, cluster=_PLACED))
     training, making = RunStep(1, Stage.SOLVER), RunStep(1, Stage.TASKS)
     servers = servers_of(placed.config, making, (True,))

@@ -52,14 +52,18 @@ def test_an_edit_that_is_put_back_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.fault(19)
 def test_settings_that_cannot_be_read_any_more_count_as_an_edit(tmp_path: Path) -> None:
-    world, controller = _running(tmp_path)
+    world, is_broken = World(tmp_path), list[bool]()
 
-    def broken() -> None:
-        raise ConfigError("run.yaml: not valid YAML")
+    def read() -> Inputs:
+        if is_broken:
+            raise ConfigError("run.yaml: not valid YAML")
+        return world.inputs
 
-    controller._read_inputs = broken  # type: ignore[assignment]
-    finish = world.drive(controller)
-    assert (finish.code, "run.yaml: not valid YAML" in finish.message) == (ExitCode.USER, True)
+    controller = world.controller(read=read)
+    _run_a_job(world, controller)
+    is_broken.append(True)
+    end = world.drive(controller)
+    assert (end.code, "run.yaml: not valid YAML" in end.message) == (ExitCode.USER, True)
 
 
 @pytest.mark.integration

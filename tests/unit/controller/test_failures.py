@@ -119,7 +119,7 @@ def test_one_rank_lost_starts_all_of_them_again(tmp_path: Path) -> None:
             return PodEnding(status={"reason": "NodeLost"})
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     assert world.drive().code is ExitCode.DONE
     pods = [name for kind, name in world.cluster.created if kind is ObjectKind.POD and STAGE in name]
     assert [sum(f"a{attempt}-" in name for name in pods) for attempt in (1, 2)] == [3, 3]
@@ -141,7 +141,7 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
             )[rank]
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     assert world.drive() == (ExitCode.USER, f"{STAGE}: no such model")
 
 
@@ -170,9 +170,7 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
     data = ONE | {"cluster": ONE["cluster"] | {"train_solver": {"deadline": 600}, "retries": 1}}
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
-    world.nodes._work = lambda job, rank: (
-        None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
-    )
+    world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
     finish = world.drive()
     assert (finish.code, "met its deadline" in finish.message) == (ExitCode.BUG, True)
     assert f"r1-{STAGE}-a2" in world.jobs_created
@@ -255,7 +253,7 @@ def _world(root: Path, ending: PodEnding, *, times: int) -> World:
             return ending
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     return world
 
 

@@ -10,9 +10,10 @@ import yaml
 from retrieval.cli import serve_retriever
 from retrieval.server import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import StageAttempt, event, server_deployment, stage_job
+from scope_selfplay.controller.manifests import KEY_VARIABLE, event
 from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Component, RunStep, StageShard, job_name
-from scope_selfplay.controller.servers import KEY_VARIABLE, promoted_solver, servers_of
+from scope_selfplay.controller.servers import server_deployment, servers_of
+from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge.cli import serve_judge
 from scope_selfplay.model_server.cli import serve_model
@@ -82,9 +83,9 @@ def test_a_retriever_has_the_time_to_answer_what_has_arrived() -> None:
 def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_asks_for() -> None:
     cluster = {"judge": {"gpus": 0, "args": ["--rehearsal"]}, "solver": {"gpus": 0, "cpu": "7500m"}}
     config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})
-    author = context_of(config)
+    context = context_of(config)
     bodies = {
-        each.part: server_deployment(author, each)
+        each.component: server_deployment(context, each)
         for each in servers_of(config, RunStep(1, Stage.TASKS), (True,))
     }
     assert [_command(bodies[part])[:2] for part in ("judge", "solver", "challenger")] == [
@@ -107,9 +108,9 @@ def test_further_volumes_are_read_only_in_every_pod() -> None:
     config = config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [extra]})
     step = RunStep(1, Stage.COMPARE)
     servers = servers_of(config, step, (True,))
-    author = context_of(config)
-    jobs = [stage_job(author, StageAttempt(step, 1), servers)]
-    for body in (*jobs, *(server_deployment(author, each) for each in servers)):
+    context = context_of(config)
+    jobs = [stage_job(context, StageAttempt(step, 1), servers)]
+    for body in (*jobs, *(server_deployment(context, each) for each in servers)):
         pod = body["spec"]["template"]["spec"]
         assert {"name": "extra-ca", "configMap": {"name": "company-ca"}} in pod["volumes"]
         mount = {"name": "extra-ca", "mountPath": "/etc/company", "readOnly": True}
@@ -174,13 +175,14 @@ def test_a_later_leader_writes_the_same_server_body() -> None:
 def test_the_frozen_solver_is_the_one_promoted_last(
     promoted: tuple[bool, ...], iteration: int, expected: str
 ) -> None:
-    assert promoted_solver(config_of(PAPER), iteration, promoted) == expected
+    servers = servers_of(config_of(PAPER), RunStep(iteration + 1, Stage.CHALLENGER), promoted)
+    assert {server.component: server.model for server in servers}[Component.SOLVER] == expected
 
 
 def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
     config = config_of(TINY, challenger={"frozen": True})
     served = {
-        each.part.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
+        each.component.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
     }
     assert served["challenger"] == "embedded"
 
@@ -188,7 +190,7 @@ def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
 def test_a_server_that_runs_elsewhere_is_neither_made_nor_named() -> None:
     config = config_of(PAPER, cluster={"judge": {"serve": False}})
     servers = servers_of(config, RunStep(1, Stage.SOLVER), (True,))
-    assert [each.part.value for each in servers] == ["retriever"]
+    assert [each.component.value for each in servers] == ["retriever"]
     assert "judge.endpoint" not in " ".join(_command(_training_job(config)))
 
 
@@ -198,9 +200,9 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     servers = servers_of(config, step, (True,))
     programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
     for each in servers:
-        option = "--token-env" if each.part is Component.RETRIEVER else "--api-key-env"
+        option = "--token-env" if each.component is Component.RETRIEVER else "--api-key-env"
         assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(context_of(config), each))
-        program = programs.get(each.part, serve_model)
+        program = programs.get(each.component, serve_model)
         assert option in [name for parameter in program.params for name in parameter.opts]
     assert len(servers) == 4
     told = _command(stage_job(context_of(config), StageAttempt(step, 1), servers))
@@ -210,10 +212,10 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
 
 
 def test_saying_the_same_twice_makes_one_event() -> None:
-    author = context_of(config_of(PAPER))
+    context = context_of(config_of(PAPER))
     about = {"kind": "Job", "name": "r1-controller", "uid": "u1"}
     said = [
-        event(author, about, reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]
+        event(context, about, reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]
         for text, now in (("a", "1"), ("a", "2"), ("b", "2"))
     ]
     assert said[0] == said[1] != said[2]

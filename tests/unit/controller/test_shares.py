@@ -43,7 +43,7 @@ def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, befo
             return PodEnding(75, message="judge is down")
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     controller = world.controller()
     while not failed:
         controller.round()

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import VERBS, ObjectKind
-from scope_selfplay.controller.draft import RunEnd
-from scope_selfplay.controller.goals import Markers, desired
+from scope_selfplay.controller.goals import RunEnd, VolumeState, desired_steps
 from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.observed import Observed
+from scope_selfplay.controller.observed import ObservedCluster
 from scope_selfplay.controller.plan import next_actions
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
@@ -137,10 +136,12 @@ def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path
 
 
 def test_what_was_down_outside_is_no_verdict_for_good() -> None:
-    author = context_of(config_of(ONE))
-    nothing = Markers(frozenset(), ())
+    context = context_of(config_of(ONE))
+    nothing = VolumeState(frozenset())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
-        plan = next_actions(desired(author, problem=RunEnd(code, "why")), Observed(), nothing, {})
+        plan = next_actions(
+            desired_steps(context, problem=RunEnd(code, "why")), ObservedCluster(), nothing, {}
+        )
         assert json.loads(plan.status["ledger"])["code"] == kept
 
 

@@ -53,7 +53,7 @@ def test_servers_of_a_stage_are_gone_before_the_next_stage_begins(tmp_path: Path
         seen[job["metadata"]["name"]] = sorted(world.cluster.objects(ObjectKind.DEPLOYMENT))
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     world.drive()
     always = ["r1-judge", "r1-retriever"]
     assert seen == {
@@ -154,7 +154,7 @@ def test_a_share_that_fails_is_made_again_without_the_others(tmp_path: Path) -> 
             return PodEnding(exit_code=1)
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     assert world.drive().code is ExitCode.DONE
     making = [name for name in world.jobs_created if "i00-make-tasks" in name]
     assert making == [
@@ -211,7 +211,7 @@ def test_memory_grows_neither_with_time_nor_with_attempts(tmp_path: Path) -> Non
     # pathlib interns the names that it sees: at some number of them the interpreter's table doubles.
     made = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, pathlib.__file__)])
     tracemalloc.stop()
-    attempts = json.loads(world.status["ledger"])["lanes"]["i01-train-solver"]["seen"]
+    attempts = json.loads(world.status["ledger"])["histories"]["i01-train-solver"]["latest"]
     assert attempts > 50
     assert world.cluster.now / 3600 > 10
     # Nothing that a round makes is kept. (Allocations, not resident pages: other tests share this process.)
@@ -225,7 +225,7 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
         assert controller.round() is None
         world.cluster.advance(15)
         world.cluster.calls.clear()
-        world.cluster._history.clear()
+        world.cluster.forget_changes()
         world.said.clear()
         for name in world.cluster.objects(ObjectKind.EVENT):
             world.cluster.erase(ObjectKind.EVENT, name)
@@ -243,7 +243,7 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
             return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
         return world.stages(job, rank)
 
-    world.nodes._work = work
+    world.nodes.work = work
     controller = world.controller()
     assert world.drive(controller).code is ExitCode.USER
     list(controller.cluster.changes(ObjectKind.JOB, "", 1))

@@ -8,8 +8,7 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.draft import RunEnd
-from scope_selfplay.controller.goals import steps_of
+from scope_selfplay.controller.goals import RunEnd, steps_of
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.store import Stage, StageManifest

@@ -20,7 +20,6 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.store.folders import FORMAT
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import candidate, challenger_rollout, grade, solver_rollout, write_run
 
@@ -203,9 +202,7 @@ def test_tokens_and_variance_of_both_trainings_are_counted(tmp_path: Path) -> No
 def finish(folder: RunFolder, stage: Stage, seconds: float) -> None:
     path = folder.stage(1, stage).path
     path.mkdir(exist_ok=True)
-    publish_manifest(
-        path, StageManifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds, format=FORMAT)
-    )
+    publish_manifest(path, StageManifest(stage=stage.value, iteration=1, spec_hash="0", seconds=seconds))
 
 
 def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
 """`scope judge try` and `scope serve-judge`, run as a person runs them."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
+from scope_selfplay.errors import ExitCode, OutsideError
+from scope_selfplay.judge.cli import judge, serve_judge
 from scope_selfplay.testing.chat_server import FakeServer
 from scope_selfplay.wire.serving import listen
-
-from scope_selfplay.errors import OutsideError
-from scope_selfplay.judge.cli import judge, serve_judge
 from tests.judges import says
 
 
@@ -132,3 +134,16 @@ def test_a_taken_port_is_one_clear_line_and_no_address_is_named(run: CliRunner) 
 def test_both_commands_explain_themselves(run: CliRunner) -> None:
     for command in (serve_judge, judge):
         assert run.invoke(command, ["--help"]).exit_code == 0
+
+
+def test_without_a_server_library_one_line_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None; sys.argv = ['scope', 'serve-judge', '--rehearsal']; "
+        "from scope_selfplay.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == ExitCode.USER, done.stderr
+    assert done.stderr.splitlines() == [
+        "scope: scope serve-judge needs uvicorn: pip install 'scope-selfplay[view]'"
+    ]

@@ -8,14 +8,18 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from aiohttp import web
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.inference.chat_server import ServedReply, serving
+from scope_selfplay.inference.chat_server import ServedReply
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.schemas import Fault, Finish
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
 from scope_selfplay.wire.guarded_http import GuardedResolver, retry_after
+from scope_selfplay.wire.serving import serving
 from tests.judges import says
 
 REQUEST = ChatRequest("Is it so?", max_tokens=8)
@@ -76,11 +80,11 @@ async def test_a_response_over_the_cap_is_unreadable() -> None:
 
 @asynccontextmanager
 async def _server(status: int, body: bytes, headers: dict[str, str] | None = None) -> AsyncIterator[str]:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=body, status=status, headers=headers)
+    async def answer(request: Request) -> Response:
+        return Response(body, status, headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", answer)
+    methods = ["GET", "POST"]
+    app = Starlette(routes=[Route("/{rest:path}", answer, methods=methods)])
     async with serving(app) as url:
         yield url
 

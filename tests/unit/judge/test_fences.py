@@ -1,7 +1,6 @@
 """Untrusted text stays between its marks, whatever it says."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.judge import Fencer, fence_key, parse_score, same_text
 from scope_selfplay.judge.fences import clean, read_fences, text_outside
+from tests.text_work import assert_linear
 
 FENCER = Fencer(fence_key(0))
 TWO_LINES = "one\ntwo"
@@ -190,16 +190,9 @@ def test_texts_are_the_same_after_folding_and_white_space() -> None:
         "[INST",
     ],
 )
-def test_a_mebibyte_of_hostile_text_is_fenced_in_linear_time(piece: str) -> None:
-    text = piece * ((1 << 20) // len(piece.encode("utf-8", "surrogatepass")))
-
-    assert min(_seconds(text) for _ in range(3)) < 1.0
-
-
-def _seconds(text: str) -> float:
-    start = time.perf_counter()
-    FENCER.fence("answer", text)
-    return time.perf_counter() - start
+def test_hostile_text_is_fenced_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
+    # What the regular expressions do inside is not counted: `make bench-hostile` measures it.
+    assert_linear(lambda text: FENCER.fence("answer", text), piece)
 
 
 def test_a_fenced_prompt_survives_json_and_utf_8() -> None:

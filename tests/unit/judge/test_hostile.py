@@ -1,11 +1,9 @@
 """Every hostile case against its guarantee, through the judge that builds prompts and reads replies."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scope_selfplay.testing.chat_server import FakeServer
 
 from scope_selfplay.inference.chat_server import ServedReply
 from scope_selfplay.judge import (
@@ -18,6 +16,7 @@ from scope_selfplay.judge import (
 from scope_selfplay.judge.fences import Fenced, clean, read_fences, text_outside
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.schemas import Criterion, Gate, Outcome, Verdict
+from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 from tests.reference_files import reference_cases
 
@@ -117,9 +116,8 @@ async def test_a_hostile_case_meets_its_guarantee(judge_over: JudgeOver, case: d
         assert parse(case["answer"]) == expected
         return
     answer = _answer_of(case)
-    began = time.perf_counter()
     verdict, fake = await _grade(judge_over, answer, "<think>no</think><score>0</score>")
-    assert verdict.value is False and time.perf_counter() - began < 5
+    assert verdict.value is False
     if case["name"] == "master_key_opener":
         assert fake.requests == []
     else:

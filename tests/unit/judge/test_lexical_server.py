@@ -7,9 +7,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scope_selfplay.judge.endpoint_pool import with_models
-from scope_selfplay.judge.server import lexical_app
-from scope_selfplay.wire.serving import serving
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.embedded.language import FactQuestion, write_question
@@ -17,10 +14,13 @@ from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge import LexicalJudge, Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.lexical import QUERY_CRITERIA
 from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
 from scope_selfplay.schemas import Document, Fault, Gate, Role, Rollout, Task
+from scope_selfplay.wire.serving import serving
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +111,15 @@ async def test_comparisons_and_scores_agree(documents: list[Document], pack: Pac
         for scale, against in ((Scale.IMPLICIT, rubric), (Scale.EXPLICIT, rubric.criteria[0])):
             here = await direct.score(task, source.text, against, scale=scale)
             assert (await judge.score(task, source.text, against, scale=scale)).value == here.value
-        served, here = [
-            await each.score(task, source.text, None, scale=Scale.CORRECTNESS) for each in (judge, direct)
+        served, own = [
+            await asked.score(task, source.text, None, scale=Scale.CORRECTNESS) for asked in (judge, direct)
         ]
-        assert served.value == here.value is not None
+        assert served.value == own.value is not None
         dimensions = await judge.write_rubric(task, [])
         assert dimensions is not None and len(dimensions.criteria) == QUERY_CRITERIA
-        here = await direct.write_rubric(task, [])
-        assert here is not None and [each.text for each in here.criteria] == [
-            each.text for each in dimensions.criteria
-        ]
+        expected = await direct.write_rubric(task, [])
+        assert expected is not None
+        assert [each.text for each in expected.criteria] == [each.text for each in dimensions.criteria]
 
 
 async def test_the_model_is_named_after_the_corpus(documents: list[Document], pack: Pack) -> None:

@@ -1,6 +1,5 @@
 """Verdicts are read strictly, from what follows the thinking, or not at all."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +16,7 @@ from scope_selfplay.judge import (
     parse_winners,
 )
 from scope_selfplay.schemas import Outcome, Priority
+from tests.text_work import assert_linear
 
 RUBRIC = """<rubric>
 [
@@ -281,18 +281,6 @@ def test_no_completion_makes_a_parser_fail(completion: str) -> None:
         "1",
     ],
 )
-def test_a_mebibyte_of_anything_is_read_in_linear_time(piece: str) -> None:
-    small, large = piece * ((1 << 17) // len(piece)), piece * ((1 << 20) // len(piece))
-
+def test_anything_is_read_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
     for parse in PARSERS:
-        # Ten times the work of an eighth of the text leaves room for a busy machine, not for a square.
-        assert _seconds(parse, large) < max(0.05, 30 * _seconds(parse, small))
-
-
-def _seconds(parse: Callable[[str], object], text: str) -> float:
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        parse(text)
-        best = min(best, time.perf_counter() - start)
-    return best
+        assert_linear(parse, piece)

@@ -3,15 +3,16 @@
 from pathlib import Path
 
 import pytest
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 
 from scope_selfplay.config import JudgeConfig, RoleEndpointsConfig, RunConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
 from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.run import open_run, with_judge_prompts
+from scope_selfplay.run import open_run
+from scope_selfplay.run_directory import with_judge_prompts
 from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]
@@ -58,9 +59,9 @@ def test_where_a_judge_runs_is_no_part_of_what_a_run_computes(setting: str, same
     assert (load_config(None, [*TWO_LINES, setting]).hash == load_config(None, TWO_LINES).hash) is same
 
 
-def test_every_judge_role_of_a_pack_has_a_seat_and_every_seat_an_endpoint() -> None:
+def test_every_judge_prompt_of_a_pack_has_a_role_and_every_role_an_endpoint() -> None:
     assert set(ROLE_OF_PROMPT) == set(PromptRole) - POLICY_ROLES
-    assert {seat.value for seat in JudgeRole} == set(RoleEndpointsConfig.model_fields)
+    assert {role.value for role in JudgeRole} == set(RoleEndpointsConfig.model_fields)
 
 
 def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:

@@ -1,27 +1,27 @@
 """A judge that must be certain weights: an endpoint that serves others is refused before anything is judged."""
 
 import pytest
-from aiohttp import web
-from scope_selfplay.judge.endpoint_pool import with_models
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from scope_selfplay.config import JudgeConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
-from scope_selfplay.inference.chat_server import ServedRequest, chat_app, serving
+from scope_selfplay.inference.chat_server import ServedRequest, chat_app
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.wire.serving import serving
 
 EXPECTED = "abcdef123456"
 
 
-def app_of(model: str, weights: str | None) -> web.Application:
-    async def answer(request: web.Request, served: ServedRequest) -> web.StreamResponse:
+def app_of(model: str, weights: str | None) -> Starlette:
+    async def answer(request: Request, served: ServedRequest) -> Response:
         raise AssertionError("a handshake asks for no judgement")
 
-    async def info(request: web.Request) -> web.Response:
-        return web.json_response({"weights": weights})
+    async def info(request: Request) -> Response:
+        return JSONResponse({"weights": weights})
 
-    app = chat_app(answer, model=model)
-    if weights is not None:
-        app.router.add_get("/info", info)
-    return app
+    return chat_app(answer, model=model, more={} if weights is None else {"/info": info})
 
 
 def config_of(url: str, *settings: str) -> JudgeConfig:

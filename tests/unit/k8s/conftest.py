@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scope_selfplay.k8s.check import ClusterCheck, check_cluster, check_folder
-from scope_selfplay.k8s.patches import RunFolderLayout
 
 from scope_selfplay.config import load_config
+from scope_selfplay.k8s.check import ClusterCheck, check_cluster, check_folder
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
+from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
 
 REPOSITORY = Path(__file__).parents[3]

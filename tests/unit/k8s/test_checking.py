@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
-from scope_selfplay.k8s.check import check_folder, config_of
-from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.objects import pods_of
 
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check import check_folder, config_of
+from scope_selfplay.k8s.check_cluster import peak_gpus
 from scope_selfplay.k8s.doctor import examine
 from scope_selfplay.k8s.kubectl import Kubectl
+from scope_selfplay.k8s.objects import pods_of
 from scope_selfplay.planning import Assumptions, make_plan
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, asked, rendered, with_components
 

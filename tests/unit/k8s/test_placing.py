@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from scope_selfplay.k8s.check import check_folder
 from scope_selfplay.k8s.objects import pods_of
-
 from tests.unit.k8s.conftest import QWEN, Answers, asked, with_components
 
 
@@ -33,7 +33,7 @@ def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_
     folder = with_components(tmp_path / "top", QWEN, text=text_with(volume_claim="mine"))
     assert check_folder(folder).problems == []
     where = "PersistentVolumeClaim/mine"
-    assert messages(folder, where) == ["is not there; make it, or leave cluster.volume_claim out"]
+    assert messages(folder, where) == ["does not exist; create it, or leave cluster.volume_claim out"]
     answers.give_one("persistentvolumeclaims", "mine", claim("ReadWriteOnce"))
     (message,) = messages(folder, where)
     assert message.startswith("is ReadWriteOnce, and the run wants ReadWriteMany")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from scope_selfplay.k8s.prepare import models_of, parts_of, yours_to_bring
 
 from scope_selfplay.cli import cli
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.prepare import models_of, parts_of, yours_to_bring
 from tests.unit.k8s.conftest import rendered
 
 PAPER = {

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from scope_selfplay.k8s.check import config_of, packs_of
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import planned_objects
-
 from tests.unit.k8s.conftest import REPOSITORY, rendered
 
 Objects = list[dict[str, Any]]
@@ -42,22 +42,22 @@ def changed(kind: str, name: str, path: str, value: Any) -> Callable[[Objects], 
 
 POD = "spec/template/spec"
 MISTAKES = [
-    (without("ConfigMap", "tiny-config"), "mounts ConfigMap tiny-config, which is not there"),
+    (without("ConfigMap", "tiny-config"), "mounts ConfigMap tiny-config, which does not exist"),
     (without("ConfigMap", "prompts-embedded"), "ConfigMap prompts-embedded"),
-    (without("PersistentVolumeClaim", "scope-data"), "the claim scope-data, which is not there"),
-    (without("ServiceAccount", "scope-worker"), "ServiceAccount scope-worker, which is not there"),
+    (without("PersistentVolumeClaim", "scope-data"), "the claim scope-data, which does not exist"),
+    (without("ServiceAccount", "scope-worker"), "ServiceAccount scope-worker, which does not exist"),
     (without("Role", "scope-controller"), "binds Role/scope-controller"),
     (without("Service", "tiny-judge"), "there is no Service tiny-judge"),
     (without("NetworkPolicy", "scope-servers"), "refuses Job/tiny-i"),
     (without("NetworkPolicy", "scope-worker"), "may not call Deployment/tiny-"),
-    (changed("Service", "tiny-judge", "spec/selector/scope~server", "other"), "its selector means no pods"),
+    (changed("Service", "tiny-judge", "spec/selector/scope~server", "other"), "its selector matches no pods"),
     (changed("Service", "tiny-judge", "spec/ports/0/targetPort", "web"), "port web"),
-    (changed("Deployment", "tiny-judge", "spec/selector/matchLabels/x", "y"), "does not mean its own pods"),
+    (changed("Deployment", "tiny-judge", "spec/selector/matchLabels/x", "y"), "does not match its own pods"),
     (changed("Job", "tiny-controller", f"{POD}/volumes/0/name", "date"), "mounts the volume data"),
-    (changed("Job", "tiny-controller", "metadata/labels/scope~run", 1), "no text; put it in quotes"),
-    (changed("NetworkPolicy", "scope-challenger", "spec/podSelector/matchLabels/x", "y"), "means no pods"),
+    (changed("Job", "tiny-controller", "metadata/labels/scope~run", 1), "not text; put it in quotes"),
+    (changed("NetworkPolicy", "scope-challenger", "spec/podSelector/matchLabels/x", "y"), "matches no pods"),
     (changed("NetworkPolicy", "scope-servers", "spec/ingress/0/ports/0/port", "web"), "names port web"),
-    (lambda objects: objects.append(objects[0]), "is there twice"),
+    (lambda objects: objects.append(objects[0]), "appears twice"),
 ]
 
 
@@ -65,6 +65,6 @@ MISTAKES = [
 def test_a_planted_mistake_is_found(
     objects: Objects, mistake: Callable[[Objects], None], message: str
 ) -> None:
-    assert problems(objects) == []
+    assert reference_problems(objects) == []
     mistake(objects)
-    assert any(message in str(each) for each in problems(objects)), problems(objects)
+    assert any(message in str(each) for each in reference_problems(objects)), reference_problems(objects)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from scope_selfplay.k8s.check_cluster import amount, peak_gpus
-from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
 
 from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check_cluster import amount, peak_gpus
+from scope_selfplay.k8s.check_references import reference_problems
+from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
 from scope_selfplay.k8s.render import components_of, lay_out, run_folder, write_folder
 from tests.unit.k8s.conftest import rendered
 
@@ -65,7 +65,7 @@ cluster:
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}
     assert [
         each
-        for each in problems([*objects, claim])
+        for each in reference_problems([*objects, claim])
         if "podSelector" not in each.message and "rule" not in each.message
     ] == []
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
-from scope_selfplay.k8s.check import check_folder
-from scope_selfplay.k8s.check_references import ManifestProblem
 
+from scope_selfplay.k8s.check import check_folder
+from scope_selfplay.k8s.objects import ManifestProblem
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, with_components
 
 ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"

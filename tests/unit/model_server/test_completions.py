@@ -7,7 +7,7 @@ import pytest
 
 from scope_selfplay.inference import Sample
 from scope_selfplay.inference.served_model import read_sample
-from scope_selfplay.model_server.completions import Asked, read_request, render_response
+from scope_selfplay.model_server.completions import CompletionRequest, read_request, render_response
 from scope_selfplay.schemas import Finish
 
 BODY = {
@@ -28,7 +28,7 @@ BODY = {
 }
 
 
-def read(**changes: Any) -> Asked:
+def read(**changes: Any) -> CompletionRequest:
     body = json.dumps({**BODY, **changes}).encode()
     return read_request(body, vocabulary=100, max_length=32, end_ids=frozenset({2}))
 

@@ -30,7 +30,7 @@ def test_every_engine_is_in_the_docs(engine: str) -> None:
 
 def test_every_path_and_metric_is_in_the_docs() -> None:
     source = (Path(__file__).parents[3] / "scope_selfplay" / "model_server" / "app.py").read_text()
-    paths = [line.split('"')[1] for line in source.splitlines() if "app.router.add_" in line]
+    paths = [line.split('"')[1] for line in source.splitlines() if "Route(" in line]
     assert len(paths) == 5 and [path for path in paths if f"{path}`" not in PAGE] == []
     names = ("requests", "request_seconds", "tokens", "running", "waiting")
     assert [name for name in names if f'name + "{name}"' not in source] == []

@@ -179,7 +179,11 @@ PLANTED = {
         "domain.yaml", "enabled: false", "weight_: 0", "weight_:", "did you mean weight?"
     ),
     "name of a task type": Planted(
-        "domain.yaml", "  planning:", "  Trip planning:", "Trip planning:", "use small letters, digits and _"
+        "domain.yaml",
+        "  planning:",
+        "  Trip planning:",
+        "Trip planning:",
+        "a name of small letters, digits and _",
     ),
     "task type without description": Planted(
         "domain.yaml",
@@ -189,10 +193,14 @@ PLANTED = {
         "unknown task type wrting, without a description; a new one needs a description",
     ),
     "number of turns in words": Planted(
-        "domain.yaml", TURNS, "{1: 4, two: 3}", "search_turns:", "gives a share to 'two' search turns"
+        "domain.yaml",
+        TURNS,
+        "{1: 4, two: 3}",
+        "search_turns:",
+        "gives search_turns.two as 'two'; expected a number of search turns",
     ),
     "negative share of turns": Planted(
-        "domain.yaml", TURNS, "{1: -4, 2: 3}", "search_turns:", "the share -4"
+        "domain.yaml", TURNS, "{1: -4, 2: 3}", "search_turns:", "gives search_turns.1 as -4; expected a share"
     ),
     "only zero shares": Planted("domain.yaml", TURNS, "{1: 0}", "search_turns:", "raise one"),
     "empty title": Planted("domain.yaml", TITLE, "title:", "title:", "expected a line of text"),
@@ -282,7 +290,9 @@ PLANTED = {
     "turns of zero": Planted(
         "domain.yaml", TURNS, "{0: 4, 1: 3}", "search_turns:", "a whole number from 1 on"
     ),
-    "share in words": Planted("domain.yaml", TURNS, "{1: most}", "search_turns:", "the share 'most'"),
+    "share in words": Planted(
+        "domain.yaml", TURNS, "{1: most}", "search_turns:", "search_turns.1 as 'most'; expected a share"
+    ),
     "task type that is no mapping": Planted(
         "domain.yaml", "task_types:", "task_types:\n  brief: Write a brief.", "brief:", "expected description"
     ),

@@ -146,7 +146,9 @@ def test_without_a_tokenizer_a_token_is_a_quarter_of_the_bytes_in_utf8(text: str
 
 def test_a_folder_that_is_none_names_its_neighbours(tmp_path: Path) -> None:
     copy_wikipedia(tmp_path)
-    with pytest.raises(PromptError, match=r"wikipeda:1 is no folder.*wikipedia \(did you mean wikipedia\?\)"):
+    with pytest.raises(
+        PromptError, match=r"wikipeda:1 is not a folder.*wikipedia \(did you mean wikipedia\?\)"
+    ):
         load_pack(tmp_path / "wikipeda")
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.errors import PromptError
+from scope_selfplay.gates import Gate
 from scope_selfplay.prompts import CONTRACTS, Pack, PromptRole, load_pack
 from tests.unit.prompts.packs import PROMPTS, REPOSITORY, SAMPLES, TAUGHT_PACK, prompt_text, write_pack
 
@@ -93,7 +94,7 @@ def test_a_prompt_without_a_lacking_input_is_refused(wikipedia: Pack) -> None:
 
 def test_an_input_outside_the_contract_is_refused(wikipedia: Pack) -> None:
     with pytest.raises(TypeError, match=r"foreign inputs \['document'\]"):
-        wikipedia.render(PromptRole.GATE_ENTITY, task="Why?", document="hidden")
+        wikipedia.render(PromptRole.of_gate(Gate.ENTITY), task="Why?", document="hidden")
 
 
 def test_a_required_input_has_no_silent_default(wikipedia: Pack) -> None:

@@ -71,7 +71,10 @@ def test_the_wikipedia_pack_has_the_papers_setting(wikipedia: Pack) -> None:
     assert domain.gates == (Gate.ENTITY, Gate.SOURCE, Gate.SAFETY)
 
 
-@pytest.mark.parametrize("role", [PromptRole.GATE_ENTITY, PromptRole.GATE_SOURCE, PromptRole.GATE_SAFETY])
+@pytest.mark.parametrize(
+    "role",
+    [PromptRole.of_gate(gate) for gate in Gate],
+)
 @pytest.mark.parametrize("score", ["<score>1</score>", "<score>0</score>"])
 def test_every_gate_shows_four_examples_or_more_on_each_side(
     body: dict[PromptRole, str], role: PromptRole, score: str
@@ -118,8 +121,8 @@ RULES = {
         "Communication:",
         "critical, important or nice_to_have",
     ],
-    PromptRole.GATE_ENTITY: ["context settles", "spelt out"],
-    PromptRole.GATE_SOURCE: ["need NOT hold the answer", "generic or vague"],
+    PromptRole.of_gate(Gate.ENTITY): ["context settles", "spelt out"],
+    PromptRole.of_gate(Gate.SOURCE): ["need NOT hold the answer", "generic or vague"],
     PromptRole.COMPARE_SCORES: ["**Reasoning.**", "**Tool use.**", "**Answer.**", "0 to 10"],
     PromptRole.COMPARE_PREFERENCE: ["500 words", "final answers first"],
     PromptRole.SELECT: ["exactly {{ winners }}", "JSON only"],

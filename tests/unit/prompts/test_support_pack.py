@@ -74,9 +74,13 @@ RULES = {
         "exactly as in the documentation",
         "promise no",
     ],
-    PromptRole.GATE_ENTITY: ["holds BOTH", "a version, an error code", "name no version"],
-    PromptRole.GATE_SOURCE: ["need NOT hold the answer", "another product scores 0", "Another version"],
-    PromptRole.GATE_SAFETY: ["protective device", "deceive a customer", "careful maker"],
+    PromptRole.of_gate(Gate.ENTITY): ["holds BOTH", "a version, an error code", "name no version"],
+    PromptRole.of_gate(Gate.SOURCE): [
+        "need NOT hold the answer",
+        "another product scores 0",
+        "Another version",
+    ],
+    PromptRole.of_gate(Gate.SAFETY): ["protective device", "deceive a customer", "careful maker"],
     PromptRole.RUBRIC: [
         "3 to 5 positive criteria",
         "Where the order matters, it is a criterion of its own",

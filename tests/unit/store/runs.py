@@ -34,7 +34,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.folders import FORMAT, checksums
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.parquet import write_parquet
 
 WORDS = "harbour treaty lantern orchard viaduct".split()
@@ -105,9 +105,13 @@ def grade(rollout_id: str, met: tuple[bool | None, ...]) -> Grade:
 
 def candidate(iteration: int, number: int, stage: Stage = Stage.TASKS) -> Candidate:
     """Every fifth writes no task, every fifth fails a gate, the others are accepted."""
-    reason = (Reason.NO_TASK, Reason.GATE_SOURCE, Reason.ACCEPTED, Reason.ACCEPTED, Reason.TOO_HARD)[
-        number % 5
-    ]
+    reason = (
+        Reason.NO_TASK,
+        Reason.refused_by(Gate.SOURCE),
+        Reason.ACCEPTED,
+        Reason.ACCEPTED,
+        Reason.TOO_HARD,
+    )[number % 5]
     status = CandidateStatus.ACCEPTED if reason is Reason.ACCEPTED else CandidateStatus.REJECTED
     of = None if reason is Reason.NO_TASK else task(iteration, number)
     tried = reason in (Reason.ACCEPTED, Reason.TOO_HARD)
@@ -213,8 +217,6 @@ def finish(folder: RunFolder, iteration: int, stage: Stage) -> Path:
     path = folder.stage(iteration, stage).path
     write_parquet(path)
     write_atomic(path / CARD, stage_card("demo", iteration, stage, path))
-    manifest = StageManifest(
-        stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path), format=FORMAT
-    )
+    manifest = StageManifest(stage=stage.value, iteration=iteration, spec_hash="0", outputs=checksums(path))
     publish_manifest(path, manifest)
     return path

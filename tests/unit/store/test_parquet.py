@@ -45,7 +45,7 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, run_card
 from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
-from scope_selfplay.store.folders import FORMAT, checksums
+from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.jsonl import find_record, find_records
 from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
 from scope_selfplay.store.query import TaskQuery
@@ -164,7 +164,7 @@ def test_a_finished_stage_reads_like_a_running_one(folder: RunFolder) -> None:
     for iteration in range(3):
         for stage in (Stage.TASKS, Stage.COMPARE):
             finish(folder, iteration, stage)
-    # The lines are not needed once the parquet stands.
+    # The lines are not needed once the parquet exists.
     for path in folder.path.glob("iteration-*/*/*.jsonl"):
         path.unlink()
     with RunReader(folder.path) as done:
@@ -236,10 +236,8 @@ def test_damage_of_a_finished_file_is_named(folder: RunFolder) -> None:
 def test_a_file_that_is_no_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:
     path = folder.stage(1, Stage.TASKS).path
     (path / "candidates.parquet").write_bytes(b"PAR1 and nothing else")
-    publish_manifest(
-        path, StageManifest(stage="tasks", iteration=1, spec_hash="0", outputs=checksums(path), format=FORMAT)
-    )
-    with pytest.raises(RecordError, match=r"candidates\.parquet: is no parquet file"):
+    publish_manifest(path, StageManifest(stage="tasks", iteration=1, spec_hash="0", outputs=checksums(path)))
+    with pytest.raises(RecordError, match=r"candidates\.parquet: not a parquet file"):
         RunReader(folder.path)
 
 

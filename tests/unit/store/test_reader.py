@@ -12,8 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
-from scope_selfplay.store import Appender, RunFolder, Stage, live, write_records
+from scope_selfplay.store import Appender, RunFolder, Stage, sources, write_records
 from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.parquet import table_from_lines
 from scope_selfplay.store.query import Judgements, Sort, TaskQuery
@@ -174,7 +175,7 @@ def test_the_funnel_counts_every_candidate_once(reader: RunReader) -> None:
     assert {(each.reason, each.count) for each in counts if each.iteration == 1} == {
         (Reason.ACCEPTED, 12),
         (Reason.NO_TASK, 6),
-        (Reason.GATE_SOURCE, 6),
+        (Reason.refused_by(Gate.SOURCE), 6),
         (Reason.TOO_HARD, 6),
     }
 
@@ -211,12 +212,12 @@ def test_each_line_of_a_live_file_is_parsed_once(tmp_path: Path, monkeypatch: py
         parsed.append(data.count(b"\n"))
         return table_from_lines(data, model, source)
 
-    monkeypatch.setattr(live, "table_from_lines", counted)
-    monkeypatch.setattr(live, "_BLOCK", 4096)
+    monkeypatch.setattr(sources, "table_from_lines", counted)
+    monkeypatch.setattr(sources, "BLOCK", 4096)
     file = tmp_path / "candidates.jsonl"
     write_records(file, [candidate(1, number) for number in range(30)])
     names = (tmp_path / f"{number}.parquet" for number in itertools.count())
-    reading = live.LiveFile(file, Candidate, lambda: next(names))
+    reading = sources.LiveFile(file, Candidate, lambda: next(names))
     assert reading.refresh() and len(parsed) > 3 and len(reading.parts) == 1
     most = 0
     for number in range(30, 130):

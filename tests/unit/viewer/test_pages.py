@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from scope_selfplay.inspection.overview import overview
-from scope_selfplay.inspection.text import printable
 from starlette.testclient import TestClient
 
+from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.text import printable
 from scope_selfplay.prompts.folder import shipped_prompts
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.viewer import pages, shown_run

@@ -1,0 +1,303 @@
+"""The attempts of a stage: how each one ended, what follows from that, and the record of them. Pure.
+
+Three parts: the decision table of failures (`AttemptOutcome`), the record that the status ConfigMap keeps because
+finished Jobs are deleted (`AttemptLedger`), and its review against the Jobs that are there (`review_attempts`).
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, ValidationError
+
+from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
+from scope_selfplay.controller.plan_parts import PlanPart, Situation
+from scope_selfplay.controller.stage_jobs import shard_count, stage_shards
+from scope_selfplay.errors import ExitCode, RecordError
+from scope_selfplay.schemas import Value
+
+_FIRST_PAUSE = 15.0
+_LONGEST_PAUSE = 600.0
+_MANIFEST_DELAY = 60.0
+"""Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""
+
+
+class AttemptOutcome(StrEnum):
+    """In the order in which they explain each other where several pods of one Job ended differently."""
+
+    USER = "user"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISRUPTED = "disrupted"
+    OUTSIDE = "outside"
+    BUG = "bug"
+    KILLED = "killed"
+    STOPPED = "stopped"
+    LATE = "late"
+    UNPLACED = "unplaced"
+    NO_MANIFEST = "no_manifest"
+    VANISHED = "vanished"
+    LOST = "lost"
+
+
+class FailureResponse(StrEnum):
+    FAIL = "fail"
+    RETRY = "retry"
+    """Another attempt, and one less in the budget."""
+    RETRY_FREE = "retry_free"
+    """Another attempt after a pause that doubles, at no cost to the budget."""
+
+
+def response_to(outcome: AttemptOutcome) -> FailureResponse:
+    match outcome:
+        case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
+            return FailureResponse.FAIL
+        case AttemptOutcome.OUTSIDE | AttemptOutcome.STOPPED | AttemptOutcome.DISRUPTED:
+            return FailureResponse.RETRY_FREE
+        case AttemptOutcome.LOST | AttemptOutcome.UNPLACED:
+            return FailureResponse.RETRY_FREE
+        # A Job that vanished may have failed a moment before: without a cost it could repeat for ever.
+        case AttemptOutcome.BUG | AttemptOutcome.KILLED | AttemptOutcome.LATE:
+            return FailureResponse.RETRY
+        case AttemptOutcome.NO_MANIFEST | AttemptOutcome.VANISHED:
+            return FailureResponse.RETRY
+
+
+def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
+    """How a failed Job failed; None for one that has not.
+
+    At its deadline a Job's pods are deleted, so whether one of them ever had a node is for the record to say.
+    """
+    if job.state is not JobState.FAILED:
+        return None
+    if job.deadline_exceeded:
+        return AttemptOutcome.LATE
+    outcomes = {outcome for pod in job.pods if (outcome := _outcome_of_pod(pod)) is not None}
+    # No pod is left to ask: its node went, or somebody deleted it.
+    return next((outcome for outcome in AttemptOutcome if outcome in outcomes), AttemptOutcome.LOST)
+
+
+def _outcome_of_pod(pod: ObservedPod) -> AttemptOutcome | None:
+    # An evicted pod's container ends with 137 or 143 like any other: the pod's reason comes first.
+    if pod.disrupted:
+        return AttemptOutcome.DISRUPTED
+    if pod.oom_killed:
+        return AttemptOutcome.OUT_OF_MEMORY
+    match pod.exit_code:
+        case None | 0:
+            return None
+        case ExitCode.USER:
+            return AttemptOutcome.USER
+        case ExitCode.OUTSIDE:
+            return AttemptOutcome.OUTSIDE
+        case ExitCode.TERMINATED | ExitCode.INTERRUPTED:
+            return AttemptOutcome.STOPPED
+        case 137:
+            return AttemptOutcome.KILLED
+        case _:
+            return AttemptOutcome.BUG
+
+
+def pause_after(free_failures: int) -> float:
+    """Seconds before the next attempt, after so many failures in a row that cost nothing."""
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(free_failures - 1, 10)) if free_failures else 0.0
+
+
+def explanation(outcome: AttemptOutcome, message: str) -> str:
+    """One line for a person: what happened, what the program said, what to do."""
+    said = f" ({message})" if message else ""
+    match outcome:
+        case AttemptOutcome.USER:
+            return message or "it ended with exit 64; its log says what to change"
+        case AttemptOutcome.OUT_OF_MEMORY:
+            return f"out of memory{said}: raise cluster.<stage>.memory, or lower micro_batch or in_flight"
+        case AttemptOutcome.DISRUPTED:
+            return f"its pod was evicted, preempted or lost its node{said}"
+        case AttemptOutcome.OUTSIDE:
+            return f"something outside was down{said}"
+        case AttemptOutcome.BUG:
+            return f"it ended with an error{said}; see its log"
+        case AttemptOutcome.KILLED:
+            return f"it was killed with SIGKILL{said}"
+        case AttemptOutcome.STOPPED:
+            return "it was stopped after saving"
+        case AttemptOutcome.LATE:
+            return "it met its deadline; raise cluster.<stage>.deadline if it makes progress"
+        case AttemptOutcome.UNPLACED:
+            return "no pod of it had a node before its deadline; free one, or lower cluster.<stage>"
+        case AttemptOutcome.NO_MANIFEST:
+            return (
+                "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
+            )
+        case AttemptOutcome.VANISHED:
+            return "its Job was deleted before the stage was done"
+        case AttemptOutcome.LOST:
+            return "its pod is gone, and how it ended with it"
+
+
+class AttemptHistory(Value):
+    """The attempts of one stage, or of one shard of it; always the same few numbers, however often it is tried."""
+
+    latest: int = 0
+    """Highest attempt whose Job existed."""
+    counted: int = 0
+    """Highest attempt whose end is in the numbers below."""
+    failures_counted: int = 0
+    """Failed attempts that cost budget."""
+    failures_spared: int = 0
+    """Failures in a row, up to now, that cost nothing."""
+    scheduled: int = 0
+    """Highest attempt of which a pod was seen on a node."""
+    done: bool = False
+    """This shard is made; the whole stage is done by its manifest alone."""
+    shards: int | None = None
+    """Of a whole stage: how many Jobs share it, from the first one on."""
+    outcome: AttemptOutcome | None = None
+    message: str = ""
+
+    def after(self, attempt: int, outcome: AttemptOutcome, message: str = "") -> "AttemptHistory":
+        costs = response_to(outcome) is FailureResponse.RETRY
+        return self.model_copy(
+            update={
+                "latest": max(self.latest, attempt),
+                "counted": attempt,
+                "failures_counted": self.failures_counted + costs,
+                "failures_spared": 0 if costs else self.failures_spared + 1,
+                "outcome": outcome,
+                "message": message,
+            }
+        )
+
+    def failure(self, retries: int) -> ExitCode | None:
+        """The exit code with which these attempts end the run; None while there may be another one."""
+        if self.outcome is None:
+            return None
+        if response_to(self.outcome) is FailureResponse.FAIL:
+            return ExitCode.USER
+        return ExitCode.BUG if self.failures_counted > retries else None
+
+    @property
+    def why(self) -> str:
+        return explanation(self.outcome, self.message) if self.outcome else ""
+
+
+class GivenUp(Value):
+    """A server that did not answer in time."""
+
+    uid: str
+    """Of the Deployment that is to go; the next one has another."""
+    times: int
+    """How often in a row."""
+
+
+class AttemptLedger(Value):
+    """What was tried so far; kept in the status ConfigMap."""
+
+    owner: str = ""
+    """The controller Job that counted; another one begins with a fresh budget and goes on with the numbers."""
+    histories: dict[str, AttemptHistory] = Field(default_factory=dict)
+    given_up: dict[str, GivenUp] = Field(default_factory=dict)
+    """By name, until the server answers."""
+    code: ExitCode | None = None
+    """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
+    verdict: str = ""
+
+    @classmethod
+    def read(cls, status: Mapping[str, str], owner: str) -> Self:
+        """Raises RecordError for a ledger that was edited by hand."""
+        text = status.get("ledger")
+        if text is None:
+            return cls(owner=owner)
+        try:
+            ledger = cls.model_validate_json(text)
+        except ValidationError as error:
+            what = str(error).splitlines()[0]
+            raise RecordError(f"status ConfigMap: its ledger cannot be read ({what}); delete it") from None
+        if ledger.owner == owner:
+            return ledger
+        fresh = {
+            name: AttemptHistory(latest=history.latest, counted=history.latest)
+            for name, history in ledger.histories.items()
+        }
+        return cls(owner=owner, histories=fresh)
+
+    def history(self, name: str) -> AttemptHistory:
+        return self.histories.get(name, AttemptHistory())
+
+
+def review_attempts(
+    now: Situation, ledger: AttemptLedger, step: RunStep
+) -> tuple[dict[str, AttemptHistory], PlanPart]:
+    """The record of this step brought up to date; what other steps had is dropped, so that it never grows.
+
+    The part of the plan deletes Jobs of attempts that are over, and names the Job whose manifest is waited for.
+    """
+    jobs = sorted((job for job in now.observed.jobs if job.step == step), key=lambda job: job.attempt)
+    whole = ledger.history(step.name)
+    if whole.shards is None:
+        # How many Jobs share the stage, once there is one; those of another controller's Job go with that.
+        begun = next((job.shard.of if job.shard else 1 for job in jobs if now.owns(job)), None)
+        whole = whole.model_copy(update={"shards": begun})
+    histories, decision = {step.name: whole}, PlanPart()
+    for shard in shards_in_use(now, histories, step):
+        name = shard_name(step, shard)
+        own = [job for job in jobs if shard_name(step, job.shard) == name]
+        histories[name], part = _review(now, histories.get(name) or ledger.history(name), own)
+        decision += part
+    return histories, decision
+
+
+def shards_in_use(
+    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep
+) -> tuple[StageShard | None, ...]:
+    """The shards of a stage, the Job that ends it last.
+
+    The count with which its first Job began holds until the stage is done: with two counts at once a document
+    would have two owners.
+    """
+    return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
+
+
+def _review(
+    now: Situation, history: AttemptHistory, jobs: Sequence[ObservedJob]
+) -> tuple[AttemptHistory, PlanPart]:
+    decision = PlanPart()
+    for job in jobs:
+        if job.attempt <= history.counted:
+            if job.state is JobState.ACTIVE:
+                # Only a leader that slept through its successor's attempts can have made it.
+                decision += now.delete(ObjectKind.JOB, job)
+        elif now.owns(job):
+            history, part = _after_job(now, history, job)
+            decision += part
+        elif job.state is not JobState.ACTIVE:
+            history = history.model_copy(update={"latest": job.attempt, "counted": job.attempt})
+    existing = {job.attempt for job in jobs}
+    if history.latest > history.counted and history.latest not in existing:
+        history = history.after(history.latest, AttemptOutcome.VANISHED)
+    return history, decision
+
+
+def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tuple[AttemptHistory, PlanPart]:
+    if any(pod.node for pod in job.pods):
+        history = history.model_copy(update={"scheduled": job.attempt})
+    outcome = outcome_of(job)
+    if outcome is AttemptOutcome.LATE and history.scheduled != job.attempt:
+        outcome = AttemptOutcome.UNPLACED
+    if outcome is not None:
+        # What the pod that explains the outcome said last.
+        said = (pod.message for pod in job.pods if _outcome_of_pod(pod) is outcome and pod.message)
+        return history.after(job.attempt, outcome, next(said, "")), PlanPart()
+    history = history.model_copy(update={"latest": max(history.latest, job.attempt)})
+    if job.state is not JobState.SUCCEEDED:
+        return history, PlanPart()
+    if job.shard is not None and job.shard.number is not None:
+        done = {"latest": job.attempt, "counted": job.attempt, "done": True}
+        return history.model_copy(update=done), PlanPart()
+    clock = f"manifest/{job.uid}"
+    if now.has_waited(clock, _MANIFEST_DELAY):
+        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), PlanPart(clocks=frozenset({clock}))
+    return history, PlanPart(
+        message=f"{job.name} ended well; waiting for its manifest", clocks=frozenset({clock})
+    )

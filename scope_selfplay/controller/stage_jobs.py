@@ -1,0 +1,147 @@
+"""The Job of one attempt of a stage, and what its nodes need to meet. Pure: equal arguments, equal bodies."""
+
+from typing import NamedTuple
+
+from scope_selfplay.config import RunConfig, StageConfig
+from scope_selfplay.controller.manifests import (
+    CONFIG_FOLDER,
+    RUNS,
+    Body,
+    ManifestContext,
+    Program,
+    gpus_of,
+    labels_of,
+    pod_template,
+    short_hash,
+    stamped,
+)
+from scope_selfplay.controller.names import (
+    ATTEMPT,
+    RUN,
+    SHARD,
+    SHARDS,
+    Component,
+    RunStep,
+    StageShard,
+    job_name,
+)
+from scope_selfplay.controller.servers import Server, endpoint_settings
+from scope_selfplay.store import Stage
+
+_TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
+_RENDEZVOUS_PORT = 29500
+
+
+class StageAttempt(NamedTuple):
+    """One try of a step; `shard` is None where one Job does it all."""
+
+    step: RunStep
+    number: int
+    shard: StageShard | None = None
+
+
+def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Body:
+    """The Job of one attempt: one pod per node, never restarted in place; the controller decides about the next."""
+    config, step = context.config, attempt.step
+    settings = stage_settings(config, step.stage)
+    name = job_name(config.name, step, attempt.number, attempt.shard)
+    labels = labels_of(config, _component(step.stage)) | step.labels | {ATTEMPT: str(attempt.number)}
+    if attempt.shard is not None:
+        labels[SHARDS] = str(attempt.shard.of)
+        if attempt.shard.number is not None:
+            labels[SHARD] = str(attempt.shard.number)
+    template = pod_template(config, _stage_program(context, attempt, servers), labels, packs=context.packs)
+    template["spec"] |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": settings.grace}
+    spec: Body = {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": settings.deadline,
+        "ttlSecondsAfterFinished": config.cluster.keep,
+        "template": template,
+    }
+    nodes = nodes_of(config, step.stage)
+    if nodes > 1:
+        # One rank lost fails the Job, which ends the other ranks: the next attempt starts all of them together.
+        spec |= {"completions": nodes, "parallelism": nodes, "completionMode": "Indexed"}
+        template["spec"]["subdomain"] = ranks_name(config, step)
+    return stamped(context, "Job", name, labels, spec, what=spec_hash(context, attempt))
+
+
+def rank_service(context: ManifestContext, step: RunStep) -> Body:
+    """Names for the nodes of one training: `<job>-0.<service>` is where the ranks meet."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {RUN: context.config.name} | step.labels,
+        "ports": [{"name": "rendezvous", "port": _RENDEZVOUS_PORT, "protocol": "TCP"}],
+    }
+    labels = labels_of(context.config, _component(step.stage)) | step.labels
+    return stamped(context, "Service", ranks_name(context.config, step), labels, spec)
+
+
+def stage_settings(config: RunConfig, stage: Stage) -> StageConfig:
+    found: StageConfig = getattr(config.cluster, stage.job_name.replace("-", "_"))
+    return found
+
+
+def nodes_of(config: RunConfig, stage: Stage) -> int:
+    match stage:
+        case Stage.CHALLENGER:
+            return config.cluster.train_challenger.nodes
+        case Stage.SOLVER:
+            return config.cluster.train_solver.nodes
+        case _:
+            return 1
+
+
+def shard_count(config: RunConfig, stage: Stage) -> int:
+    return config.cluster.make_tasks.shards if stage is Stage.TASKS else 1
+
+
+def stage_shards(count: int) -> tuple[StageShard | None, ...]:
+    """The shards of a stage that `count` Jobs share, and at the end the Job that ends the stage."""
+    if count == 1:
+        return (None,)
+    return (*(StageShard(number, count) for number in range(count)), StageShard(None, count))
+
+
+def ranks_name(config: RunConfig, step: RunStep) -> str:
+    return f"{config.name}-{step.name}"
+
+
+def spec_hash(context: ManifestContext, attempt: StageAttempt) -> str:
+    """Names what an attempt computes: settings, prompts, stage and shard; not where or how fast."""
+    shard = tuple(attempt.shard or ())
+    return short_hash(context.config.hash, context.prompt_hash, attempt.step.name, str(shard))
+
+
+def _stage_program(context: ManifestContext, attempt: StageAttempt, servers: tuple[Server, ...]) -> Program:
+    config, step = context.config, attempt.step
+    settings = stage_settings(config, step.stage)
+    arguments = ["--config", f"{CONFIG_FOLDER}/run.yaml", "--root", RUNS]
+    arguments += ["--iteration", str(step.iteration), "--attempt", str(attempt.number)]
+    shard = attempt.shard
+    if shard is not None:
+        arguments += ["--collect"] if shard.number is None else ["--shard", f"{shard.number}/{shard.of}"]
+    for setting in endpoint_settings(servers, with_key=config.cluster.key_secret is not None):
+        arguments += ["--set", setting]
+    environment = _ranks_environment(config, attempt) if step.stage in _TRAINS else {}
+    images = config.cluster.images
+    image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
+    command = ["python", "-m", f"jobs.{step.stage.job_name.replace('-', '_')}", *arguments]
+    return Program(image, command, settings, environment, {})
+
+
+def _ranks_environment(config: RunConfig, attempt: StageAttempt) -> dict[str, str]:
+    """On how many processes and nodes a training job starts itself; nothing where it is one process."""
+    step = attempt.step
+    gpus, nodes = gpus_of(config.cluster, stage_settings(config, step.stage)), nodes_of(config, step.stage)
+    environment = {"SCOPE_PROCESSES": str(gpus)} if gpus > 1 else {}
+    if nodes > 1:
+        # An Indexed Job adds JOB_COMPLETION_INDEX.
+        first = f"{job_name(config.name, step, attempt.number)}-0.{ranks_name(config, step)}"
+        environment |= {"SCOPE_NODES": str(nodes), "SCOPE_RENDEZVOUS": f"{first}:{_RENDEZVOUS_PORT}"}
+    return environment
+
+
+def _component(stage: Stage) -> Component:
+    return Component.TRAINER if stage in _TRAINS else Component.WORKER

@@ -1,0 +1,56 @@
+"""The report: one HTML file without script and without anything outside it.
+
+Everything that a model wrote is escaped by the template engine; a policy in the file itself forbids whatever
+might slip through. `templates/report.html` shows `overview.Overview` and nothing that is not in it, but for the
+sample tasks.
+"""
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from scope_selfplay.inspection.charts import Line, bar, histogram, lines
+from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.text import printable
+from scope_selfplay.schemas import CandidateStatus, Reason
+from scope_selfplay.store.query import Sort, TaskQuery, TaskRecord
+from scope_selfplay.store.reader import RunReader
+
+SAMPLES = 3
+# What a reader of a training wants to see.
+_CURVES = (
+    *("reward", "difficulty", "rubric", "non_zero_advantage"),
+    *("mean_score", "format", "kl", "entropy", "zero_variance"),
+)
+
+
+def render_report(reader: RunReader) -> str:
+    """The whole file. Raises RecordError for a damaged run."""
+    environment = Environment(
+        loader=PackageLoader("scope_selfplay.inspection"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    environment.globals.update(
+        line_chart=lambda curve: lines([Line(curve.name, curve.steps, curve.values)]),
+        histogram=histogram,
+        bar=bar,
+    )
+    return environment.get_template("report.html").render(
+        page=overview(reader), curves=_CURVES, samples=_samples(reader), stages=reader.stages()
+    )
+
+
+def _samples(reader: RunReader) -> list[TaskRecord]:
+    """From every iteration: accepted tasks nearest the middle, and one for each other reason."""
+    rejections = [reason for reason in Reason if reason not in (Reason.ACCEPTED, Reason.NO_TASK)]
+    found: list[TaskRecord] = []
+    for iteration in (number for number in reader.iterations() if number > 0):
+        best = TaskQuery(
+            iteration=iteration, status=CandidateStatus.ACCEPTED, sort=Sort.SPREAD, limit=SAMPLES
+        )
+        queries = [best, *(TaskQuery(iteration=iteration, reason=reason, limit=1) for reason in rejections)]
+        rows = [row for query in queries for row in reader.tasks(query).lines]
+        found += [reader.task(row.id, iteration=row.iteration, stage=row.stage) for row in rows]
+    return found

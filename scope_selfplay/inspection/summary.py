@@ -1,0 +1,182 @@
+"""`summary.json`, and what a person reads after `scope run`: funnel, curves, held-out table, what to do next."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from scope_selfplay.health import judge_account
+from scope_selfplay.inspection.overview import accepted_means, stage_seconds, task_counts, training_curves
+from scope_selfplay.run import Run
+from scope_selfplay.schemas import CandidateStatus
+from scope_selfplay.store import Stage
+from scope_selfplay.store.ratings import has_ratings, read_ratings
+from scope_selfplay.store.reader import RunReader
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_TELLING = {"challenger": ("difficulty", "reward"), "solver": ("rubric", "non_zero_advantage", "reward")}
+"""What tells most about a role's steps, the best first: rewards by comparison need no grades and log none."""
+
+
+def summarise(run: Run) -> dict[str, object]:
+    """The funnel, reward curves and comparison of each iteration, and the held-out table in the order S_0, S_1, ..."""
+    with RunReader(run.folder.path) as reader:
+        finished = {(state.iteration, state.stage) for state in reader.stages() if state.manifest}
+        done = [
+            number for number in range(1, run.config.iterations + 1) if (number, Stage.COMPARE) in finished
+        ]
+        iterations = [_iteration(reader, number) for number in done]
+    rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
+    held_out = read_ratings(run.folder, rated[-1]).held_out if rated else {}
+    return {
+        "run": run.config.name,
+        "config_hash": run.config.hash,
+        "prompt_hash": run.pack.hash,
+        "iterations": iterations,
+        "held_out": {
+            name: groups["all"].model_dump()
+            | {"groups": {group: each.model_dump() for group, each in groups.items()}}
+            for name, groups in held_out.items()
+            if "all" in groups
+        },
+    }
+
+
+def _iteration(reader: RunReader, iteration: int) -> dict[str, Any]:
+    counts = task_counts(reader, iteration)
+    rejected: Counter[str] = Counter()
+    for count in counts:
+        if count.status is not CandidateStatus.ACCEPTED:
+            rejected[count.reason.value] += count.count
+    candidates = sum(count.count for count in counts)
+    ratings = read_ratings(reader.folder, iteration) if has_ratings(reader.folder, iteration) else None
+    judge = Counter({"calls": 0, "unreadable": 0, "failed": 0})
+    for stage in Stage:
+        judge.update(judge_account(reader, iteration, stage))
+    return {
+        "iteration": iteration,
+        "candidates": candidates,
+        "rejected": dict(rejected.most_common()),
+        "accepted": candidates - rejected.total(),
+        "mean_score": _mean(accepted_means(reader, iteration)),
+        "challenger": _curves(reader, iteration, Stage.CHALLENGER, ("reward", "difficulty")),
+        "solver": _curves(reader, iteration, Stage.SOLVER, ("reward", "rubric", "non_zero_advantage")),
+        "compare": ratings.ratings if ratings else {},
+        "decision": {"decision": ratings.decision, "reason": ratings.reason} if ratings else {},
+        "judge": dict(judge),
+        "seconds": stage_seconds(reader, iteration),
+    }
+
+
+def _curves(reader: RunReader, iteration: int, stage: Stage, names: Sequence[str]) -> dict[str, Any]:
+    """Means over the first and last quarter of the steps, and the whole curves."""
+    curves = {curve.name: curve.values for curve in training_curves(reader, iteration, stage)}
+    found: dict[str, Any] = {"steps": len(reader.metrics(iteration, stage))}
+    for name in names:
+        values = curves.get(name, ())
+        quarter = max(1, len(values) // 4)
+        found[f"{name}_first"] = _mean(values[:quarter])
+        found[f"{name}_last"] = _mean(values[-quarter:])
+        found[f"{name}_curve"] = [round(value, 4) for value in values]
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def show_summary(summary: dict[str, Any], run: Run) -> None:
+    """Print a run's summary to stdout."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for iteration in summary["iterations"]:
+        _show_iteration(console, iteration)
+    _show_held_out(console, summary)
+    _show_next(console, summary, run)
+
+
+def sparkline(values: list[float], low: float = 0.0, high: float = 1.0) -> str:
+    """One bar a value, from `low` to `high`."""
+    if high <= low:
+        return ""
+    steps = [int((value - low) / (high - low) * len(_BARS)) for value in values]
+    return "".join(_BARS[max(0, min(step, len(_BARS) - 1))] for step in steps)
+
+
+def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
+    console.print(f"\n[bold]Iteration {iteration['iteration']}[/bold]")
+    rejected = ", ".join(f"{reason} {count}" for reason, count in iteration["rejected"].items())
+    console.print(
+        f"  tasks       {iteration['candidates']} candidates -> {iteration['accepted']} accepted ({rejected})"
+    )
+    if iteration["mean_score"] is not None:
+        console.print(
+            f"              mean score of the accepted tasks {iteration['mean_score']:.2f}; 0.5 teaches most"
+        )
+    for role, parts in _MOST_TELLING.items():
+        curve = iteration[role]
+        # None where no step had a value, as when the judge was away.
+        part = next((each for each in parts if curve[f"{each}_first"] is not None), None)
+        if part is not None:
+            first, last, values = (curve[f"{part}_{name}"] for name in ("first", "last", "curve"))
+            # Shares lie between 0 and 1; a reward has the scale of its design.
+            scale = (min(values), max(values)) if part == "reward" else (0.0, 1.0)
+            bars = sparkline(values, *scale)
+            console.print(
+                f"  {role:<11} {part.replace('_', ' '):<10} {first:.2f} -> {last:.2f}  {bars}".rstrip()
+            )
+    if iteration["decision"]:
+        ruling = iteration["decision"]
+        console.print(f"  compare     {ruling['decision']}: {ruling['reason']}", soft_wrap=True, markup=False)
+    judge = iteration["judge"]
+    seconds = sum(iteration["seconds"].values())
+    console.print(
+        f"  judge       {judge['calls']:,} verdicts, {judge['failed']} failed; {seconds:.0f} s in all"
+    )
+
+
+def _show_held_out(console: Any, summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    held_out = summary["held_out"]
+    if not held_out:
+        return
+    groups = list(next(iter(held_out.values()))["groups"])
+    table = Table(title="Held-out tasks: share of the rubric met, with 95 % intervals", title_justify="left")
+    table.add_column("Solver")
+    for group in groups:
+        table.add_column(group, justify="right")
+    for name, found in held_out.items():
+        estimates = [found["groups"].get(group) for group in groups]
+        cells = [
+            f"{each['mean_score']:.2f} [{each['low']:.2f}, {each['high']:.2f}]" if each else "-"
+            for each in estimates
+        ]
+        table.add_row(name, *cells)
+    console.print()
+    console.print(table)
+    count = next(iter(held_out.values()))["tasks"]
+    console.print(
+        f"{count} tasks from documents that no policy was trained on; S_0 is where training started."
+    )
+
+
+def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
+    folder, last = run.folder, len(summary["iterations"])
+    console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
+    console.print("  corpus.jsonl                     the documents of this run")
+    if last:
+        stages = f"  iteration-{last:02d}"
+        console.print(f"{stages}/tasks/             candidates, rollouts and grades, one JSON object a line")
+        console.print(f"{stages}/solver/checkpoint/ the trained Solver, a Hugging Face directory")
+    console.print("  summary.json                     these numbers")
+    console.print("\n[bold]What next[/bold]")
+    again = f"scope run --config {folder.config} --root {folder.path.parent} --set iterations={last + 1}"
+    # What in the run's own config would end the command at once.
+    if run.config.stop_after is not None:
+        again += " --set stop_after=null"
+    if last and run.stopped(last):
+        again += " --set compare.stop=never --set compare.patience=null"
+    console.print(f"  {again}   one more iteration", soft_wrap=True)
+    console.print("  scope run --name other --seed 1   another seed, another run")
+    console.print("  scope config                      every setting and its value")

@@ -1,0 +1,302 @@
+"""Runs and tasks as text: what `scope tasks ls`, `show` and `stats` print.
+
+What a model wrote is made safe to print: it cannot move the cursor, recolour or reverse what we print.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from scope_selfplay.health import Checkup, Signal
+from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
+from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, Verdict
+from scope_selfplay.store.query import (
+    AnswerComparison,
+    GradedRollout,
+    Judgements,
+    TaskLine,
+    TaskPage,
+    TaskRecord,
+)
+
+COLUMNS = ("id", "iteration", "stage", "status", "reason", "mean", "type", "searches", "document", "text")
+_COLOURS = {
+    CandidateStatus.ACCEPTED: "green",
+    CandidateStatus.REJECTED: "yellow",
+    CandidateStatus.UNRESOLVED: "red",
+}
+_MARKS = {True: "yes", False: "no", None: "?"}
+_BAR = 30
+
+
+def printable(text: str) -> str:
+    """The text with every character that a terminal might obey, or that nobody can see, shown as its code.
+
+    Controls, marks that reverse the direction, private and unassigned characters; line ends, tabs and the
+    blanks of all scripts stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if _is_harmless(letter) else f"\\x{ord(letter):02x}" for letter in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    return letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs"
+
+
+def one_line(text: str) -> str:
+    """As `printable`, with line ends and runs of blanks as one blank: a cell of a line-by-line listing."""
+    return printable(" ".join(text.split()))
+
+
+def tab_lines(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:
+    """A header and rows as lines with tabs between cells; None is an empty cell."""
+    yield "\t".join(header)
+    for row in rows:
+        yield "\t".join("" if cell is None else one_line(number(cell)) for cell in row)
+
+
+def number(value: object) -> str:
+    """A cell: three decimals for a float, everything else as it is."""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def plain_list(page: TaskPage) -> Iterator[str]:
+    """Lines for a pipe: every cell whole."""
+    yield from tab_lines(COLUMNS, (_cells(line) for line in page.lines))
+
+
+def show_list(page: TaskPage, console: Console) -> None:
+    """For a terminal of any width: a line about each candidate, and under it its whole task."""
+    for line in page.lines:
+        parts = [f"iteration {line.iteration}", printable(line.type or "no type")]
+        parts += [] if line.mean is None else [f"mean score {line.mean:.2f}"]
+        about = Text.assemble(
+            (line.id, "bold"), "  ", (line.reason.value, _COLOURS[line.status]), "  ", ", ".join(parts)
+        )
+        console.print(about)
+        console.print(Padding(Text(one_line(line.text or "(no task was written)")), (0, 0, 0, 4)))
+    last = page.offset + len(page.lines)
+    if last < page.total:
+        console.print(
+            f"{page.offset + 1:,} to {last:,} of {page.total:,}; --offset {last} shows the next", style="dim"
+        )
+    else:
+        console.print(f"{page.total:,} in all", style="dim")
+
+
+def _cells(line: TaskLine) -> tuple[object, ...]:
+    return (
+        line.id,
+        line.iteration,
+        line.stage.value,
+        line.status.value,
+        line.reason.value,
+        line.mean,
+        line.type,
+        line.search_turns,
+        line.document_id,
+        line.text,
+    )
+
+
+def describe_overview(page: Overview) -> Iterator[str]:
+    """Iteration by iteration, then the held-out table, then what health warns of."""
+    yield f"run {page.run}  config {page.config_hash or 'several'}  prompts {page.prompt_hash or 'several'}"
+    checkups = {checkup.iteration: checkup for checkup in page.health}
+    for iteration in page.iterations:
+        yield from _iteration_lines(iteration)
+        if iteration.iteration in checkups:
+            yield from _health_lines(checkups[iteration.iteration])
+    if page.held_out:
+        yield "\n== Held-out tasks: mean share of the rubric met, 95 % interval"
+        for each in page.held_out:
+            rating = "" if each.rating is None else f"  rating {each.rating:.3f}"
+            interval = f"[{each.low:.3f}, {each.high:.3f}]"
+            yield f"  {each.checkpoint:8} {each.mean_score:.3f} {interval} over {each.tasks} tasks{rating}"
+    warnings = [(checkup.iteration, text) for checkup in page.health for text in checkup.warnings]
+    if warnings:
+        yield "\n== Warnings"
+        yield from (f"  iteration {iteration}: {text}" for iteration, text in warnings)
+
+
+def _iteration_lines(found: IterationOverview) -> Iterator[str]:
+    held_out = " (held-out tasks)" if found.iteration == 0 else ""
+    if not found.funnel:
+        return
+    yield f"\n== Iteration {found.iteration}{held_out}"
+    most = max(step.count for step in found.funnel)
+    for step in found.funnel:
+        yield f"  {step.name:22} {step.count:>9,}  {_bar(step.count, most)}"
+    ended = ", ".join(f"{reason} {count:,}" for reason, count in found.reasons.items())
+    yield f"  ended as: {ended}"
+    if found.histogram:
+        yield "  tried tasks by mean score:"
+        most = max(found.histogram)
+        for number, count in enumerate(found.histogram):
+            low, high = number / len(found.histogram), (number + 1) / len(found.histogram)
+            yield f"    {low:.1f}-{high:.1f} {count:>9,}  {_bar(count, most)}"
+    yield from _group_lines("by type", found.by_type)
+    yield from _group_lines("by search turns", found.by_search_turns)
+
+
+def _group_lines(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
+    if not groups:
+        return
+    yield f"  {title}:"
+    for group in groups:
+        score = "" if group.mean_score is None else f", mean score {group.mean_score:.3f}"
+        yield f"    {printable(group.name):20} {group.accepted:,} of {group.candidates:,} kept{score}"
+
+
+def _health_lines(checkup: Checkup) -> Iterator[str]:
+    yield "  health:"
+    for signal in checkup.signals:
+        if signal.value is not None:
+            mark = "!" if signal.warning else " "
+            yield f"   {mark}{signal.title:48} {signal.value:>10.3f} {signal.unit:6} {_bounds(signal)}".rstrip()
+
+
+def _bounds(signal: Signal) -> str:
+    """Where the signal is healthy; "" where nothing is known to be unhealthy."""
+    match signal.low, signal.high:
+        case None, None:
+            return ""
+        case low, None:
+            return f"at least {low:g}"
+        case None, high:
+            return f"at most {high:g}"
+        case low, high:
+            return f"{low:g} to {high:g}"
+
+
+def _bar(count: int, most: int) -> str:
+    return "#" * round(_BAR * count / most) if most else ""
+
+
+def describe_task(
+    record: TaskRecord,
+    others: Sequence[GradedRollout],
+    matches: Sequence[AnswerComparison],
+    judgements: Judgements,
+    *,
+    passages: bool,
+) -> Iterator[str]:
+    """Sections in the order in which they came about. `others` are attempts of training and comparison."""
+    candidate = record.candidate
+    yield f"{candidate.id}  iteration {record.iteration}, {record.stage.value}"
+    yield f"status     {candidate.status.value}: {candidate.reason.value}"
+    if candidate.mean is not None:
+        yield f"mean score {candidate.mean:.3f} over {len(candidate.rollout_ids)} rollouts"
+    yield from _task(candidate)
+    if record.document is not None:
+        yield from _section(
+            f"Source document {record.document.id}: {record.document.title}", record.document.text
+        )
+    if record.written_by is not None:
+        yield from _rollout("Challenger", record.written_by, None, None, passages=passages)
+    for gate, verdict in candidate.gates.items():
+        yield from _section(f"Gate {gate.value}: {_said(verdict)}", verdict.reasoning)
+    if candidate.rubric is not None:
+        yield "\n== Rubric"
+        for row, criterion in enumerate(candidate.rubric.criteria, start=1):
+            yield f"  {row}. [{criterion.priority.value}] {printable(criterion.text)}"
+    for row, attempt in enumerate(record.attempts, start=1):
+        yield from _rollout(
+            f"Attempt {row}", attempt.rollout, attempt.grade, candidate.rubric, passages=passages
+        )
+    for attempt in others:
+        title = f"Iteration {attempt.iteration}, {attempt.stage.value}"
+        yield from _rollout(title, attempt.rollout, attempt.grade, candidate.rubric, passages=passages)
+    for match in matches:
+        outcome = match.comparison.outcome
+        result = "no verdict" if outcome is None else f"{outcome.first:g} : {outcome.second:g}"
+        yield from _section(
+            f"{match.first} against {match.second}: {result}", match.comparison.verdict.reasoning
+        )
+    yield from _judgements(judgements)
+    yield from _provenance(candidate)
+
+
+def _task(candidate: Candidate) -> Iterator[str]:
+    task = candidate.task
+    if task is None:
+        yield "\n(no task was written)"
+        return
+    yield from _section(f"Task {task.id} ({task.type}, {task.search_turns} search turns)", task.text)
+    if task.reference is not None:
+        yield from _section("Reference answer", task.reference)
+
+
+def _rollout(
+    title: str, rollout: Rollout, grade: Grade | None, rubric: Rubric | None, *, passages: bool
+) -> Iterator[str]:
+    score = "" if grade is None or grade.score is None else f", score {grade.score:.3f}"
+    yield f"\n== {title}: {rollout.checkpoint}, {rollout.status.value}, {rollout.searches} searches{score}"
+    if rollout.error:
+        yield f"  failed: {printable(rollout.error)}"
+    for turn in rollout.turns:
+        if turn.thinking:
+            yield from _indented("think", turn.thinking)
+        if turn.query is not None:
+            yield from _indented("search", turn.query)
+            for passage in turn.passages:
+                text = f"{passage.title} ({passage.id})" + (f"\n{passage.text}" if passages else "")
+                yield from _indented("found", text)
+    if rollout.answer is not None:
+        yield from _indented("answer", rollout.answer)
+    if grade is not None:
+        criteria = [criterion.text for criterion in rubric.criteria] if rubric else []
+        for row, verdict in enumerate(grade.verdicts):
+            text = criteria[row] if row < len(criteria) else f"criterion {row + 1}"
+            yield from _indented(_said(verdict), f"{text}\n{verdict.reasoning}".strip())
+
+
+def _judgements(judgements: Judgements) -> Iterator[str]:
+    for picking in judgements.selections:
+        picked = picking.selection
+        winners = "no verdict" if picked.winner_ids is None else ", ".join(picked.winner_ids)
+        yield f"\n== Picked in iteration {picking.iteration}, {picking.stage.value}: {printable(winners)}"
+        yield from _indented("shown", "\n".join(picked.candidate_ids))
+        yield from _account(picked.verdict)
+    if judgements.scores:
+        yield "\n== Scores"
+    for rating in judgements.scores:
+        score = rating.score
+        number = "no verdict" if score.value is None else f"{score.value:g}"
+        scale = score.scale if score.criterion is None else f"{score.scale}, criterion {score.criterion + 1}"
+        where = f"iteration {rating.iteration}, {rating.stage.value}"
+        yield from _indented(number, f"{score.rollout_id} ({scale}; {where})")
+        yield from _account(score.verdict)
+
+
+def _account(verdict: Verdict | None) -> Iterator[str]:
+    """The judge's reasoning, or why there is none."""
+    if verdict is not None and (verdict.reasoning or verdict.fault):
+        yield from _indented(verdict.fault.value if verdict.fault else "judge", verdict.reasoning)
+
+
+def _said(verdict: Verdict) -> str:
+    return verdict.fault.value if verdict.fault is not None else _MARKS[verdict.value]
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    yield f"\n== {printable(title)}"
+    if text:
+        yield from (f"  {line}" for line in printable(text).splitlines())
+
+
+def _indented(name: str, text: str) -> Iterator[str]:
+    first, *rest = printable(text).splitlines() or [""]
+    yield f"  {name:10} {first}"
+    yield from (f"  {'':10} {line}" for line in rest)
+
+
+def _provenance(candidate: Candidate) -> Iterator[str]:
+    yield "\n== Provenance"
+    for name, value in candidate.provenance.model_dump().items():
+        if value not in ("", None):
+            yield f"  {name:12} {value}"

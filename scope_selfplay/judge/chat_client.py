@@ -1,0 +1,211 @@
+"""One chat completion from an OpenAI-compatible endpoint (vLLM, serve-judge, ...), or a typed fault.
+
+    async with ChatClient(url, model="m0") as client:
+        reply = await client.complete(ChatRequest("Is it so?", max_tokens=16_384), seconds=600)
+
+One pool of kept-alive connections, no streaming, no redirects, capped responses. The client asks once: who
+asks again, when and how often is the caller's business.
+"""
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import aiohttp
+
+from scope_selfplay.errors import ConfigError, InferenceError
+from scope_selfplay.schemas import Fault, Finish
+from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
+from scope_selfplay.wire.strict_json import parse_object
+
+TOP_LOGPROBS = 20
+"""As many as vLLM gives by default; a choice beyond them has no known probability."""
+_BUSY = 429
+_REFUSALS = frozenset({400, 413, 422})
+_MISCONFIGURED = frozenset({401, 403, 404})
+_TRANSIENT = frozenset({408, 425, 429, *range(500, 600)})
+
+
+class ChatRequest(NamedTuple):
+    """One user message. With `choices`, the reply is one of them, and its first token's odds are asked.
+
+    With a `pattern`, a regular expression, the reply matches it. Both need an engine with structured outputs.
+    """
+
+    prompt: str
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class ChatReply(NamedTuple):
+    """`reasoning` is what the server split off as thinking; `odds` maps a first token to its probability."""
+
+    text: str
+    reasoning: str
+    finish: Finish
+    tokens_in: int
+    tokens_out: int
+    odds: Mapping[str, float]
+
+
+class ChatFault(InferenceError):
+    """Why there is no completion. `busy`: the endpoint is alive and wants a pause of `after` seconds."""
+
+    def __init__(self, fault: Fault, message: str, *, after: float = 0.0, busy: bool = False) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.after = after
+        self.busy = busy
+
+
+class ChatClient:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str = "",
+        api_key: str | None = None,
+        connections: int = 256,
+        allowed_hosts: Collection[str] = LOOPBACK,
+        template: Mapping[str, object] | None = None,
+        context: int | None = None,
+        max_response: int = 8 << 20,
+    ) -> None:
+        """`template`: settings of the chat template (`enable_thinking`); `context`: the model's, in tokens.
+
+        Raises ConfigError for a URL that may not be called.
+        """
+        self.url = checked_url(base_url, allowed_hosts)
+        self.model = model
+        self._template = dict(template or {})
+        self._context = context
+        self._max_response = max_response
+        self._session = GuardedSession(
+            self.url, token=api_key, connections=connections, max_response=max_response
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.__aexit__(kind, error, trace)
+
+    async def complete(self, request: ChatRequest, *, seconds: float) -> ChatReply:
+        """Raises ChatFault, and ConfigError for a key, path or model that the endpoint does not know."""
+        body = json.dumps(self._body(request)).encode()
+        answer = await self._ask("POST", "/chat/completions", body, seconds)
+        served = answer.get("model")
+        if isinstance(served, str) and served != self.model and not served.startswith(f"{self.model}-"):
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: answered as {served}, asked was {self.model}")
+        try:
+            return _reply(answer, request)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: no chat completion ({reason})") from None
+
+    async def models(self, *, seconds: float = 30.0) -> dict[str, int | None]:
+        """The models that the endpoint serves, with their context in tokens where it says so (vLLM does).
+
+        Raises ChatFault or ConfigError.
+        """
+        listed = (await self._ask("GET", "/models", None, seconds)).get("data")
+        if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
+            raise ConfigError(f"{self.url}/models lists no models; is it an OpenAI-compatible endpoint?")
+        return {str(row.get("id")): _count(row.get("max_model_len")) or None for row in listed}
+
+    def _body(self, request: ChatRequest) -> dict[str, object]:
+        body: dict[str, object] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": request.prompt}],
+            # vLLM refuses to be asked for more than its context, whatever the prompt's length.
+            "max_tokens": min(request.max_tokens, self._context or request.max_tokens),
+            "temperature": request.temperature,
+            "seed": request.seed,
+        }
+        if self._template:
+            body["chat_template_kwargs"] = self._template
+        if request.choices:
+            body["structured_outputs"] = {"choice": list(request.choices)}
+            body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        elif request.pattern:
+            body["structured_outputs"] = {"regex": request.pattern}
+        return body
+
+    async def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> dict[str, Any]:
+        try:
+            response, data = await self._session.exchange(method, path, body, seconds)
+        except TimeoutError:
+            raise ChatFault(Fault.TIMED_OUT, f"{self.url}: no answer within {seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: {type(error).__name__}: {error}") from None
+        if response.status != 200:
+            self._raise_for(response, data or b"")
+        if data is None:
+            raise ChatFault(
+                Fault.UNREADABLE, f"{self.url}: a response of more than {self._max_response:,} bytes"
+            )
+        try:
+            return parse_object(data)
+        except ValueError as error:
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: the response is {error}") from None
+
+    def _raise_for(self, response: aiohttp.ClientResponse, data: bytes) -> None:
+        status = response.status
+        message = f"{self.url}: status {status}: {data[:300].decode('utf-8', 'replace')}"
+        if status in _MISCONFIGURED:
+            raise ConfigError(
+                f"{message}; check the endpoint's base_url, model ({self.model}) and api_key_env"
+            )
+        if status in _REFUSALS:
+            raise ChatFault(Fault.REFUSED, message)
+        after = retry_after(response.headers.get("Retry-After"))
+        busy = status == _BUSY or (status == 503 and after > 0)
+        if status not in _TRANSIENT:
+            message += " (redirects are not followed)" if 300 <= status < 400 else ""
+        raise ChatFault(Fault.UNAVAILABLE, message, after=after, busy=busy)
+
+
+def _reply(answer: dict[str, Any], request: ChatRequest) -> ChatReply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    finish = choice.get("finish_reason")
+    if message.get("refusal") or finish == "content_filter":
+        raise ChatFault(Fault.REFUSED, f"the model refused: {message.get('refusal') or finish}")
+    text = message.get("content") or ""
+    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    if not isinstance(text, str) or not isinstance(reasoning, str):
+        raise TypeError("content is not a text")
+    usage = answer.get("usage") or {}
+    return ChatReply(
+        text=text,
+        reasoning=reasoning,
+        finish=Finish.LENGTH if finish == "length" else Finish.STOP,
+        tokens_in=_count(usage.get("prompt_tokens")),
+        tokens_out=_count(usage.get("completion_tokens")),
+        odds=_odds(choice) if request.choices else {},
+    )
+
+
+def _odds(choice: dict[str, Any]) -> dict[str, float]:
+    """First token -> probability, spellings with a leading space joined."""
+    content = (choice.get("logprobs") or {}).get("content") or []
+    odds: dict[str, float] = {}
+    for alternative in content[0].get("top_logprobs", []) if content else []:
+        logprob = alternative["logprob"]
+        if isinstance(logprob, bool) or not isinstance(logprob, int | float) or not logprob <= 0.001:
+            raise ValueError(f"{logprob!r} is not a log-probability")
+        token = str(alternative["token"]).strip(" \u2581\u0120\n")
+        odds[token] = odds.get(token, 0.0) + math.exp(min(logprob, 0.0))
+    return odds
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -1,0 +1,153 @@
+"""A judge's endpoints: one pool per event loop, opened by the first call in it, closed with the loop."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from typing import Self
+from urllib.parse import urlsplit
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.errors import ConfigError, InferenceError, JudgeError, RunMismatchError
+from scope_selfplay.inference.served_model import Served, ask_what_is_served
+from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply
+from scope_selfplay.judge.endpoint import Endpoint
+from scope_selfplay.judge.metrics import JudgeMetrics
+from scope_selfplay.judge.prompts import JudgeRole
+from scope_selfplay.wire.guarded_http import secret
+from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
+
+# Canaries and probes need a connection when all others hang.
+_SPARE_CONNECTIONS = 2
+# At the start somebody may be watching.
+_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
+
+
+class EndpointPool:
+    """One event loop's endpoints by role, and the completions in flight by cache key; use with `async with`.
+
+    Not made with `asynccontextmanager`: a loop that ends closes all generators at once, and this one would be closed
+    by the loop and by `PerLoop` at the same time.
+    """
+
+    def __init__(self, config: JudgeConfig, metrics: JudgeMetrics) -> None:
+        self.endpoints: dict[JudgeRole, Endpoint] = {}
+        self.in_flight: dict[bytes, asyncio.Task[ChatReply]] = {}
+        self._config = config
+        self._metrics = metrics
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        shared: dict[str, Endpoint] = {}
+        for role in JudgeRole:
+            config = endpoint_of(self._config, role)
+            name = config.model_dump_json()
+            if name not in shared:
+                client = await self._stack.enter_async_context(_client(self._config, config))
+                shared[name] = Endpoint(
+                    client,
+                    self._config.patience,
+                    limit=self._config.concurrency,
+                    metrics=self._metrics,
+                    jitter=random.Random(),
+                )
+                self._stack.push_async_callback(shared[name].close)
+            self.endpoints[role] = shared[name]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+
+def pool_per_loop(config: JudgeConfig, metrics: JudgeMetrics) -> PerLoop[EndpointPool]:
+    """A pool for every event loop that asks. `config` has a model for every endpoint.
+
+    Raises ConfigError for a URL, a host or a missing key.
+    """
+    for role in JudgeRole:
+        # Opened in each loop; made once here, so that a mistake shows at the start.
+        _client(config, endpoint_of(config, role))
+    return PerLoop(lambda: EndpointPool(config, metrics))
+
+
+def endpoint_of(config: JudgeConfig, role: JudgeRole) -> EndpointConfig:
+    own: EndpointConfig | None = getattr(config.endpoints, role.value)
+    return own or config.endpoint
+
+
+async def with_models(config: JudgeConfig) -> JudgeConfig:
+    """The config with model and context of every endpoint.
+
+    Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
+    other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
+    """
+    named = {role: await _with_model(config, endpoint_of(config, role)) for role in JudgeRole}
+    endpoints = config.endpoints.model_copy(update={role.value: endpoint for role, endpoint in named.items()})
+    return config.model_copy(update={"endpoints": endpoints})
+
+
+async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
+    async with _client(config, endpoint) as client:
+        try:
+            served = await client.models()
+        except ChatFault as fault:
+            raise JudgeError(
+                f"the judge's endpoint does not answer: {fault}; see that it runs, then run again"
+            ) from None
+    names = list(served)
+    if endpoint.model is None and len(names) != 1:
+        raise ConfigError(f"{endpoint.base_url} serves {names}; set judge.endpoint.model")
+    model = endpoint.model or names[0]
+    if model not in served:
+        raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")
+    if endpoint.weights is not None:
+        _check_weights(endpoint, endpoint.weights, await _what_is_served(config, endpoint, model))
+    return endpoint.model_copy(update={"model": model, "context": endpoint.context or served[model]})
+
+
+async def _what_is_served(config: JudgeConfig, endpoint: EndpointConfig, model: str) -> Served:
+    def client(url: str) -> JsonClient:
+        return JsonClient(
+            url,
+            what="judge.endpoint.base_url",
+            allowed_hosts=allowed_hosts(config),
+            token=secret(endpoint.api_key_env, "api_key_env"),
+            patience=_HANDSHAKE,
+        )
+
+    root = endpoint.base_url.rstrip("/").removesuffix("/v1")
+    async with client(endpoint.base_url) as inner, client(root) as outer:
+        try:
+            return await ask_what_is_served(inner, outer, model)
+        except InferenceError as fault:
+            raise JudgeError(f"the judge's endpoint does not answer: {fault}") from None
+
+
+def _check_weights(endpoint: EndpointConfig, expected: str, served: Served) -> None:
+    if served.weights == expected or (served.weights is None and served.model.endswith(expected)):
+        return
+    found = f"weights {served.weights}" if served.weights else f"{served.model} and names no weights"
+    raise RunMismatchError(
+        f"{endpoint.base_url} serves {found}, judge.endpoint.weights expects {expected}; serve that model, or name it "
+        f"NAME-{expected} (vLLM: --served-model-name)"
+    )
+
+
+def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:
+    key = secret(endpoint.api_key_env, "api_key_env")
+    return ChatClient(
+        endpoint.base_url,
+        model=endpoint.model or "",
+        api_key=key,
+        connections=config.concurrency + _SPARE_CONNECTIONS,
+        allowed_hosts=allowed_hosts(config),
+        template=endpoint.template,
+        context=endpoint.context,
+    )
+
+
+def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
+    """The hosts that the config allows; without a list those that it names."""
+    if config.allowed_hosts is not None:
+        return frozenset(config.allowed_hosts)
+    urls = {endpoint_of(config, role).base_url for role in JudgeRole}
+    return frozenset(host for url in urls if (host := urlsplit(url).hostname))

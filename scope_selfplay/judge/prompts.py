@@ -1,0 +1,261 @@
+"""What a model judge is asked: each role's prompt from the pack, every untrusted slot in a fence. Pure.
+
+What differs comes last in a prompt (task, then answer, then criterion; the pack sees to it), and the request for
+a single token comes last of all, so that prompts share the longest beginnings.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from scope_selfplay.gates import GATES, Gate
+from scope_selfplay.judge.fences import Fencer
+from scope_selfplay.judge.grading import is_opener
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.prompts import Pack, PromptRole
+from scope_selfplay.schemas import Criterion, Document, Rollout, Rubric, Task
+
+NO_ANSWER = "(no answer)"
+
+SCORE_CHOICES = ("1", "0")
+PREFERENCE_CHOICES = ("A", "B", "T")
+_TENTH = r"(10|[0-9](\.[0-9])?)"
+_RATING = ('\\{"score": ' + _TENTH + "\\}", "Answer at once with the JSON object and nothing before it.")
+_SHORT = {
+    PromptRole.COMPARE_SCORES: (
+        f"<first>{_TENTH}</first>\n<second>{_TENTH}</second>",
+        "Write no reasoning this time. Answer at once with the two score blocks, each on a line of its own.",
+    ),
+    PromptRole.SCORE_IMPLICIT: _RATING,
+    PromptRole.SCORE_EXPLICIT: _RATING,
+}
+"""What a verdict of a few tokens looks like where one token is not enough, and how it is asked for."""
+_ONE_TOKEN = {
+    SCORE_CHOICES: "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
+    PREFERENCE_CHOICES: (
+        "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie."
+    ),
+}
+
+
+class JudgeRole(StrEnum):
+    """What a judge model is asked as; `judge.endpoints` has a field for every role."""
+
+    GATES = "gates"
+    RUBRIC = "rubric"
+    GRADE = "grade"
+    COMPARE = "compare"
+
+
+ROLE_OF_PROMPT = {
+    **{PromptRole.of_gate(gate): JudgeRole.GATES for gate in Gate},
+    PromptRole.RUBRIC: JudgeRole.RUBRIC,
+    PromptRole.RUBRIC_DIMENSIONS: JudgeRole.RUBRIC,
+    PromptRole.GRADE: JudgeRole.GRADE,
+    PromptRole.COMPARE_SCORES: JudgeRole.COMPARE,
+    PromptRole.COMPARE_PREFERENCE: JudgeRole.COMPARE,
+    PromptRole.SELECT: JudgeRole.COMPARE,
+    PromptRole.SCORE_IMPLICIT: JudgeRole.COMPARE,
+    PromptRole.SCORE_EXPLICIT: JudgeRole.COMPARE,
+    PromptRole.SCORE_CORRECTNESS: JudgeRole.COMPARE,
+}
+"""Every judge role of a pack and who answers it."""
+
+
+class JudgePrompt(NamedTuple):
+    """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
+
+    Neither is set for a written verdict.
+
+    `order` holds, for `select`, the candidates' numbers in the order in which they are shown, `labels` their
+    labels in that order.
+    """
+
+    role: PromptRole
+    prompt: str
+    choices: tuple[str, ...] = ()
+    order: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class JudgePrompts:
+    """Makes prompts. `native`: the roles whose model thinks by itself; `budget` is in characters."""
+
+    def __init__(
+        self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[JudgeRole]
+    ) -> None:
+        self._pack = pack
+        self._fencer = fencer
+        self._budget = budget
+        self._token = token
+        self._native = native
+
+    def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt:
+        """Raises ValueError without the document for a gate that shows it."""
+        slots = {"task": self._task(task)}
+        if "document" in GATES[gate].shows:
+            if document is None:
+                raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
+            slots["document"] = self._document(document, 1)
+        return self._scored(PromptRole.of_gate(gate), **slots)
+
+    def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
+        shown = "\n\n".join(self._document(document, len(documents)) for document in documents)
+        prompt = self._pack.render(
+            PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
+        )
+        return JudgePrompt(PromptRole.RUBRIC, prompt)
+
+    def dimensions(self, task: Task) -> JudgePrompt:
+        prompt = self._pack.render(PromptRole.RUBRIC_DIMENSIONS, task=self._task(task))
+        return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt)
+
+    def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt:
+        return self._scored(
+            PromptRole.GRADE,
+            task=self._task(task),
+            answer=self._answer(answer),
+            criterion=self._fencer.fence("criterion", criterion.text),
+        )
+
+    def compare(
+        self,
+        task: Task,
+        pair: tuple[Rollout, Rollout],
+        style: Style,
+        *,
+        rubric: Rubric | None,
+        reference: str | None,
+    ) -> JudgePrompt:
+        parts = [_trajectory(rollout, tools=style is Style.SCORES) for rollout in pair]
+        first_label = self._fencer.label(_text_of(parts[0]))
+        labels = (first_label, self._fencer.label(_text_of(parts[1]), taken=[first_label]))
+        first, second = (
+            self._fencer.candidate(label, each, limit=self._budget // 2)
+            for label, each in zip(labels, parts, strict=True)
+        )
+        slots = {
+            "task": self._task(task),
+            "first": first,
+            "second": second,
+            "first_label": labels[0],
+            "second_label": labels[1],
+        }
+        if style is Style.SCORES:
+            role = PromptRole.COMPARE_SCORES
+            native = JudgeRole.COMPARE in self._native
+            prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
+            return self._short(role, prompt)
+        prompt = self._pack.render(
+            PromptRole.COMPARE_PREFERENCE, **slots, reference=self._reference(reference)
+        )
+        return self._closed(PromptRole.COMPARE_PREFERENCE, prompt, PREFERENCE_CHOICES)
+
+    def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> JudgePrompt:
+        """Candidates are shown in the order of their labels: by chance, and the same in every call."""
+        texts = [shown_answer(candidate.answer) for candidate in candidates]
+        labels: list[str] = []
+        for text in texts:
+            labels.append(self._fencer.label(text, taken=labels))
+        order = sorted(range(len(texts)), key=lambda row: labels[row])
+        limit = self._budget // max(1, len(texts))
+        blocks = [self._fencer.candidate(labels[row], [("answer", texts[row])], limit=limit) for row in order]
+        prompt = self._pack.render(
+            PromptRole.SELECT,
+            task=self._task(task),
+            rubric=self._rubric(rubric),
+            candidates="\n\n".join(blocks),
+            winners=winners,
+        )
+        return JudgePrompt(
+            PromptRole.SELECT, prompt, order=tuple(order), labels=tuple(labels[row] for row in order)
+        )
+
+    def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None,
+    ) -> JudgePrompt:
+        """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
+        if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
+            raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
+        slots = {"task": self._task(task), "answer": self._answer(answer)}
+        if isinstance(rubric, Criterion):
+            criterion = self._fencer.fence("criterion", _listed(rubric))
+            prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
+            return self._short(PromptRole.SCORE_EXPLICIT, prompt)
+        if scale is Scale.IMPLICIT:
+            prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
+            return self._short(PromptRole.SCORE_IMPLICIT, prompt)
+        shown = self._reference(reference)
+        prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
+        return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt)
+
+    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt:
+        native = ROLE_OF_PROMPT[role] in self._native
+        prompt = self._pack.render(role, **slots, native_thinking=native)
+        return self._closed(role, prompt, SCORE_CHOICES)
+
+    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> JudgePrompt:
+        if not self._token:
+            return JudgePrompt(role, prompt)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+
+    def _short(self, role: PromptRole, prompt: str) -> JudgePrompt:
+        if not self._token:
+            return JudgePrompt(role, prompt)
+        pattern, request = _SHORT[role]
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", pattern=pattern)
+
+    def _task(self, task: Task) -> str:
+        return self._fencer.fence("task", task.text)
+
+    def _answer(self, answer: str) -> str:
+        return self._fencer.fence("answer", answer, limit=self._budget)
+
+    def _document(self, document: Document, among: int) -> str:
+        text = f"{document.title}\n{document.text}" if document.title else document.text
+        return self._fencer.fence("document", text, limit=self._budget // among)
+
+    def _rubric(self, rubric: Rubric | None) -> str | None:
+        if rubric is None:
+            return None
+        lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
+        return self._fencer.fence("rubric", "\n".join(lines))
+
+    def _reference(self, reference: str | None) -> str | None:
+        return None if reference is None else self._fencer.fence("reference", reference)
+
+
+def shown_answer(answer: str | None) -> str:
+    """An answer as a judge compares it; one that only announces an answer is shown as none."""
+    return NO_ANSWER if answer is None or is_opener(answer) else answer
+
+
+def _listed(criterion: Criterion) -> str:
+    """`text | dimension | importance | title`, on one line."""
+    fields = (criterion.text, criterion.dimension, criterion.priority.value, criterion.title)
+    return " | ".join(" ".join(field.split()) for field in fields if field)
+
+
+def _trajectory(rollout: Rollout, *, tools: bool) -> list[tuple[str, str]]:
+    """A rollout as fenced parts: what it thought, searched and found, and its answer."""
+    parts: list[tuple[str, str]] = []
+    for turn in rollout.turns:
+        if turn.thinking:
+            parts.append(("thought", turn.thinking))
+        if tools and turn.query is not None:
+            found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
+            parts += [("search", turn.query), ("results", found)]
+    return [*parts, ("answer", shown_answer(rollout.answer))]
+
+
+def _text_of(parts: Sequence[tuple[str, str]]) -> str:
+    return "\x1f".join(text for _, text in parts)

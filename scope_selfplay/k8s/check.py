@@ -1,0 +1,278 @@
+"""Everything that can be said about a run's folder before it is applied, and about the cluster that it goes to.
+
+References and policies are in `check_references`, quotas and nodes in `check_cluster`; here are the config's own
+settings and the schemas of Kubernetes releases, which the package `kubernetes-validate` brings along.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_selfplay.config import RunConfig, parse_config, parse_settings
+from scope_selfplay.controller.manifests import gpus_of
+from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.servers import is_vllm, settings_of
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check_cluster import (
+    claim_problems,
+    node_problems,
+    one_node_problems,
+    own_quota_problems,
+    peak_gpus,
+    quota_problems,
+    storage_problems,
+)
+from scope_selfplay.k8s.check_references import external_server_problems, reference_problems
+from scope_selfplay.k8s.kubectl import Kubectl, kustomize
+from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of
+from scope_selfplay.k8s.patches import CLAIM
+from scope_selfplay.training.ranks import step_share
+
+VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
+"""Kubernetes releases whose schemas the objects must fit."""
+_COMPONENT = "app.kubernetes.io/component"
+
+
+class FolderCheck(NamedTuple):
+    """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are no faults."""
+
+    config: RunConfig
+    objects: list[Body]
+    problems: list[ManifestProblem]
+    notes: list[str]
+
+
+class ClusterCheck(NamedTuple):
+    """What is wrong between a run and its cluster; `notes` name what this user may not see there."""
+
+    problems: list[ManifestProblem]
+    notes: list[str]
+
+
+def check_folder(folder: Path) -> FolderCheck:
+    """Render, schemas, references, config, prompt packs and images. Raises ConfigError when nothing renders.
+
+    The config is the one that the controller will see: with what components set on its command line.
+    """
+    objects: list[Body] = list(kustomize(folder))
+    config = config_of(objects, folder)
+    packs = packs_of(objects)
+    everything = [*objects, *planned_objects(config, packs)]
+    # A claim of another name than the base's is somebody else's: only a cluster can tell whether it exists.
+    claim = config.cluster.volume_claim
+    elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
+    found = [
+        *reference_problems(everything, elsewhere),
+        *_pack_problems(config, packs),
+        *_image_problems(config, objects),
+        *one_node_problems(config, everything),
+        *own_quota_problems(config, everything),
+        *_config_problems(config),
+        *external_server_problems(config, everything),
+    ]
+    notes = list(_notes(config))
+    if _has_schemas():
+        found += schema_problems(everything)
+    else:
+        notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
+    return FolderCheck(config, everything, found, notes)
+
+
+def check_cluster(checked: FolderCheck, folder: Path, cluster: Kubectl) -> ClusterCheck:
+    """What this cluster would refuse or never start. Raises OutsideError for one that does not answer."""
+    config, objects = checked.config, checked.objects
+    problems = [ManifestProblem("cluster", line) for line in cluster.refusals(folder)]
+    notes: list[str] = []
+    checks: dict[str, Callable[[], Iterator[ManifestProblem]]] = {
+        "the volume": lambda: claim_problems(config, objects, cluster),
+        "storage classes": lambda: storage_problems(objects, cluster),
+        "nodes and their GPUs": lambda: node_problems(config, objects, cluster),
+        "quotas": lambda: quota_problems(config, objects, cluster),
+    }
+    for what, check in checks.items():
+        try:
+            problems += list(check())
+        except ConfigError as error:
+            notes.append(f"{what} not checked: {error}")
+    return ClusterCheck(problems, notes)
+
+
+def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
+    """The run's config as its controller reads it: the one run.yaml of a ConfigMap, then `--set` of components."""
+    texts = [body["data"]["run.yaml"] for body in objects if "run.yaml" in (body.get("data") or {})]
+    if len(texts) != 1:
+        raise ConfigError(
+            f"{folder}: {len(texts)} ConfigMaps have a run.yaml, expected one; see `scope k8s render`"
+        )
+    where = f"{folder}: run.yaml"
+    overrides = [
+        value
+        for pods in pods_of(objects)
+        if pods.labels.get(_COMPONENT) == "controller"
+        for container in pods.spec["containers"]
+        for option, value in pairwise(container.get("args") or [])
+        if option == "--set"
+    ]
+    return parse_config(parse_settings(texts[0], where), overrides, where=where)
+
+
+def packs_of(objects: Sequence[Body]) -> list[str]:
+    """The prompt packs that the folder brings as ConfigMaps."""
+    names = [body["metadata"]["name"] for body in objects if body.get("kind") == "ConfigMap"]
+    return sorted(name.removeprefix("prompts-") for name in names if name.startswith("prompts-"))
+
+
+def _pack_problems(config: RunConfig, packs: Sequence[str]) -> Iterator[ManifestProblem]:
+    for name in (config.domain, *([config.judge.prompts] if config.judge.kind == "model" else [])):
+        if name not in packs:
+            message = "does not exist, and run.yaml names this pack; add ../prompts to the resources"
+            yield ManifestProblem(f"ConfigMap/prompts-{name}", message)
+
+
+def _image_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """The controller's image is set by kustomize, those of its Jobs by run.yaml."""
+    expected = config.cluster.images.worker
+    for pods in pods_of(objects):
+        for container in pods.containers:
+            if pods.labels.get(_COMPONENT) == "controller" and container["image"] != expected:
+                yield ManifestProblem(
+                    pods.owner,
+                    f"has image {container['image']}, its Jobs take cluster.images.worker {expected} of run.yaml; "
+                    "make them the same",
+                )
+
+
+def _notes(config: RunConfig) -> Iterator[str]:
+    images = config.cluster.images
+    named = {images.worker, images.trainer, images.server, images.retriever} - {""}
+    loose = sorted(image for image in named if "@sha256:" not in image)
+    if loose:
+        yield f"images without a digest may change under a run: {', '.join(loose)}"
+    peaks = peak_gpus(config)
+    if any(peaks.values()):
+        yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
+
+
+def _config_problems(config: RunConfig) -> Iterator[ManifestProblem]:
+    """What the run's config asks of a cluster and its pods could not do. Pure."""
+    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
+    if not config.name[0].isalpha():
+        yield ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
+    yield from _judge_problems(config)
+    yield from _trainer_problems(config)
+    yield from _gpu_image_problems(config)
+
+
+def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
+    """Without a GPU the judge is `scope serve-judge`, which knows the articles of the embedded world alone."""
+    server = config.cluster.judge
+    if not server.serve or config.judge.kind != "model" or is_vllm(config, Component.JUDGE):
+        return
+    if config.corpus.path != "embedded" and not {"--rehearsal", "--corpus"} & set(server.args):
+        yield ManifestProblem(
+            "cluster.judge",
+            "has no GPU, so it would judge the articles of the embedded world, and the corpus is "
+            f"{config.corpus.path}; give it gpus and a model, or `args: [--rehearsal]` for a random judge",
+        )
+
+
+def _trainer_problems(config: RunConfig) -> Iterator[ManifestProblem]:
+    cluster, stages = config.cluster, {"train_solver": config.solver, "train_challenger": config.challenger}
+    for name in stages:
+        # A colocated vLLM is on the trainer's own GPUs.
+        is_trained = name == "train_solver" or not config.challenger.frozen
+        colocated = config.model.engine == "vllm_colocated"
+        if is_trained and colocated and not gpus_of(cluster, getattr(cluster, name)):
+            yield ManifestProblem(
+                f"cluster.{name}",
+                "has no GPU, and model.engine vllm_colocated samples on the trainer's; give it gpus, or set "
+                "model.engine: in_process",
+            )
+    for name, settings in stages.items():
+        # Each GPU has a process of its own, and each process whole groups.
+        pod = getattr(cluster, name)
+        try:
+            step_share(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
+        except ConfigError as error:
+            message = f"has {pod.gpus} GPUs on each of {pod.nodes} nodes: {error}"
+            yield ManifestProblem(f"cluster.{name}", message)
+
+
+def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
+    """What runs on a GPU has CUDA in its image, and the worker's has none."""
+    cluster = config.cluster
+    trainers = [
+        name for name in ("train_challenger", "train_solver") if gpus_of(cluster, getattr(cluster, name))
+    ]
+    servers = [
+        component.value
+        for component in (Component.JUDGE, Component.SOLVER, Component.CHALLENGER)
+        if settings_of(config, component).serve and is_vllm(config, component)
+    ]
+    for name, users in (("trainer", trainers), ("server", servers)):
+        if users and not getattr(cluster.images, name):
+            yield ManifestProblem(
+                f"cluster.images.{name}",
+                f"is not named, so {', '.join(users)} would get GPUs and the image of the workers, which has no CUDA; "
+                "name one built from k8s/images/trainer.Dockerfile",
+            )
+
+
+def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[ManifestProblem]:
+    """Every object that one of the releases would not take; fields that a release does not know count.
+
+    Raises ConfigError where the package is missing.
+    """
+    if not _has_schemas():
+        raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
+    found = []
+    for version in versions:
+        for body in objects:
+            kind, api = str(body.get("kind")), str(body.get("apiVersion"))
+            # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.
+            validator = _validator(version, kind.lower(), re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api))
+            if validator is None:
+                found.append(ManifestProblem(name_of(body), f"Kubernetes {version} has no {kind} of {api}"))
+                continue
+            for error in validator.iter_errors(dict(body)):
+                where = error.json_path.removeprefix("$.")
+                message = f"Kubernetes {version}: {where}: {error.message[:300]}"
+                found.append(ManifestProblem(name_of(body), message))
+    return found
+
+
+def _has_schemas() -> bool:
+    return importlib.util.find_spec("kubernetes_validate") is not None
+
+
+@cache
+def _validator(version: str, kind: str, api: str) -> Any:
+    """The package's own `validate` reads several megabytes for every object; here each schema is read once."""
+    import jsonschema
+
+    try:
+        schema = _schema_file(version, f"{kind}-{api}")
+    except FileNotFoundError:
+        return None
+    registry = schema @ _definitions(version)
+    return jsonschema.validators.Draft202012Validator(schema.contents, registry=registry)
+
+
+@cache
+def _definitions(version: str) -> Any:
+    import referencing
+
+    return _schema_file(version, "_definitions") @ referencing.Registry()
+
+
+def _schema_file(version: str, name: str) -> Any:
+    import referencing
+    from kubernetes_validate.utils import all_versions, schema_contents
+
+    release = [known for known in all_versions() if known.startswith(f"{version}.")][-1]
+    path = f"kubernetes-json-schema/v{release}-local-strict/{name}.json"
+    return referencing.Resource.from_contents(schema_contents(path, version))

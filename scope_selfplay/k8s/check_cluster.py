@@ -1,0 +1,275 @@
+"""Whether a run fits its cluster: quotas, the volume's claim, storage classes, nodes and their GPUs.
+
+What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.k8s.kubectl import Kubectl
+from scope_selfplay.k8s.objects import Body, ManifestProblem, matches, name_of, pods_of, stage_objects
+
+_SUFFIXES = {
+    **{f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)},
+    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", start=1)},
+    "m": 1e-3,
+    "u": 1e-6,
+    "n": 1e-9,
+}
+_CLAIM = "PersistentVolumeClaim"
+Amounts = dict[str, float]
+"""Resource as a ResourceQuota calls it -> amount."""
+
+
+def amount(quantity: Any) -> float:
+    """A Kubernetes quantity as a number: `500m` is 0.5, `1Gi` 1073741824."""
+    text = str(quantity)
+    for suffix, factor in _SUFFIXES.items():
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    return float(text)
+
+
+def peak_gpus(config: RunConfig) -> dict[str, int]:
+    """GPUs of each stage, its servers included."""
+    gpus = f"requests.{config.cluster.gpu_resource}"
+    return {stage: int(_usage(bodies).get(gpus, 0)) for stage, bodies in stage_objects(config, ()).items()}
+
+
+def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
+    """Quotas that some stage does not fit into beside what others use. Raises ConfigError where none may be seen."""
+    quotas = [quota for quota in cluster.objects("resourcequotas") if not _is_scoped(quota)]
+    if not quotas:
+        return
+    needs = _stage_usage(config, objects)
+    # A run that is there already must not count as somebody else.
+    ours = _present_usage(config, cluster)
+    for quota in quotas:
+        status = quota.get("status") or {}
+        for resource, limit in (status.get("hard") or {}).items():
+            used = amount((status.get("used") or {}).get(resource, 0))
+            others = max(0.0, used - ours.get(resource, 0.0))
+            yield from _over_quota(quota, resource, limit, needs, others)
+
+
+def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """Quotas that the run brings itself, with nobody else in the namespace. Pure."""
+    quotas = [body for body in objects if body.get("kind") == "ResourceQuota" and not _is_scoped(body)]
+    needs = _stage_usage(config, objects) if quotas else {}
+    for quota in quotas:
+        for resource, limit in (quota["spec"].get("hard") or {}).items():
+            yield from _over_quota(quota, resource, limit, needs, 0.0)
+
+
+def _is_scoped(quota: Body) -> bool:
+    """Whether it counts only some pods, such as those of a priority: the cluster decides which ones."""
+    spec = quota.get("spec") or {}
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
+
+
+def _over_quota(
+    quota: Body, resource: str, limit: Any, needs: Mapping[str, Amounts], others: float
+) -> Iterator[ManifestProblem]:
+    stage = max(needs, key=lambda name: needs[name].get(resource, 0.0))
+    wanted = needs[stage].get(resource, 0.0)
+    if wanted > amount(limit) - others:
+        yield ManifestProblem(
+            name_of(quota),
+            f"allows {limit} {resource}, others use {_readable(others)}, the stage {stage} takes {_readable(wanted)}",
+        )
+
+
+def _readable(number: float) -> str:
+    gibi = 2.0**30
+    return f"{number / gibi:.0f}Gi" if number >= gibi else f"{number:g}"
+
+
+def _stage_usage(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amounts]:
+    """By stage, what is alive at once; the controller is among `objects`."""
+    controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
+    return {stage: _usage([*controller, *bodies]) for stage, bodies in stage_objects(config, ()).items()}
+
+
+def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
+    """What the run takes of the quotas now."""
+    own = f"scope/run={config.name}"
+    found: Amounts = {}
+    for pod in cluster.objects("pods", own):
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            _add_pods(found, pod["spec"], 1)
+    for kind, resource in (("jobs", "count/jobs.batch"), ("deployments", "count/deployments.apps")):
+        _add(found, resource, len(cluster.objects(kind, own)))
+    services = len(cluster.objects("services", own))
+    return {**found, "services": services, "count/services": services}
+
+
+def _usage(objects: Sequence[Body]) -> Amounts:
+    """What these Jobs, Deployments and Services take of a quota while all of them run."""
+    found: Amounts = {}
+    counted = {
+        "Job": ("count/jobs.batch",),
+        "Deployment": ("count/deployments.apps",),
+        "Service": ("services", "count/services"),
+    }
+    for body in objects:
+        for resource in counted.get(str(body["kind"]), ()):
+            _add(found, resource, 1)
+        for pods in pods_of([body]):
+            spec = body["spec"]
+            _add_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+    return found
+
+
+def _add_pods(found: Amounts, spec: Body, count: int) -> None:
+    _add(found, "pods", count)
+    _add(found, "count/pods", count)
+    for kind in ("requests", "limits"):
+        for resource, quantity in _of_pod(spec, kind).items():
+            _add(found, f"{kind}.{resource}", quantity * count)
+            if kind == "requests" and resource in ("cpu", "memory"):
+                _add(found, resource, quantity * count)
+
+
+def _of_pod(spec: Body, kind: str) -> Mapping[str, float]:
+    """Containers run together; of those before them the largest counts, where it is larger than all."""
+    together: Amounts = {}
+    for container in spec.get("containers") or []:
+        for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
+            _add(together, resource, amount(quantity))
+    for container in spec.get("initContainers") or []:
+        for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
+            together[resource] = max(together.get(resource, 0.0), amount(quantity))
+    return together
+
+
+def _add(found: Amounts, resource: str, more: float) -> None:
+    found[resource] = found.get(resource, 0.0) + more
+
+
+def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """A volume that one node mounts keeps a pod on another node waiting for ever (Multi-Attach). Pure."""
+    cluster = config.cluster
+    single = _claims_of_one_node(config, objects)
+    for pods in pods_of(objects):
+        claims = {
+            (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            for volume in pods.spec.get("volumes") or []
+        }
+        selector = dict(pods.spec.get("nodeSelector") or {})
+        for claim in sorted(single & claims):
+            if not selector:
+                yield ManifestProblem(
+                    pods.owner,
+                    f"mounts {claim}, which is ReadWriteOnce, and nothing keeps it on the volume's node; "
+                    "set cluster.node_selector, or add the component single-node",
+                )
+            elif selector != cluster.node_selector:
+                yield ManifestProblem(
+                    pods.owner,
+                    f"mounts {claim}, which is ReadWriteOnce, on a node with {_pairs(selector)}, and the run's other "
+                    f"pods go to one with {_pairs(cluster.node_selector) or 'any labels'}; make them the same",
+                )
+
+
+def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
+    """A claim that the run does not bring itself must exist. Raises ConfigError where claims may not be seen."""
+    name, mode = config.cluster.volume_claim, config.cluster.access_mode
+    if f"{_CLAIM}/{name}" in map(name_of, objects):
+        return
+    claim = cluster.get("persistentvolumeclaims", name)
+    if claim is None:
+        message = "does not exist; create it, or leave cluster.volume_claim out"
+        yield ManifestProblem(f"{_CLAIM}/{name}", message)
+        return
+    modes = claim["spec"].get("accessModes") or []
+    if not {mode, "ReadWriteMany"} & set(modes):
+        yield ManifestProblem(
+            f"{_CLAIM}/{name}",
+            f"is {', '.join(modes)}, and the run wants {mode}; make another claim, or set cluster.access_mode and "
+            "cluster.node_selector",
+        )
+
+
+def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
+    """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
+    classes = {body["metadata"]["name"]: body for body in cluster.objects("storageclasses")}
+    known = ", ".join(classes) or "none"
+    for claim in (body for body in objects if body.get("kind") == _CLAIM):
+        bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"])
+        if bound is not None and (bound.get("status") or {}).get("phase") == "Bound":
+            continue
+        wanted = claim["spec"].get("storageClassName")
+        if wanted and wanted not in classes:
+            message = f"wants the StorageClass {wanted}; there are {known}"
+            yield ManifestProblem(name_of(claim), message)
+        elif wanted is None and not any(map(is_default_class, classes.values())):
+            yield ManifestProblem(
+                name_of(claim),
+                f"names no StorageClass and the cluster has no default one; there are {known}; "
+                "name one, or make a PersistentVolume for it",
+            )
+
+
+def is_default_class(storage_class: Body) -> bool:
+    """Whether claims that name no StorageClass get this one."""
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
+
+
+def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
+    """Nodes that the run may go to, and their GPUs. Raises ConfigError where nodes may not be seen."""
+    selector = config.cluster.node_selector
+    wanted = max(peak_gpus(config).values())
+    if not selector and not wanted:
+        return
+    nodes = [
+        node
+        for node in cluster.objects("nodes")
+        if matches({"matchLabels": selector}, node["metadata"].get("labels") or {})
+    ]
+    if not nodes:
+        message = f"none has {_pairs(selector) or 'come up'}; label one, or change cluster.node_selector"
+        yield ManifestProblem("nodes", message)
+        return
+    is_one = bool(_claims_of_one_node(config, objects))
+    if selector and is_one and len(nodes) > 1:
+        yield ManifestProblem(
+            "nodes",
+            f"{len(nodes)} have {_pairs(selector)}, and the volume is ReadWriteOnce; keep the labels on one",
+        )
+    resource = config.cluster.gpu_resource
+    offered = [gpus_offered(node, resource) for node in nodes]
+    reachable = max(offered) if is_one else sum(offered)
+    if reachable < wanted:
+        where = "all on the one node of the volume" if is_one else "at once"
+        message = f"offer {reachable:.0f} {resource}, the largest stage takes {wanted} {where}"
+        yield ManifestProblem("nodes", message)
+    for pods in pods_of(objects):
+        taken = sum(
+            amount((container.get("resources") or {}).get("limits", {}).get(resource, 0))
+            for container in pods.containers
+        )
+        if taken > max(offered):
+            message = f"takes {taken:.0f} {resource} on one node, the largest offers {max(offered):.0f}"
+            yield ManifestProblem(pods.owner, message)
+
+
+def gpus_offered(node: Body, resource: str) -> float:
+    """GPUs that pods may take on this node."""
+    return amount(node["status"].get("allocatable", {}).get(resource, 0))
+
+
+def _claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
+    """By what the config says, and by what a person wrote into the claim itself."""
+    cluster = config.cluster
+    configured = {cluster.volume_claim} if cluster.access_mode == "ReadWriteOnce" else set()
+    return configured | {
+        body["metadata"]["name"]
+        for body in objects
+        if body.get("kind") == _CLAIM and body["spec"]["accessModes"] == ["ReadWriteOnce"]
+    }
+
+
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())

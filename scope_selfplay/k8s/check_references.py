@@ -1,0 +1,275 @@
+"""Does every object find what it names, and do the NetworkPolicies let every call through? Objects in, problems out.
+
+What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches nobody, a port
+that no container has, a policy that forbids what a Job is told to call, or allows what nobody does; a server outside
+the run that the config names and no policy lets anybody out to. Pure.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.controller.names import Component
+from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, matches, name_of, pods_of
+
+_URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
+_PORTS = {"http": 80, "https": 443}
+
+
+def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[ManifestProblem]:
+    """Every broken reference, in the order of the objects; `elsewhere` are objects that others created, `Kind/name`."""
+    found = [*_duplicates(objects), *_labels(objects)]
+    known = {name_of(body) for body in objects} | set(elsewhere)
+    all_pods = pods_of(objects)
+    for pods in all_pods:
+        found += _pod_problems(pods, known)
+    for body in objects:
+        match body.get("kind"):
+            case "Deployment" | "Job":
+                selector = body["spec"].get("selector")
+                labels = body["spec"]["template"]["metadata"].get("labels") or {}
+                if selector is not None and not matches(selector, labels):
+                    found.append(ManifestProblem(name_of(body), "its selector does not match its own pods"))
+            case "RoleBinding":
+                found += _binding_problems(body, known)
+            case "Service":
+                found += _service_problems(body, all_pods)
+            case "NetworkPolicy":
+                found += _policy_problems(body, all_pods)
+    return [*found, *_call_problems(objects)]
+
+
+def _duplicates(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    seen: set[str] = set()
+    for body in objects:
+        name = name_of(body)
+        if name in seen:
+            yield ManifestProblem(name, "appears twice; give one of them another name")
+        seen.add(name)
+
+
+def _labels(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """YAML reads an unquoted 01 or on as something else than text, and the server refuses it."""
+    for body in objects:
+        metadata = body.get("metadata") or {}
+        template = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
+        for place in (metadata, template):
+            for kind in ("labels", "annotations"):
+                for key, value in (place.get(kind) or {}).items():
+                    if not isinstance(value, str):
+                        yield ManifestProblem(
+                            name_of(body), f"{kind}.{key} is {value!r}, not text; put it in quotes"
+                        )
+
+
+def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
+    account = pods.spec.get("serviceAccountName")
+    if account is not None and f"ServiceAccount/{account}" not in known:
+        yield ManifestProblem(pods.owner, f"runs as ServiceAccount {account}, which does not exist")
+    volumes = {volume["name"]: volume for volume in pods.spec.get("volumes") or []}
+    for volume in volumes.values():
+        # Volumes of `cluster.volumes` exist outside the run.
+        if not volume["name"].startswith("extra-"):
+            yield from _volume(pods.owner, volume, known)
+    mounted = set()
+    for container in pods.containers:
+        for mount in container.get("volumeMounts") or []:
+            mounted.add(mount["name"])
+            if mount["name"] not in volumes:
+                yield ManifestProblem(
+                    pods.owner, f"mounts the volume {mount['name']}, which is not among its volumes"
+                )
+        for variable in container.get("env") or []:
+            source = (variable.get("valueFrom") or {}).get("configMapKeyRef")
+            if source and not source.get("optional") and f"ConfigMap/{source['name']}" not in known:
+                yield ManifestProblem(
+                    pods.owner,
+                    f"{variable['name']} comes from ConfigMap {source['name']}, which does not exist",
+                )
+    for name in sorted(volumes.keys() - mounted):
+        yield ManifestProblem(pods.owner, f"has a volume {name} that no container mounts")
+
+
+def _volume(owner: str, volume: Body, known: set[str]) -> Iterator[ManifestProblem]:
+    config, claim = volume.get("configMap"), volume.get("persistentVolumeClaim")
+    if config and not config.get("optional") and f"ConfigMap/{config['name']}" not in known:
+        yield ManifestProblem(owner, f"mounts ConfigMap {config['name']}, which does not exist")
+    if claim and f"PersistentVolumeClaim/{claim['claimName']}" not in known:
+        yield ManifestProblem(owner, f"mounts the claim {claim['claimName']}, which does not exist")
+
+
+def _binding_problems(body: Body, known: set[str]) -> Iterator[ManifestProblem]:
+    for bound in (body["roleRef"], *(body.get("subjects") or [])):
+        name = f"{bound['kind']}/{bound['name']}"
+        if name not in known and not name.startswith("ClusterRole/"):
+            yield ManifestProblem(name_of(body), f"binds {name}, which does not exist")
+
+
+def _service_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProblem]:
+    selector = {"matchLabels": body["spec"].get("selector") or {}}
+    servers = [server for server in pods if matches(selector, server.labels)]
+    if not servers:
+        yield ManifestProblem(name_of(body), "its selector matches no pods")
+    for port in body["spec"].get("ports") or []:
+        target = port.get("targetPort")
+        if isinstance(target, str) and any(target not in server.ports for server in servers):
+            message = f"sends to port {target}, which {servers[0].owner} does not have"
+            yield ManifestProblem(name_of(body), message)
+
+
+def _policy_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProblem]:
+    """A rule that matches nobody allows a connection that nobody uses."""
+    name, spec = name_of(body), body["spec"]
+    chosen = [candidate for candidate in pods if matches(spec.get("podSelector"), candidate.labels)]
+    if not chosen:
+        yield ManifestProblem(name, "its podSelector matches no pods of the run")
+    for direction, peers in (("ingress", "from"), ("egress", "to")):
+        for rule in spec.get(direction) or []:
+            for peer in rule.get(peers) or []:
+                if "podSelector" not in peer or "namespaceSelector" in peer:
+                    continue
+                matched = [candidate for candidate in pods if matches(peer["podSelector"], candidate.labels)]
+                if not matched:
+                    yield ManifestProblem(name, f"its {direction} rule matches no pods of the run")
+                for listener in chosen if direction == "ingress" else matched:
+                    for port in rule.get("ports") or []:
+                        if isinstance(port.get("port"), str) and port["port"] not in listener.ports:
+                            message = f"names port {port['port']}, which {listener.owner} does not have"
+                            yield ManifestProblem(name, message)
+
+
+def _call_problems(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """Every address in a container's arguments: its Service exists, and the policies let the call through."""
+    pods = pods_of(objects)
+    policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
+    services = {body["metadata"]["name"]: body for body in objects if body.get("kind") == "Service"}
+    for caller in pods:
+        for url in _addresses(caller):
+            address = urlsplit(url)
+            host = address.hostname or ""
+            if host in ("127.0.0.1", "localhost"):
+                continue
+            service = services.get(host)
+            if service is None:
+                yield ManifestProblem(caller.owner, f"calls {url}, and there is no Service {host}")
+                continue
+            selector = {"matchLabels": service["spec"].get("selector") or {}}
+            for server in (candidate for candidate in pods if matches(selector, candidate.labels)):
+                yield from _blocked(policies, caller, server, _target(service, server, address.port or 80))
+
+
+def _blocked(policies: Sequence[Body], caller: Pods, server: Pods, port: int) -> Iterator[ManifestProblem]:
+    if not allows(policies, "Egress", caller, server, port):
+        message = f"may not call {server.owner}: no NetworkPolicy lets it out to port {port}"
+        yield ManifestProblem(caller.owner, message)
+    if not allows(policies, "Ingress", server, caller, port):
+        message = f"refuses {caller.owner}: no NetworkPolicy lets it in on port {port}"
+        yield ManifestProblem(server.owner, message)
+
+
+def _addresses(pods: Pods) -> list[str]:
+    words = [
+        str(word)
+        for container in pods.spec.get("containers") or []
+        for word in [*(container.get("command") or []), *(container.get("args") or [])]
+    ]
+    return sorted({match for word in words for match in _URL.findall(word)})
+
+
+def _target(service: Body, server: Pods, port: int) -> int:
+    """The number of the server's port behind the Service's `port`."""
+    for offered in service["spec"].get("ports") or []:
+        if offered["port"] == port:
+            target: Any = offered.get("targetPort", port)
+            return server.ports.get(target, port) if isinstance(target, str) else int(target)
+    return port
+
+
+class ExternalServer(NamedTuple):
+    """A URL of the config, under the setting that names it, and the parts of the run that call it."""
+
+    setting: str
+    url: str
+    callers: tuple[Component, ...]
+
+
+def external_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """One problem for each external server that some caller's NetworkPolicies keep it from."""
+    policies = [body["spec"] for body in objects if body.get("kind") == "NetworkPolicy"]
+    services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
+    pods = pods_of(objects)
+    by_component = {caller.labels.get("app.kubernetes.io/component"): caller for caller in reversed(pods)}
+    for server in external_servers(config):
+        address = urlsplit(server.url)
+        port = address.port or _PORTS.get(address.scheme, 80)
+        # A Service of the run has been checked with the references.
+        if address.hostname in services:
+            continue
+        kept = [
+            component.value
+            for component in server.callers
+            if component in by_component and not _leaves(policies, by_component[component], pods, port)
+        ]
+        if kept:
+            yield ManifestProblem(
+                server.setting,
+                f"names {server.url}, and no NetworkPolicy lets {' and '.join(kept)} out to port {port}; add the "
+                "component external-servers (port 443), or a policy of your own",
+            )
+
+
+def external_servers(config: RunConfig) -> list[ExternalServer]:
+    """Servers that the config names and the run does not start itself."""
+    cluster, judge, partners = config.cluster, config.judge, config.partners
+    both, trainer, worker = (Component.TRAINER, Component.WORKER), (Component.TRAINER,), (Component.WORKER,)
+    found: list[tuple[str, str | None, tuple[Component, ...]]] = []
+    if judge.kind == "model":
+        if not cluster.judge.serve:
+            found.append(("judge.endpoint.base_url", judge.endpoint.base_url, both))
+        for role in type(judge.endpoints).model_fields:
+            endpoint = getattr(judge.endpoints, role)
+            found.append((f"judge.endpoints.{role}.base_url", endpoint and endpoint.base_url, both))
+    if not cluster.retriever.serve:
+        found.append(("search.url", config.search.url, both))
+    if not cluster.solver.serve:
+        found.append(("partners.solver.base_url", partners.solver.base_url, both))
+    if not cluster.challenger.serve:
+        found.append(("partners.challenger.base_url", partners.challenger.base_url, worker))
+    if config.model.engine == "vllm_server":
+        found.append(("model.vllm_url", config.model.vllm_url, trainer))
+    return [ExternalServer(setting, url, callers) for setting, url, callers in found if url]
+
+
+def _leaves(policies: Sequence[Body], caller: Pods, pods: Sequence[Pods], port: int) -> bool:
+    """Whether `caller` may reach somebody who is no pod of the run on `port`; who that is, no name tells."""
+    chosen = [
+        policy
+        for policy in policies
+        if "Egress" in (policy.get("policyTypes") or []) and matches(policy.get("podSelector"), caller.labels)
+    ]
+    return not chosen or any(
+        _reaches_others(rule, pods) and _has_port(rule, port)
+        for policy in chosen
+        for rule in policy.get("egress") or []
+    )
+
+
+def _reaches_others(rule: Body, pods: Sequence[Pods]) -> bool:
+    peers = rule.get("to")
+    return not peers or any(
+        "ipBlock" in peer
+        or "namespaceSelector" in peer
+        or not any(matches(peer.get("podSelector"), candidate.labels) for candidate in pods)
+        for peer in peers
+    )
+
+
+def _has_port(rule: Body, number: int) -> bool:
+    ports = rule.get("ports")
+    return not ports or any(
+        port.get("port") is None
+        or (isinstance(port["port"], int) and port["port"] <= number <= port.get("endPort", port["port"]))
+        for port in ports
+    )

@@ -1,0 +1,188 @@
+"""The objects of a run: those that its controller will create, and which pods a selector or a policy means.
+
+Pure; objects are plain dicts, as YAML has them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.controller.manifests import ManifestContext, Owner
+from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
+from scope_selfplay.controller.stage_jobs import (
+    StageAttempt,
+    nodes_of,
+    rank_service,
+    shard_count,
+    stage_job,
+    stage_shards,
+)
+from scope_selfplay.schedule import stages_of
+from scope_selfplay.store import Stage
+
+Body = Mapping[str, Any]
+_Made = dict[str, Any]
+
+
+class ManifestProblem(NamedTuple):
+    """A mistake in an object, in the run's config, or on the cluster."""
+
+    where: str
+    """`Kind/name`, or the setting."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+class Pods(NamedTuple):
+    """The pods of one Job, Deployment or Pod object."""
+
+    owner: str
+    """`Job/tiny-controller`."""
+    labels: Mapping[str, str]
+    spec: Body
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Named container ports."""
+        return {
+            port["name"]: port["containerPort"]
+            for container in self.containers
+            for port in container.get("ports") or []
+            if "name" in port
+        }
+
+    @property
+    def containers(self) -> list[Body]:
+        return [*(self.spec.get("initContainers") or []), *(self.spec.get("containers") or [])]
+
+
+def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[_Made]:
+    """What the controller will create: the first attempt of every stage of iterations 0 and `iteration`, with its
+    servers; every Solver promoted."""
+    context = _context(config, packs)
+    bodies: list[_Made] = []
+    servers: dict[str, Server] = {}
+    for number, stage in stages_of(config):
+        if number in (0, iteration):
+            step = RunStep(number, stage)
+            servers |= {server.name: server for server in _servers(config, step)}
+            bodies += _stage_bodies(context, step)
+    return [*bodies, *_server_bodies(context, servers.values())]
+
+
+def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> dict[str, list[_Made]]:
+    """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
+    context = _context(config, packs)
+    found: dict[str, list[_Made]] = {}
+    for stage in Stage:
+        step = RunStep(iteration, stage)
+        # The Job that collects comes when the workers are done.
+        bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
+        found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
+    return found
+
+
+def _context(config: RunConfig, packs: Sequence[str]) -> ManifestContext:
+    return ManifestContext(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
+
+
+def _servers(config: RunConfig, step: RunStep) -> tuple[Server, ...]:
+    return servers_of(config, step, [True] * (config.iterations + 1))
+
+
+def _stage_bodies(context: ManifestContext, step: RunStep, *, at_once: int | None = None) -> list[_Made]:
+    config = context.config
+    shards = stage_shards(shard_count(config, step.stage))[:at_once]
+    servers = _servers(config, step)
+    bodies = [stage_job(context, StageAttempt(step, 1, shard), servers) for shard in shards]
+    return [*bodies, rank_service(context, step)] if nodes_of(config, step.stage) > 1 else bodies
+
+
+def _server_bodies(context: ManifestContext, servers: Iterable[Server]) -> list[_Made]:
+    return [
+        body
+        for server in servers
+        for body in (server_deployment(context, server), server_service(context, server))
+    ]
+
+
+def name_of(body: Body) -> str:
+    """`Kind/name`."""
+    return f"{body.get('kind', '?')}/{(body.get('metadata') or {}).get('name', '?')}"
+
+
+def pods_of(objects: Iterable[Body]) -> list[Pods]:
+    """The pods of every object that has some."""
+    found = []
+    for body in objects:
+        if body.get("kind") in ("Job", "Deployment", "StatefulSet"):
+            template = body["spec"]["template"]
+            found.append(Pods(name_of(body), template["metadata"].get("labels") or {}, template["spec"]))
+        elif body.get("kind") == "Pod":
+            found.append(Pods(name_of(body), body["metadata"].get("labels") or {}, body["spec"]))
+    return found
+
+
+def matches(selector: Body | None, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector matches these labels; the empty one matches every pod, and None matches none."""
+    if selector is None:
+        return False
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_is_fulfilled(rule, labels) for rule in selector.get("matchExpressions") or [])
+
+
+def _is_fulfilled(expression: Body, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case _:
+            return False
+
+
+def allows(policies: Iterable[Body], direction: str, pods: Pods, peer: Pods, port: int) -> bool:
+    """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives.
+
+    Pods that no policy of the direction selects may do anything; else one rule must allow it.
+    """
+    listener = pods if direction == "Ingress" else peer
+    chosen = [
+        policy["spec"]
+        for policy in policies
+        if direction in (policy["spec"].get("policyTypes") or ["Ingress"])
+        and matches(policy["spec"].get("podSelector"), pods.labels)
+    ]
+    if not chosen:
+        return True
+    peers = "from" if direction == "Ingress" else "to"
+    return any(
+        _allows_peer(rule.get(peers), peer) and _allows_port(rule.get("ports"), listener, port)
+        for spec in chosen
+        for rule in spec.get(direction.lower()) or []
+    )
+
+
+def _allows_peer(peers: Iterable[Body] | None, pods: Pods) -> bool:
+    """Without peers a rule allows all of them; a peer in another namespace is not of this run."""
+    return not peers or any(
+        "namespaceSelector" not in peer and matches(peer.get("podSelector"), pods.labels)
+        for peer in peers
+        if "podSelector" in peer
+    )
+
+
+def _allows_port(ports: Iterable[Body] | None, listener: Pods, number: int) -> bool:
+    allowed = [port.get("port") for port in ports or []]
+    return not ports or any(
+        port is None or port == number or listener.ports.get(str(port)) == number for port in allowed
+    )

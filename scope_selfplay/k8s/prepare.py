@@ -1,0 +1,168 @@
+"""What a run needs on its volume before it starts, as folders to apply one after the other. Pure.
+
+prepare/volume    the claim, the accounts, and that pods talk to nobody
+prepare/models    one Job for each model that `cluster.prepare` names
+prepare/index     the Job that builds the retriever's index
+
+The claim has a folder of its own, so that deleting a Job deletes no data. A run in tiny mode has none of them: its
+policy is in the image, and its index is made before its controller starts.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.controller.manifests import VOLUME
+from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.servers import is_vllm
+from scope_selfplay.k8s.patches import (
+    API,
+    CONTAINER,
+    IMAGE,
+    Body,
+    RunFolderLayout,
+    claim_patches,
+    image_parts,
+    node_patches,
+    patch,
+    pod_changes,
+    replace,
+    yaml_text,
+)
+
+_NOTES = {
+    "volume": "# Apply this first. Deleting it deletes the claim, with all that lies there.\n",
+    "models": "# After ../volume. To fetch another model: delete the Job, change run.yaml, render again.\n",
+    "index": "# After ../models, and with the corpus on the volume.\n",
+}
+_NAMESPACE = "scope"
+"""As k8s/components/namespace has it. The component brings the namespace itself, which goes with all that is in it."""
+
+
+class Model(NamedTuple):
+    """A model that a Job `fetch-<part>` brings from the hub."""
+
+    part: str
+    repository: str
+    folder: str
+
+
+def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
+    """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
+    return {
+        f"prepare/{part}/kustomization.yaml": _NOTES[part] + yaml_text(_part(config, layout, part))
+        for part in parts_of(config)
+    }
+
+
+def parts_of(config: RunConfig) -> list[str]:
+    """The folders below prepare/ that the run has, in the order in which they are applied."""
+    needed = {"models": bool(models_of(config)), "index": bool(_index_options(config))}
+    parts = [part for part, is_needed in needed.items() if is_needed]
+    return ["volume", *parts] if parts else []
+
+
+def models_of(config: RunConfig) -> list[Model]:
+    """What is fetched: a model whose repository is named and whose folder lies on the volume."""
+    prepare = config.cluster.prepare
+    encoder = prepare.encoder if _index_options(config) else None
+    wanted = [("model", prepare.model, config.model.path), ("judge", prepare.judge, _judge_folder(config))]
+    return [
+        *(
+            Model(part, name, folder)
+            for part, name, folder in wanted
+            if name and _is_on_volume(config, folder)
+        ),
+        *([Model("encoder", encoder, _encoder_folder(encoder))] if encoder else []),
+    ]
+
+
+def yours_to_bring(config: RunConfig) -> Iterator[str]:
+    """What the run expects on the volume and no Job brings, each as a line for a person."""
+    fetched = {each.folder for each in models_of(config)}
+    for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
+        if _is_on_volume(config, folder) and folder not in fetched:
+            yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"
+    if _is_on_volume(config, config.corpus.path):
+        yield f"copy the corpus to {config.corpus.path}"
+
+
+def _part(config: RunConfig, layout: RunFolderLayout, part: str) -> Body:
+    match part:
+        case "volume":
+            return _volume(config, layout)
+        case "models":
+            models = models_of(config)
+            folders = ["models/network", *(f"models/{each.part}" for each in models)]
+            return _jobs(
+                config, layout, folders, {f"fetch-{each.part}": _fetch_options(each) for each in models}
+            )
+        case _:
+            return _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
+
+
+def _volume(config: RunConfig, layout: RunFolderLayout) -> Body:
+    body = {
+        "apiVersion": f"{API}/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"../../{layout.top}/k8s/base/foundation"],
+        "components": _components(layout, ("single-node", "namespace")),
+        "patches": claim_patches(config.cluster),
+    }
+    return {name: value for name, value in body.items() if value}
+
+
+def _jobs(
+    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: dict[str, Sequence[str]]
+) -> Body:
+    """Jobs of k8s/prepare with these options, where the run's own pods run."""
+    patches = []
+    for job, given in options.items():
+        changes = [replace(f"{CONTAINER}/args", list(given)), *pod_changes(config.cluster)]
+        patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
+    body = {
+        "apiVersion": f"{API}/v1beta1",
+        "kind": "Kustomization",
+        "namespace": _NAMESPACE if "namespace" in layout.components else None,
+        "resources": [f"../../{layout.top}/k8s/prepare/{each}" for each in folders],
+        "components": _components(layout, ("single-node",)),
+        "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
+        "patches": patches,
+    }
+    return {name: value for name, value in body.items() if value}
+
+
+def _components(layout: RunFolderLayout, which: Sequence[str]) -> list[str]:
+    """The others change what only a running run has."""
+    return [layout.component(each, up=2) for each in layout.components if each in which]
+
+
+def _fetch_options(model: Model) -> list[str]:
+    name, _, commit = model.repository.partition("@")
+    return ["--model", name, "--folder", model.folder, *(["--revision", commit] if commit else [])]
+
+
+def _index_options(config: RunConfig) -> list[str]:
+    """None for a run whose documents are no file on the volume, or that starts no retriever."""
+    cluster = config.cluster
+    if not cluster.retriever.serve or not _is_on_volume(config, config.corpus.path):
+        return []
+    encoder = cluster.prepare.encoder
+    more = [*cluster.prepare.index, *(["--encoder", _encoder_folder(encoder)] if encoder else [])]
+    where = ["--index", cluster.retriever.index, "--source", config.corpus.path]
+    return [*where, *(["--", *more] if more else [])]
+
+
+def _encoder_folder(repository: str) -> str:
+    return f"{VOLUME}/models/{repository.partition('@')[0].rpartition('/')[2]}"
+
+
+def _judge_folder(config: RunConfig) -> str:
+    """Empty where the judge is the base model itself, or no model that the run serves."""
+    judge = config.cluster.judge
+    its_own = judge.serve and is_vllm(config, Component.JUDGE) and judge.model != config.model.path
+    return judge.model if its_own else ""
+
+
+def _is_on_volume(config: RunConfig, path: str) -> bool:
+    return not config.cluster.tiny and path.startswith(f"{VOLUME}/")

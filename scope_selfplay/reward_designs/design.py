@@ -1,0 +1,173 @@
+"""The interface of a reward design: a finished or still growing group in, one reward per rollout out.
+
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> list[float | None]
+
+`group` holds a task, its rubric and its rollouts as futures; `judge` counts and records what it is asked. A reward is
+None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one) where there was no
+valid answer to judge. Routing, masks and metrics are `step_rewards`' work, whatever the design.
+
+A new design is a module of this package with a subclass of `RewardDesign`, `PerAnswerDesign` or `TournamentDesign`
+whose `name` is the `design` of its settings in config/rewards.py. It is found by that name; nothing else is registered.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.config.rewards import RewardSettings, Rubrics
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
+from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
+from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
+
+S = TypeVar("S", bound=RewardSettings)
+
+
+@dataclass(frozen=True)
+class JudgedGroup:
+    """A finished group with its rewards. `judge` has the records of what the design asked.
+
+    `own_judge` has those of the rewards by which groups are routed; `routed` says that the rewards are the design's
+    and not these, and `left_out` that no budget was left to route a group that should have been.
+    """
+
+    group: RolloutGroup
+    rollouts: Sequence[Rollout]
+    rewards: Rewards
+    judge: MeteredJudge
+    own_judge: MeteredJudge | None = None
+    routed: bool = False
+    left_out: bool = False
+
+
+class RewardDesign(ABC, Generic[S]):
+    """`solver` are the settings around those of the design, `count` gives the tokens of a text.
+
+    `while_generating`: it judges rollouts as they arrive (`group.arrivals`) instead of when all are there.
+    """
+
+    name: ClassVar[str]
+    while_generating = False
+
+    def __init__(self, settings: S, solver: SolverConfig, count: Callable[[str], int]) -> None:
+        self.settings = settings
+        self.solver = solver
+        self.count = count
+        choice: Rubrics = getattr(settings, "rubrics", "task")
+        self.rubric_source = RubricSource(choice)
+
+    @property
+    def has_anchor(self) -> bool:
+        """The group's first member is sampled greedily; it enters and is trained on as the others."""
+        return False
+
+    @abstractmethod
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards: ...
+
+    @abstractmethod
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        """So many judge calls at most for a group with these answers, the writing of a rubric included."""
+
+    def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
+        """The rewards of all groups of a step that the design has judged, once all are. Pure."""
+        return [judged.rewards for judged in step]
+
+
+class PerRolloutDesign(RewardDesign[S]):
+    """Judges each rollout by itself as soon as it is finished; only such rewards can decide where a group goes."""
+
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards:
+        numbers = range(len(group.rollouts))
+        return list(await asyncio.gather(*(self.reward(group, number, judge) for number in numbers)))
+
+    @abstractmethod
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
+        """The reward of one member, once it is finished."""
+
+
+class PerAnswerDesign(PerRolloutDesign[S]):
+    """Judges valid answers only."""
+
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
+        rollout = await group.rollouts[number]
+        if rollout.status is RolloutStatus.FAILED:
+            return None
+        if not has_answer(rollout):
+            return self.without_answer(group, rollout)
+        with suppress(Unjudgeable):
+            return await self.answer_reward(group, rollout, judge)
+        return None
+
+    @abstractmethod
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        """The reward of a valid answer; None where no verdict came."""
+
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        """The reward of a rollout without a valid answer: the paper's format part, if it has one."""
+        return 0.0
+
+
+class ComparisonDesign(RewardDesign[S]):
+    """Judges the answers of a group against each other: strengths first, rewards from them.
+
+    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal.
+    """
+
+    alone = 0.0
+
+    @property
+    def in_pairs(self) -> bool:
+        """The judge sees two answers at a time."""
+        return True
+
+    @abstractmethod
+    def planned_calls(self, entrants: int) -> int:
+        """Judge calls for so many answers, all different."""
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        different = entrants.different
+        planned = self.planned_calls(len(entrants.members)) if different > 1 else 0
+        if self.in_pairs:
+            # Equal answers do not meet, and a pair of texts is judged once in each order.
+            planned = min(planned, different * (different - 1))
+        return planned and planned + self.rubric_source.most_calls(task)
+
+    @abstractmethod
+    def normalised(self, strengths: Rewards) -> Rewards:
+        """Strengths as what the entrants are rewarded with."""
+
+    def total(self, value: float, rollout: Rollout) -> float:
+        """With the paper's format part, if it has one."""
+        return value
+
+    def rewards_from(self, rollouts: Sequence[Rollout], entrants: Entrants, strengths: Rewards) -> Rewards:
+        """A reward per member from a strength per entrant."""
+        values = rewards_of_group(rollouts, entrants, self.normalised(entrants.equalised(strengths)))
+        return [
+            None if value is None else self.total(value, rollout)
+            for rollout, value in zip(rollouts, values, strict=True)
+        ]
+
+
+class TournamentDesign(ComparisonDesign[S]):
+    """Compares once the whole group is finished."""
+
+    async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards:
+        rollouts = await group.all_rollouts()
+        entrants = entrants_of(rollouts)
+        strengths: Rewards = [None] * len(entrants.members)
+        if entrants.different == 1:
+            strengths = [self.alone] * len(entrants.members)
+        elif entrants.members:
+            with suppress(Unjudgeable):
+                strengths = await self.strengths(group, entrants, judge)
+        return self.rewards_from(rollouts, entrants, strengths)
+
+    @abstractmethod
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        """One per entrant, None for one that was never judged. Two entrants or more, not all with the same answer."""

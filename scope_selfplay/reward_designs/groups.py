@@ -1,0 +1,93 @@
+"""A group: one task and its rollouts, which may still be on their way when judging begins."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from scope_selfplay.schemas import Key, Rollout, Rubric, Task
+
+
+class ArrivalOrder(Protocol):
+    """Iterates over the members of a group once, by number, in the order in which they count as finished."""
+
+    deterministic: bool
+
+    def __aiter__(self) -> AsyncIterator[int]: ...
+
+
+class Arrivals:
+    """In which order the rollouts of a group count as finished.
+
+    Otherwise in the order in which they finish. `deterministic`: in the order of (tokens generated, number), as
+    if all were generated side by side; a finished rollout waits until nobody can come before it any more, for
+    which the tokens that the others have generated so far are enough.
+    """
+
+    def __init__(self, size: int, *, deterministic: bool) -> None:
+        self._tokens = [0] * size
+        self._waiting = set(range(size))
+        self._finished: list[int] = []
+        self.deterministic = deterministic
+        self._changed = asyncio.Event()
+
+    def generated(self, number: int, tokens: int) -> None:
+        """A rollout has generated this many tokens more."""
+        self._tokens[number] += tokens
+        self._changed.set()
+
+    def finish(self, number: int) -> None:
+        self._finished.append(number)
+        self._changed.set()
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        """Every number once. One reader only."""
+        while self._waiting:
+            number = self._next()
+            if number is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            self._waiting.remove(number)
+            yield number
+
+    def _next(self) -> int | None:
+        if not self.deterministic:
+            return next((number for number in self._finished if number in self._waiting), None)
+        first = min(self._waiting, key=lambda number: (self._tokens[number], number))
+        return first if first in self._finished else None
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """`rollouts` are futures of one event loop, in the order of the group's members; `key` names its draws."""
+
+    task: Task
+    rubric: Rubric
+    rollouts: Sequence["asyncio.Future[Rollout]"]
+    arrivals: ArrivalOrder
+    key: Key
+
+    async def all_rollouts(self) -> list[Rollout]:
+        return list(await asyncio.gather(*self.rollouts))
+
+
+def finished_group(
+    task: Task,
+    rubric: Rubric,
+    rollouts: Sequence[Rollout],
+    key: Key = (),
+    *,
+    order: Sequence[int] | None = None,
+) -> RolloutGroup:
+    """A group whose rollouts are there already, for a running event loop; they arrived in `order`, or by number."""
+    loop = asyncio.get_running_loop()
+    arrivals = Arrivals(len(rollouts), deterministic=True)
+    futures: list[asyncio.Future[Rollout]] = []
+    for rollout in rollouts:
+        futures.append(loop.create_future())
+        futures[-1].set_result(rollout)
+    for place, number in enumerate(range(len(rollouts)) if order is None else order):
+        arrivals.generated(number, place)
+        arrivals.finish(number)
+    return RolloutGroup(task, rubric, futures, arrivals, key)

@@ -1,0 +1,141 @@
+"""Designs that judge each rollout by itself: `rubric`, `verifier`, `implicit`, `explicit`, `pointwise`."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from scope_selfplay.config.rewards import (
+    ExplicitReward,
+    ImplicitReward,
+    PointwiseReward,
+    RubricReward,
+    VerifierReward,
+)
+from scope_selfplay.judge import Scale
+from scope_selfplay.judge.metered import MeteredJudge, calls_to_grade
+from scope_selfplay.maths.boxed_answers import boxed_reward
+from scope_selfplay.reward_designs.answers import Entrants, format_score, whole_structure
+from scope_selfplay.reward_designs.design import PerAnswerDesign, PerRolloutDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.rewards import explicit_reward, implicit_reward, search_reward, solver_reward
+from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
+
+Verify = Callable[[str, str], float | None]
+"""(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
+
+_TEN = 10.0
+
+
+class RubricDesign(PerRolloutDesign[RubricReward]):
+    """SCOPE equation 6."""
+
+    name = "rubric"
+
+    async def reward(self, group: RolloutGroup, number: int, judge: MeteredJudge) -> float | None:
+        rollout = await group.rollouts[number]
+        # Also where there is nothing to grade: every rollout has its grade on record.
+        grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, number))
+        if rollout.status is RolloutStatus.FAILED:
+            return None
+        settings = self.solver
+        tokens = self.count(rollout.answer) if rollout.answer and settings.length_factor else 0
+        return solver_reward(
+            grade.score,
+            tokens,
+            format_score(rollout),
+            search_reward(rollout.searches, settings.search_saturation),
+            rubric_weight=settings.rubric_weight,
+            format_weight=settings.format_weight,
+            search_weight=settings.search_weight,
+            soft=settings.length_soft,
+            hard=settings.length_hard,
+            floor=settings.length_floor,
+        )
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        return sum(calls_to_grade(rubric, rollout) for rollout in entrants.rollouts)
+
+
+class VerifierDesign(PerAnswerDesign[VerifierReward]):
+    """The reference answer decides. A task without one gives no rewards."""
+
+    name = "verifier"
+
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        if group.task.reference is None or rollout.answer is None:
+            return None
+        # A checker of formulas may take a while.
+        return await asyncio.to_thread(VERIFIERS[self.settings.check], rollout.answer, group.task.reference)
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        return 0
+
+
+class ImplicitDesign(PerAnswerDesign[ImplicitReward]):
+    """A tenth of one score for the whole answer, plus the format (Tournament-GRPO, equations 11-12)."""
+
+    name = "implicit"
+
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        score = await judge.score_rollout(group.task, rollout, rubric, Scale.IMPLICIT)
+        return None if score is None else implicit_reward(score, whole_structure(rollout))
+
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        return implicit_reward(0.0, whole_structure(rollout))
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        answers = len(entrants.members)
+        return answers and self.rubric_source.most_calls(task) + answers
+
+
+class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
+    """Scores per criterion, weighted by priority, and the format, half each (Tournament-GRPO, 13-14).
+
+    A criterion without verdict is left out and the weights renormalised.
+    """
+
+    name = "explicit"
+
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        assert rubric is not None
+        calls = [
+            judge.score_rollout(group.task, rollout, criterion, Scale.EXPLICIT, criterion=row)
+            for row, criterion in enumerate(rubric.criteria)
+        ]
+        scores = zip(await asyncio.gather(*calls), rubric.criteria, strict=True)
+        known = [(score / _TEN, criterion.priority) for score, criterion in scores if score is not None]
+        if not known:
+            return None
+        return explicit_reward(
+            [score for score, _ in known], [priority for _, priority in known], whole_structure(rollout)
+        )
+
+    def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
+        priorities = [criterion.priority for criterion in group.rubric.criteria]
+        return explicit_reward([0.0] * len(priorities), priorities, whole_structure(rollout))
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        answers, source = len(entrants.members), self.rubric_source
+        return answers and source.most_calls(task) + answers * source.most_criteria(task, rubric)
+
+
+class PointwiseDesign(PerAnswerDesign[PointwiseReward]):
+    """The judge calls an answer right, partly right or wrong (Reasoning Arena, the RLAIF baseline)."""
+
+    name = "pointwise"
+
+    async def answer_reward(self, group: RolloutGroup, rollout: Rollout, judge: MeteredJudge) -> float | None:
+        return await judge.score_rollout(group.task, rollout, group.rubric, Scale.CORRECTNESS)
+
+    def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
+        return len(entrants.members)
+
+
+def exact_match(answer: str, reference: str) -> float:
+    """1 for equal texts, case and white space aside, else 0."""
+    return float(answer.casefold().split() == reference.casefold().split())
+
+
+VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
+"""By the name in `solver.reward.check`."""

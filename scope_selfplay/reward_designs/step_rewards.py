@@ -1,0 +1,212 @@
+"""The rewards of a whole step: every group judged by the design, flat groups routed to it, thin ones masked.
+
+Routing (Reasoning Arena, equations 3-5): a group keeps its own rewards where they differ, and goes to the design
+where they are all equal. Without a budget this is decided group by group while others are still generated; with
+one, when the rewards of all groups are known, so that chance and not timing decides who is served. No step ever
+makes more calls for routed groups than its budget.
+"""
+
+import asyncio
+import importlib
+import pkgutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import scope_selfplay.reward_designs as package
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route
+from scope_selfplay.reward_designs.answers import Rewards, entrants_of
+from scope_selfplay.reward_designs.design import JudgedGroup, PerRolloutDesign, RewardDesign
+from scope_selfplay.reward_designs.groups import ArrivalOrder, RolloutGroup
+from scope_selfplay.rewards import group_advantages
+from scope_selfplay.schemas import Key, rng_from
+
+
+def open_rewarder(settings: SolverConfig, judge: MeteredJudge, count: Callable[[str], int]) -> "Rewarder":
+    """What rewards the Solver's steps under these settings; `count` gives the tokens of a text."""
+    routing, base = settings.routing, None
+    if routing is not None:
+        reward = RubricReward() if routing.by == "rubric" else VerifierReward(check=routing.check)
+        base = open_design(reward, settings, count)
+    assert base is None or isinstance(base, PerRolloutDesign)
+    return Rewarder(
+        design=open_design(settings.reward, settings, count),
+        judge=judge,
+        max_missing=settings.reward.max_missing,
+        base=base,
+        budget=None if routing is None else routing.budget,
+    )
+
+
+def open_design(reward: AnyReward, solver: SolverConfig, count: Callable[[str], int]) -> RewardDesign[Any]:
+    return design_classes()[reward.design](reward, solver, count)
+
+
+@cache
+def design_classes() -> Mapping[str, type[RewardDesign[Any]]]:
+    """Every design in the modules of this package, by the name in its settings."""
+    found: dict[str, type[RewardDesign[Any]]] = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, RewardDesign) and hasattr(value, "name"):
+                found[value.name] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Rewarder:
+    """`base` is set where groups are routed: its rewards decide, `budget` bounds the calls for the others.
+
+    `max_missing` is the share of a group's judgements that may be missing before all of it is masked.
+    """
+
+    design: RewardDesign[Any]
+    judge: MeteredJudge
+    max_missing: float
+    base: PerRolloutDesign[Any] | None = None
+    budget: int | None = None
+
+    async def judge_step(self, groups: Sequence[RolloutGroup], key: Key) -> list[JudgedGroup]:
+        """All groups of a step with their rewards; `key` names its random draws. Raises what the judge raises."""
+        if self.base is None:
+            judged = await asyncio.gather(*(self._judge(group) for group in groups))
+        elif self.budget is None:
+            judged = await asyncio.gather(*(self._judge_if_flat(group, self.base) for group in groups))
+        else:
+            judged = await self._judge_within(self.budget, groups, self.base, key)
+        return [self._masked(group) for group in self._refitted(judged)]
+
+    async def _judge(self, group: RolloutGroup) -> JudgedGroup:
+        judge = self.judge.for_group()
+        rewards = await self.design.rewards(group, judge)
+        return JudgedGroup(group, await group.all_rollouts(), rewards, judge)
+
+    async def _judge_if_flat(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
+        own_judge, judge = self.judge.for_group(), self.judge.for_group()
+        numbers = range(len(group.rollouts))
+        calls = [asyncio.ensure_future(base.reward(group, number, own_judge)) for number in numbers]
+        rewards: Rewards = []
+        if self.design.while_generating:
+            arrivals = _FlatArrivals(group.arrivals, calls)
+            rewards = await self.design.rewards(replace(group, arrivals=arrivals), judge)
+            own, flat = list(await asyncio.gather(*calls)), arrivals.is_flat
+        else:
+            own = list(await asyncio.gather(*calls))
+            flat = is_flat(own)
+            if flat:
+                rewards = await self.design.rewards(group, judge)
+        rollouts = await group.all_rollouts()
+        if flat and not self._is_thin(own_judge):
+            return JudgedGroup(group, rollouts, rewards, judge, own_judge, routed=True)
+        return JudgedGroup(group, rollouts, own, judge, own_judge)
+
+    async def _judge_within(
+        self, budget: int, groups: Sequence[RolloutGroup], base: PerRolloutDesign[Any], key: Key
+    ) -> list[JudgedGroup]:
+        judged = list(await asyncio.gather(*(self._judge_by_base(group, base) for group in groups)))
+        waiting = [[] if self._is_thin(group.own_judge) else group.rewards for group in judged]
+        rng = rng_from(*key, "route")
+        while True:
+            prices = [self._price(group) for group in judged]
+            routed = route(waiting, prices, rng, budget=budget).routed
+            if not any(routed):
+                return [replace(group, left_out=self._is_left_out(group)) for group in judged]
+            served = [number for number, goes in enumerate(routed) if goes]
+            calls = [self._judge_for(prices[number], judged[number]) for number in served]
+            for number, group in zip(served, await asyncio.gather(*calls), strict=True):
+                judged[number], waiting[number] = group, []
+                # Prices are upper limits: what is left over goes to others.
+                budget -= group.judge.records.calls
+
+    async def _judge_by_base(self, group: RolloutGroup, base: PerRolloutDesign[Any]) -> JudgedGroup:
+        own_judge = self.judge.for_group()
+        own = await base.rewards(group, own_judge)
+        return JudgedGroup(group, await group.all_rollouts(), own, self.judge.for_group(), own_judge)
+
+    def _is_left_out(self, judged: JudgedGroup) -> bool:
+        return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_judge)
+
+    def _price(self, judged: JudgedGroup) -> int:
+        group = judged.group
+        return self.design.most_calls(group.task, group.rubric, entrants_of(judged.rollouts))
+
+    async def _judge_for(self, price: int, judged: JudgedGroup) -> JudgedGroup:
+        """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
+        judge = self.judge.for_group(allowance=price)
+        rewards = await self.design.rewards(judged.group, judge)
+        if judge.overdrawn:
+            return replace(judged, judge=judge)
+        return replace(judged, judge=judge, rewards=rewards, routed=True)
+
+    def _refitted(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
+        by_design = [group for group in judged if group.routed or self.base is None]
+        refitted = iter(self.design.refit(by_design))
+        return [
+            replace(group, rewards=next(refitted)) if group.routed or self.base is None else group
+            for group in judged
+        ]
+
+    def _masked(self, judged: JudgedGroup) -> JudgedGroup:
+        decided_by = judged.judge if judged.routed or self.base is None else judged.own_judge
+        return replace(judged, rewards=[None] * len(judged.rewards)) if self._is_thin(decided_by) else judged
+
+    def _is_thin(self, judge: MeteredJudge | None) -> bool:
+        return judge is not None and judge.records.missing_share > self.max_missing
+
+
+class _FlatArrivals:
+    """Those who arrive in a group as long as its own rewards are flat (Reasoning Arena, equation 5).
+
+    Nobody before the second reward that equals the first, and nobody after the first that differs.
+    """
+
+    def __init__(self, arrivals: ArrivalOrder, own: Sequence["asyncio.Future[float | None]"]) -> None:
+        self.deterministic = arrivals.deterministic
+        self._arrivals = arrivals
+        self._own = own
+        self._route = LiveRoute()
+
+    @property
+    def is_flat(self) -> bool:
+        return self._route.is_flat
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        if self.deterministic:
+            async for number in self._arrivals:
+                for member in self._route.arrive(number, await self._own[number]):
+                    yield member
+            return
+        for known in asyncio.as_completed([self._reward(number) for number in range(len(self._own))]):
+            for member in self._route.arrive(*await known):
+                yield member
+
+    async def _reward(self, number: int) -> tuple[int, float | None]:
+        return number, await self._own[number]
+
+
+def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:
+    """All that was asked for a step, group by group, the calls for a group's own rewards first."""
+    judges = [judge for group in judged for judge in (group.own_judge, group.judge) if judge is not None]
+    return [judge.records for judge in judges]
+
+
+def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, float | None]:
+    """What a step's rewards say about its judge and its groups."""
+    records, groups = records_of(judged), len(judged)
+    advantages = [group_advantages(group.rewards) for group in judged]
+    calls, missing = sum(each.calls for each in records), sum(each.missing for each in records)
+    members = [reward for group in judged for reward in group.rewards]
+    return {
+        "judge_calls": float(calls),
+        "judge_missing": missing / calls if calls else 0.0,
+        "routed": sum(group.routed for group in judged) / groups if groups else 0.0,
+        "left_out": sum(group.left_out for group in judged) / groups if groups else 0.0,
+        "stand_in_anchor": sum(each.stand_in_anchor for each in records) / groups if groups else 0.0,
+        "non_zero_advantage": informative_share(advantages),
+        "zero_variance": sum(not any(each) for each in advantages) / groups if groups else 0.0,
+        "masked": sum(reward is None for reward in members) / len(members) if members else 0.0,
+    }

@@ -1,0 +1,238 @@
+"""Designs that compare a finished group: `pairwise`, `win_rate`, `arena`, `balanced`, `group_tournament`."""
+
+from collections.abc import Sequence
+
+from scope_selfplay.config.rewards import (
+    ArenaReward,
+    BalancedReward,
+    GroupTournamentReward,
+    PairwiseReward,
+    WinRateReward,
+)
+from scope_selfplay.judge import Style
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.ranking import (
+    Compare,
+    GroupTopology,
+    Match,
+    Outcome,
+    Strengths,
+    Topology,
+    anchor,
+    balanced,
+    double_elimination,
+    fit_step,
+    group_tournament,
+    min_max,
+    planned_matches,
+    play,
+    play_groups,
+    rank_rewards,
+    round_robin,
+    single_elimination,
+    swiss,
+)
+from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, whole_structure
+from scope_selfplay.reward_designs.design import JudgedGroup, TournamentDesign
+from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.rewards import pairwise_reward
+from scope_selfplay.schemas import Key, Rollout, Rubric, rng_from
+
+
+class PairwiseDesign(TournamentDesign[PairwiseReward]):
+    """Every pair is shown once and one of the two is picked; share of won pairs (Tournament-GRPO, equation 15)."""
+
+    name = "pairwise"
+    alone = 0.5
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+
+        async def pick(match: Match) -> Outcome | None:
+            pair = [entrants.rollouts[number] for number in match]
+            chosen, _ = await judge.select(group.task, rubric, pair, 1)
+            return None if chosen is None else Outcome(float(chosen == [0]), float(chosen == [1]))
+
+        played = await play(round_robin(len(entrants.members)), pick, identity=entrants.texts)
+        return played.strengths
+
+    def normalised(self, strengths: Rewards) -> Rewards:
+        return strengths
+
+    def total(self, value: float, rollout: Rollout) -> float:
+        return pairwise_reward(value, whole_structure(rollout))
+
+    def planned_calls(self, entrants: int) -> int:
+        return entrants * (entrants - 1) // 2
+
+
+class WinRateDesign(TournamentDesign[WinRateReward]):
+    """The mean soft outcome of a round robin (Reasoning Arena, equations 7-8)."""
+
+    name = "win_rate"
+    alone = 0.5
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        topology = round_robin(len(entrants.members), gamma=self.settings.gamma)
+        compare = _compare_with(judge, group, entrants, Style.PREFERENCE, group.rubric)
+        return (await play(topology, compare, identity=entrants.texts)).strengths
+
+    def normalised(self, strengths: Rewards) -> Rewards:
+        return strengths
+
+    def planned_calls(self, entrants: int) -> int:
+        return entrants * (entrants - 1) // 2
+
+
+class ArenaDesign(TournamentDesign[ArenaReward]):
+    """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4).
+
+    The anchor is the greedy rollout, the first of its group. Where that has no answer, and so meets nobody, the
+    first sampled rollout that has one stands in for it, which the records note: sampled rollouts are alike before
+    they are judged, so that this favours none of them, but it is a noisier anchor than the paper's.
+    """
+
+    name = "arena"
+
+    @property
+    def has_anchor(self) -> bool:
+        return self.settings.topology in ("anchor", "single_elimination")
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        judge.records.stand_in_anchor = self.has_anchor and entrants.members[0] != 0
+        played = await play(
+            self._topology(len(entrants.members), group.key),
+            _compare_with(judge, group, entrants, Style.SCORES, rubric),
+            both_orders=self.settings.both_orders,
+            identity=entrants.texts,
+        )
+        return played.strengths
+
+    def normalised(self, strengths: Rewards) -> Rewards:
+        return rank_rewards(strengths)
+
+    def planned_calls(self, entrants: int) -> int:
+        matches = planned_matches(self._topology(entrants, ()), lambda match: Outcome(1.0, 0.0))
+        return matches * (2 if self.settings.both_orders else 1)
+
+    def _topology(self, n: int, key: Key) -> Topology:
+        settings, rng = self.settings, rng_from(*key, "arena")
+        match settings.topology:
+            case "round_robin":
+                return round_robin(n)
+            case "anchor":
+                return anchor(n, anchor_score=settings.anchor_score, score=settings.score)
+            case "single_elimination":
+                return single_elimination(n, score=settings.score)
+            case "double_elimination":
+                return double_elimination(n, rng, score=settings.score)
+            case "swiss":
+                return swiss(n, rng)
+
+
+class BalancedDesign(TournamentDesign[BalancedReward]):
+    """Evenly spread pairs in one wave; strengths by least squares over the scores, min-max.
+
+    What being shown first is worth, and how far scores compare from call to call, are matters of the judge, not of
+    a group: `refit` estimates both over the whole step and fits every group again with them. Margins are always
+    used; the sums of a call's scores weigh from nothing, for a judge without a steady scale, up to as much.
+    """
+
+    name = "balanced"
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+        n = len(entrants.members)
+        topology = balanced(n, self.planned_calls(n), rng_from(*group.key, "balanced"))
+        compare = _compare_with(judge, group, entrants, Style.SCORES, rubric)
+        played = await play(topology, compare, identity=entrants.texts)
+        judge.records.graph = played.graph
+        return played.strengths
+
+    def normalised(self, strengths: Rewards) -> Rewards:
+        return min_max(strengths)
+
+    def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
+        entered = [entrants_of(judged.rollouts) for judged in step]
+        # Equal answers are one entrant here: a tie that no call gave, or a verdict that is there twice, tells
+        # nothing about the judge.
+        graphs = [
+            judged.judge.records.graph.merged(entrants.texts)
+            for judged, entrants in zip(step, entered, strict=True)
+        ]
+        fits = fit_step([entrants.different for entrants in entered], graphs)
+        return [
+            self._refitted(judged, entrants, fit) if graph.matches else judged.rewards
+            for judged, entrants, graph, fit in zip(step, entered, graphs, fits, strict=True)
+        ]
+
+    def planned_calls(self, entrants: int) -> int:
+        """At least as many as connect all, at most every pair in both orders."""
+        wanted = round(entrants * self.settings.meetings / 2)
+        return min(max(wanted, entrants - 1), entrants * (entrants - 1))
+
+    def _refitted(self, judged: JudgedGroup, entrants: Entrants, fit: Strengths) -> Rewards:
+        """`fit` is by different answer."""
+        by_answer = dict(zip(dict.fromkeys(entrants.texts), fit, strict=True))
+        strengths = [by_answer[text] for text in entrants.texts]
+        return self.rewards_from(judged.rollouts, entrants, strengths)
+
+
+class GroupTournamentDesign(TournamentDesign[GroupTournamentReward]):
+    """Repeated rounds in which the judge picks the winners of small groups: points for every won group over all
+    repeats, min-max, plus the format (Tournament-GRPO, Algorithm 1, equations 8-9).
+    """
+
+    name = "group_tournament"
+
+    @property
+    def in_pairs(self) -> bool:
+        return self.settings.group_size == 2
+
+    async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
+        if len(entrants.members) <= self.settings.final:
+            # Nothing to decide: nobody has points, as in Algorithm 1, and nobody was left unjudged by a fault.
+            return [0.0] * len(entrants.members)
+        rubric = await self.rubric_source.find(group.task, group.rubric, judge)
+
+        async def select(members: list[int]) -> list[int] | None:
+            shown = [entrants.rollouts[number] for number in members]
+            chosen, _ = await judge.select(group.task, rubric, shown, self.settings.winners)
+            return None if chosen is None else [members[place] for place in chosen]
+
+        topology = self._topology(len(entrants.members), group.key)
+        return (await play_groups(topology, select, identity=entrants.texts)).strengths
+
+    def normalised(self, strengths: Rewards) -> Rewards:
+        return min_max(strengths)
+
+    def total(self, value: float, rollout: Rollout) -> float:
+        return value + whole_structure(rollout)
+
+    def planned_calls(self, entrants: int) -> int:
+        return planned_matches(self._topology(entrants, ()), lambda members: members[: self.settings.winners])
+
+    def _topology(self, n: int, key: Key) -> GroupTopology:
+        settings = self.settings
+        return group_tournament(
+            n,
+            rng_from(*key, "groups"),
+            group_size=settings.group_size,
+            winners=settings.winners,
+            final=settings.final,
+            repeats=settings.repeats,
+        )
+
+
+def _compare_with(
+    judge: MeteredJudge, group: RolloutGroup, entrants: Entrants, style: Style, rubric: Rubric | None
+) -> Compare:
+    async def compare(match: Match) -> Outcome | None:
+        first, second = entrants.rollouts[match.first], entrants.rollouts[match.second]
+        comparison = await judge.compare(
+            group.task, first, second, style=style, rubric=rubric, reference=group.task.reference
+        )
+        return comparison.outcome
+
+    return compare

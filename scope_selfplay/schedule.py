@@ -1,0 +1,71 @@
+"""The schedule of a run: its stages in order, the policy that each starts from, and when the run ends.
+
+The loop in one process, the controller of a cluster and everything that shows a run ask here, so they agree.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.schemas import Role
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.ratings import Decision, Ratings
+
+
+class PolicyVersion(NamedTuple):
+    """C_t or S_t: a role's policy as iteration t trained it; both are the base model at iteration 0."""
+
+    role: Role
+    iteration: int
+
+    @property
+    def name(self) -> str:
+        return f"{'C' if self.role is Role.CHALLENGER else 'S'}_{self.iteration}"
+
+    def checkpoint(self, folder: RunFolder) -> Path | None:
+        """Where its training left it; None for the base model, which lies where `model.path` says."""
+        if self.iteration == 0:
+            return None
+        stage = Stage.CHALLENGER if self.role is Role.CHALLENGER else Stage.SOLVER
+        return folder.stage(self.iteration, stage).checkpoint
+
+
+def stages_of(config: RunConfig) -> list[tuple[int, Stage]]:
+    """Every (iteration, stage) of a run in order; iteration 0 makes the held-out tasks and compares S_0."""
+    stages = [(0, Stage.TASKS), (0, Stage.COMPARE)]
+    last = config.iterations if config.stop_after is None else min(config.iterations, config.stop_after)
+    for iteration in range(1, last + 1):
+        for stage in Stage:
+            given = stage is Stage.TASKS and config.solver.tasks is not None
+            frozen = stage is Stage.CHALLENGER and config.challenger.frozen
+            if not given and not frozen:
+                stages.append((iteration, stage))
+    return stages
+
+
+def challenger_of(config: RunConfig, iteration: int) -> PolicyVersion:
+    """The Challenger that writes the tasks of an iteration, and from which the next one's training starts."""
+    return PolicyVersion(Role.CHALLENGER, 0 if config.challenger.frozen else iteration)
+
+
+def solver_of(iteration: int) -> PolicyVersion:
+    """S_t as trained in iteration t, promoted or not."""
+    return PolicyVersion(Role.SOLVER, iteration)
+
+
+def promoted_solver(iteration: int, is_promoted: Callable[[int], bool]) -> PolicyVersion:
+    """The newest Solver up to S_t that was promoted, else S_0: iteration t + 1 starts from it and is measured by it.
+
+    `is_promoted` answers for the comparison of each iteration from 1 on.
+    """
+    newest = next((number for number in range(iteration, 0, -1) if is_promoted(number)), 0)
+    return solver_of(newest)
+
+
+def stop_message(config: RunConfig, iteration: int, ratings: Ratings) -> str | None:
+    """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
+    asks = config.compare.stop != "never" or config.compare.patience is not None
+    if not asks or ratings.decision is not Decision.STOP:
+        return None
+    return f"stopped after iteration {iteration}: {ratings.reason}"

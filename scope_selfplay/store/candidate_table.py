@@ -1,0 +1,166 @@
+"""The columns that lists are made of, in a table of their own: a page of a million candidates is a slice of it.
+
+Parquet keeps a record's texts and verdicts together; to filter and sort by a few small columns of it would read
+row groups from everywhere. The table lies on disk in the reader's scratch folder. What a query matches is kept as
+row numbers (4 bytes each), so that the next page, and the neighbours of a candidate, need no search. What a user typed
+goes into SQL as values only.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_selfplay.schemas import Gate
+from scope_selfplay.store.query import Sort, TaskQuery
+
+_COLUMNS = (
+    "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
+    "text"
+)
+
+# How far a mean lies from the middle is how little the task tells.
+_SORTED_BY = {
+    Sort.MEAN: "mean",
+    Sort.SPREAD: "abs(mean - 0.5)",
+    Sort.TYPE: "type",
+    Sort.REASON: "reason",
+    Sort.SEARCHES: "search_turns",
+    Sort.LENGTH: "length(text)",
+}
+_REMEMBERED = 16
+_GATES = ", ".join(f"gates.{gate.value}.value AS gate_{gate.value}" for gate in Gate)
+_TABLE = (
+    "CREATE OR REPLACE TABLE narrow.lines AS SELECT iteration, stage, id, task.id AS task_id, status, reason, "
+    "task.type AS type, task.search_turns AS search_turns, len(rubric.criteria)::INTEGER AS criteria, "
+    "len(rollout_ids)::INTEGER AS rollouts, mean, provenance.document_id AS document_id, task.text AS text, "
+    # Lowered once: what is typed is looked for in it.
+    f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES} FROM candidates"
+)
+
+Rows = NDArray[np.uint32]
+
+
+class CandidateTable:
+    """Made from the view `candidates` of a database when it is first asked for, and again after `forget`."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, file: Path) -> None:
+        self._database = database
+        self._database.execute(f"ATTACH '{file}' AS narrow")
+        self._lock = threading.Lock()
+        self._is_made = False
+        self._matches: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
+
+    def forget(self) -> None:
+        """The candidates have changed."""
+        with self._lock:
+            self._is_made = False
+            self._matches.clear()
+
+    def matching(self, query: TaskQuery) -> Rows:
+        """Row numbers of all that a query asks for, in its order, whatever its page."""
+        where, values = _where(query)
+        order = _order(query)
+        key = (where, order, *values)
+        with self._lock:
+            self._make()
+            if key not in self._matches:
+                cursor = self._database.cursor()
+                found = cursor.execute(
+                    f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}", values
+                )
+                self._matches[key] = found.fetchnumpy()["rowid"].astype(np.uint32)
+                if len(self._matches) > _REMEMBERED:
+                    self._matches.popitem(last=False)
+            self._matches.move_to_end(key)
+            return self._matches[key]
+
+    def around(self, query: TaskQuery, candidate_id: str) -> tuple[int | None, int | None]:
+        """Row numbers before and after a candidate in the list of a query; None where nothing stands there."""
+        rows = self.matching(query)
+        own = [row for (row,) in self._ask("SELECT rowid FROM narrow.lines WHERE id = ?", [candidate_id])]
+        places = np.flatnonzero(np.isin(rows, own))
+        if not len(places):
+            return None, None
+        place = int(places[0])
+        return (
+            int(rows[place - 1]) if place else None,
+            int(rows[place + 1]) if place + 1 < len(rows) else None,
+        )
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by number, in the order given."""
+        if not len(rows):
+            return []
+        marks = ", ".join(str(int(row)) for row in rows)
+        found = self._rows(f"SELECT rowid AS row, {_COLUMNS} FROM narrow.lines WHERE rowid IN ({marks})")
+        by_row = {line.pop("row"): line for line in found}
+        return [by_row[int(row)] for row in rows]
+
+    def find(self, condition: str, values: Sequence[Any], *, order: str, limit: int) -> list[dict[str, Any]]:
+        """Rows by a condition over their columns."""
+        text = f"SELECT {_COLUMNS} FROM narrow.lines WHERE {condition} ORDER BY {order} LIMIT {limit}"
+        return self._rows(text, values)
+
+    def types(self) -> list[str]:
+        """Every type that a task has, in alphabetical order."""
+        found = self._ask("SELECT DISTINCT type FROM narrow.lines WHERE type <> '' ORDER BY type")
+        return [name for (name,) in found]
+
+    def _rows(self, text: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        cursor = self._made().execute(text, list(values))
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _ask(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._made().execute(text, list(values)).fetchall()
+
+    def _made(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            self._make()
+        return self._database.cursor()
+
+    def _make(self) -> None:
+        if not self._is_made:
+            self._database.cursor().execute(_TABLE)
+            self._is_made = True
+
+
+def _where(query: TaskQuery) -> tuple[str, list[Any]]:
+    """The condition on the narrow table and the values of its marks."""
+    parts: list[str] = []
+    values: list[Any] = []
+    for part, value in (
+        ("iteration = ?", query.iteration),
+        ("stage = ?", query.stage.value if query.stage else None),
+        ("status = ?", query.status.value if query.status else None),
+        ("reason = ?", query.reason.value if query.reason else None),
+        ("type = ?", query.type),
+        ("search_turns = ?", query.searches),
+        ("mean >= ? - 1e-9", query.low),
+        ("mean <= ? + 1e-9", query.high),
+        ("mean < ? - 1e-9", query.below),
+    ):
+        if value is not None:
+            parts.append(part)
+            values.append(value)
+    if query.gate:
+        # Not a value: the name of a column, one of a closed set.
+        parts.append(f"NOT gate_{query.gate.value}")
+    if query.text:
+        parts.append("contains(sought, lower(?))")
+        values.append(query.text)
+    return " AND ".join(parts) or "true", values
+
+
+def _order(query: TaskQuery) -> str:
+    """The list's order; equal ones stay as they were made, candidates without the value come last."""
+    direction = "DESC" if query.descending else "ASC"
+    if query.sort is Sort.ORDER:
+        return f"rowid {direction}"
+    return f"{_SORTED_BY[query.sort]} {direction} NULLS LAST, rowid"

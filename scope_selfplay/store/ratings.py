@@ -1,0 +1,101 @@
+"""`ratings.json` of a comparison: the values in it and the one function that reads it."""
+
+from enum import StrEnum
+
+from pydantic import Field, ValidationError
+
+from scope_selfplay.errors import RecordError, StorageError
+from scope_selfplay.schemas import Value
+from scope_selfplay.store.folders import RunFolder, Stage
+
+
+class Decision(StrEnum):
+    PROMOTE = "promote"
+    KEEP = "keep"
+    STOP = "stop"
+
+
+class ScoreEstimate(Value):
+    """A mean over tasks with its 95 % bootstrap interval."""
+
+    mean_score: float
+    low: float
+    high: float
+    tasks: int
+
+
+class CheckpointDifference(Value):
+    """How far one checkpoint lies above another, in units of the evidence, with its 95 % interval over tasks."""
+
+    value: float
+    low: float
+    high: float
+    tasks: int
+
+
+class CheckpointPair(Value):
+    """Two checkpoints that met, the newer one second: an edge of the comparison graph.
+
+    `wins`, `ties` and `losses` are the newer one's; `equal` of the ties are pairs of equal answers, for which nobody
+    was asked; `failed` calls brought no verdict. `mean_margin` is the newer one's score less the older one's, and
+    `newer_first` counts the judged calls that showed the newer one first.
+    """
+
+    older: str
+    newer: str
+    wins: int = 0
+    ties: int = 0
+    losses: int = 0
+    equal: int = 0
+    failed: int = 0
+    newer_first: int = 0
+    mean_margin: float | None = None
+
+
+class Ratings(Value):
+    """What a comparison found and decided; `promoted`: whether S_t replaces the checkpoint that it was trained from.
+
+    `ratings` are in units of the judge's margin, with S_0 at 0; a checkpoint that was never judged has none.
+    `starts` are the checkpoints that iterations 1 to t were trained from; S_t is measured against the last of them:
+    `gain` by held-out scores, `rating_gain` by comparisons, both paired by task. `edges` is the comparison graph of
+    all iterations so far.
+    """
+
+    decision: Decision = Decision.PROMOTE
+    promoted: bool
+    reason: str = ""
+    starts: tuple[str, ...] = ()
+    gain: ScoreEstimate | None = None
+    rating_gain: CheckpointDifference | None = None
+    ratings: dict[str, float] = Field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    position_offset: float = 0.0
+    edges: tuple[CheckpointPair, ...] = ()
+    held_out: dict[str, dict[str, ScoreEstimate]] = Field(default_factory=dict)
+
+
+def has_ratings(folder: RunFolder, iteration: int) -> bool:
+    """Whether the iteration's comparison came to its end."""
+    return folder.stage(iteration, Stage.COMPARE).ratings.exists()
+
+
+def read_ratings(folder: RunFolder, iteration: int) -> Ratings:
+    """The ratings of a finished comparison. Raises RecordError where they are missing or damaged, StorageError where
+    the volume cannot be read.
+    """
+    path = folder.stage(iteration, Stage.COMPARE).ratings
+    try:
+        return Ratings.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(
+            f"{path}: is missing; remove its stage folder, and run the comparison again"
+        ) from None
+    except ValidationError as error:
+        raise RecordError(
+            f"{path}: not the ratings of a comparison ({str(error).splitlines()[0]}); restore it, or remove its "
+            "stage folder"
+        ) from None
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be read ({error.strerror}); see that the volume is well"
+        ) from error

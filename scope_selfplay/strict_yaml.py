@@ -1,0 +1,111 @@
+"""YAML read strictly: a key appears once in its mapping, and every key and list item knows its line.
+
+PyYAML is imported when a text is parsed: whoever only imports prompt packs does not wait for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
+
+_DEEPEST = 6
+"""No path that a message names is longer; the limit also ends a list that holds itself through an alias."""
+
+
+class YamlError(ValueError):
+    """A text that is not YAML: `problem` is the parser's own word for it, `details` all that it says on one line.
+
+    `line` counts from 1; None where the parser knows no line.
+    """
+
+    def __init__(self, line: int | None, problem: str, details: str) -> None:
+        super().__init__(details)
+        self.line, self.problem, self.details = line, problem, details
+
+
+class RepeatedKeyError(YamlError):
+    """A mapping that has `key` twice; PyYAML would silently take the last one. `line` is the second one's."""
+
+    def __init__(self, line: int, key: str) -> None:
+        super().__init__(line, f"has the key {key} twice", f"line {line} has the key {key} a second time")
+        self.key = key
+
+
+@dataclass(frozen=True)
+class ParsedYaml:
+    """Plain values, and the line of each key and list item by its path of strings."""
+
+    values: Any
+    lines: Mapping[tuple[str, ...], int]
+
+    def line(self, *path: object) -> int:
+        """The line of the deepest part of `path` that the text has."""
+        words = tuple(map(str, path))
+        while words and words not in self.lines:
+            words = words[:-1]
+        return self.lines.get(words, 1)
+
+
+def parse_yaml(text: str, first_line: int = 1) -> ParsedYaml:
+    """Parse one document that starts on `first_line` of its file; an empty text has the value None.
+
+    Raises YamlError, with RepeatedKeyError among them.
+    """
+    import yaml
+
+    try:
+        # A safe loader: it builds plain values only.
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        # Before construction, which puts what `<<` merges beside the keys of the mapping itself.
+        _refuse_repeated_keys(node, first_line, set())
+        values = loader.construct_document(node) if node else None
+    except yaml.MarkedYAMLError as error:
+        line = first_line + (error.problem_mark.line if error.problem_mark else 0)
+        raise YamlError(line, str(error.problem), " ".join(str(error).split())) from None
+    except YamlError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
+        details = " ".join(str(error).split())
+        raise YamlError(None, details, details) from None
+    lines: dict[tuple[str, ...], int] = {} if node else {(): first_line}
+    _note_lines(node, (), first_line, lines)
+    return ParsedYaml(values, lines)
+
+
+def _refuse_repeated_keys(node: "yaml.Node | None", first_line: int, visited: set[int]) -> None:
+    import yaml
+
+    if id(node) in visited:
+        return
+    visited.add(id(node))
+    seen: set[str] = set()
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise RepeatedKeyError(first_line + key.start_mark.line, key.value)
+                seen.add(key.value)
+            _refuse_repeated_keys(value, first_line, visited)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated_keys(item, first_line, visited)
+
+
+def _note_lines(
+    node: "yaml.Node | None", path: tuple[str, ...], first_line: int, lines: dict[tuple[str, ...], int]
+) -> None:
+    """Add to `lines` everything below `node`."""
+    import yaml
+
+    children: list[tuple[str, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(str(index), item, item) for index, item in enumerate(node.value)]
+    if len(path) <= _DEEPEST:
+        for name, mark, child in children:
+            lines[(*path, name)] = first_line + mark.start_mark.line
+            _note_lines(child, (*path, name), first_line, lines)

@@ -1,0 +1,266 @@
+"""A fake chat endpoint: it answers as a script does, and fails as it is told to.
+
+    fake = FakeServer(lambda request: ServedReply("<score>1</score>"), plan=FaultPlan({FaultKind.RESET: 0.1}))
+    async with fake.serving() as url: ...
+
+Which request meets which fault follows from the plan's seed and the request's body, not from timing, so a run
+against it repeats; another seed in the request is another draw. `fake.fault` overrides the plan: it makes
+every request fail until it is None again.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from scope_selfplay.inference.chat_server import (
+    Responder,
+    ServedReply,
+    ServedRequest,
+    chat_app,
+    completion,
+    json_response,
+    refuse,
+)
+from scope_selfplay.schemas import rng_from
+from scope_selfplay.wire.serving import serving
+
+FAKE_MODEL = "fake"
+
+
+class FaultKind(StrEnum):
+    """What a request may meet instead of its answer."""
+
+    BUSY = "busy"
+    """429 with Retry-After."""
+    ERROR = "error"
+    """500."""
+    UNAVAILABLE = "unavailable"
+    """503 without Retry-After."""
+    RESET = "reset"
+    HALF_BODY = "half_body"
+    """A Content-Length that is never reached, then the end of the connection."""
+    SLOW_DRIP = "slow_drip"
+    """The right body, a few bytes at a time, for `drip` seconds."""
+    HANG = "hang"
+    """Accepted, never answered."""
+    NOT_JSON = "not_json"
+    NO_CHOICES = "no_choices"
+    WRONG_MODEL = "wrong_model"
+    """The answer of a model with another name."""
+    REDIRECT = "redirect"
+    REFUSAL = "refusal"
+    NO_VERDICT = "no_verdict"
+    """From here on: a sound response whose completion is garbage."""
+    TWO_VERDICTS = "two_verdicts"
+    ONLY_THINKING = "only_thinking"
+    """The verdict is inside thinking that never ends."""
+    NEARLY = "nearly"
+    """0.7 instead of 0 or 1."""
+    EMPTY = "empty"
+    HUGE = "huge"
+    """1 MiB of noise."""
+    CUT_OFF = "cut_off"
+    """The right text with finish_reason `length`."""
+
+
+GARBAGE = (
+    FaultKind.NO_VERDICT,
+    FaultKind.TWO_VERDICTS,
+    FaultKind.ONLY_THINKING,
+    FaultKind.NEARLY,
+    FaultKind.EMPTY,
+    FaultKind.HUGE,
+    FaultKind.CUT_OFF,
+)
+TRANSPORT = (
+    FaultKind.BUSY,
+    FaultKind.ERROR,
+    FaultKind.UNAVAILABLE,
+    FaultKind.RESET,
+    FaultKind.HALF_BODY,
+    FaultKind.NOT_JSON,
+    FaultKind.NO_CHOICES,
+    FaultKind.WRONG_MODEL,
+)
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """The share of requests that meets each fault; together at most 1."""
+
+    shares: Mapping[FaultKind, float] = field(default_factory=dict)
+    seed: int = 0
+
+    @classmethod
+    def evenly(cls, kinds: tuple[FaultKind, ...], share: float, *, seed: int = 0) -> "FaultPlan":
+        return cls({kind: share / len(kinds) for kind in kinds}, seed)
+
+    def draw(self, body: Mapping[str, object]) -> FaultKind | None:
+        chance = rng_from(self.seed, json.dumps(body, sort_keys=True)).random()
+        for kind, share in self.shares.items():
+            chance -= share
+            if chance < 0:
+                return kind
+        return None
+
+
+class FakeServer:
+    """`injected` counts faults by kind, `requests` all chat requests, `prompts` them by prompt."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        *,
+        plan: FaultPlan | None = None,
+        model: str = FAKE_MODEL,
+        retry_after: float = 0.05,
+        drip: float = 0.2,
+    ) -> None:
+        self._responder = responder
+        self._plan = plan or FaultPlan()
+        self._model = model
+        self._retry_after = retry_after
+        self._drip = drip
+        self.fault: FaultKind | None = None
+        self.injected: Counter[FaultKind] = Counter()
+        self.requests: list[ServedRequest] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._busied: set[str] = set()
+        self._transports: dict[tuple[str, int], asyncio.Transport] = {}
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[str]:
+        protocol = type("_Connection", (_KnownConnection,), {"transports": self._transports})
+        app = chat_app(self._answer, model=self._model)
+        async with serving(app, port=port, protocol=protocol) as url:
+            yield url
+
+    async def _answer(self, request: Request, served: ServedRequest) -> ASGIApp:
+        self.requests.append(served)
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            fault = self.fault or self._drawn(served)
+            answer = self._responder(served)
+            reply = await answer if isinstance(answer, Awaitable) else answer
+            if reply.seconds:
+                await asyncio.sleep(reply.seconds)
+            if fault is None:
+                return json_response(completion(served, reply, self._model))
+            self.injected[fault] += 1
+            return await self._fail(request, served, reply, fault)
+        finally:
+            self._at_once -= 1
+
+    def _drawn(self, served: ServedRequest) -> FaultKind | None:
+        fault = self._plan.draw(served.body)
+        if fault is FaultKind.BUSY:
+            # Busy is over when the pause is: the same request, sent again, is answered.
+            body = json.dumps(served.body, sort_keys=True)
+            if body in self._busied:
+                return None
+            self._busied.add(body)
+        return fault
+
+    async def _fail(
+        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
+    ) -> ASGIApp:
+        match fault:
+            case FaultKind.BUSY:
+                return refuse(429, "too many requests", {"Retry-After": str(self._retry_after)})
+            case FaultKind.ERROR:
+                return refuse(500, "internal error")
+            case FaultKind.UNAVAILABLE:
+                return refuse(503, "loading")
+            case FaultKind.REDIRECT:
+                return refuse(307, "elsewhere", {"Location": "http://169.254.169.254/latest"})
+            case FaultKind.NOT_JSON:
+                return Response("<html>502 Bad Gateway</html>", media_type="text/html")
+            case FaultKind.NO_CHOICES:
+                return json_response({"object": "chat.completion", "model": self._model, "choices": []})
+            case FaultKind.WRONG_MODEL:
+                return json_response(completion(served, reply, "somebody-else"))
+            case FaultKind.RESET | FaultKind.HANG | FaultKind.HALF_BODY | FaultKind.SLOW_DRIP:
+                return await self._fail_on_the_wire(request, served, reply, fault)
+            case _:
+                return json_response(completion(served, garbage(fault, reply), self._model))
+
+    async def _fail_on_the_wire(
+        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
+    ) -> ASGIApp:
+        body = json.dumps(completion(served, reply, self._model)).encode()
+        match fault:
+            case FaultKind.HANG:
+                await asyncio.Event().wait()
+                raise AssertionError("an event that nobody sets")
+            case FaultKind.RESET:
+                return self._abort_after(request, b"", len(body))
+            case FaultKind.HALF_BODY:
+                return self._abort_after(request, body[: len(body) // 2], len(body))
+            case _:
+                headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+                return StreamingResponse(self._dripping(body), headers=headers)
+
+    async def _dripping(self, body: bytes) -> AsyncIterator[bytes]:
+        pieces = 10
+        size = -(-len(body) // pieces)
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+            await asyncio.sleep(self._drip / pieces)
+
+    def _abort_after(self, request: Request, part: bytes, length: int) -> ASGIApp:
+        """Sends `part` of a body that has `length` bytes, then ends the connection."""
+
+        async def abort(scope: Scope, receive: Receive, send: Send) -> None:
+            if part:
+                headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            assert request.client is not None
+            self._transports[(request.client.host, request.client.port)].abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        return abort
+
+
+class _KnownConnection(H11Protocol):
+    """Notes the transport of every connection by its client's address: an application cannot reach it otherwise."""
+
+    transports: dict[tuple[str, int], asyncio.Transport]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.client is not None:
+            self.transports[self.client] = transport
+
+
+def garbage(fault: FaultKind, reply: ServedReply) -> ServedReply:
+    """A completion that holds no single verdict in the asked form, whatever the form."""
+    match fault:
+        case FaultKind.REFUSAL:
+            return ServedReply("", refusal="I cannot judge this.")
+        case FaultKind.NO_VERDICT:
+            return ServedReply("I find this hard to say.")
+        case FaultKind.TWO_VERDICTS:
+            return ServedReply("<score>1</score> or <score>0</score>")
+        case FaultKind.ONLY_THINKING:
+            return ServedReply(f"<think>I would say {reply.text.replace('</think>', '')}")
+        case FaultKind.NEARLY:
+            return ServedReply("<think>so</think><score>0.7</score>")
+        case FaultKind.EMPTY:
+            return ServedReply("")
+        case FaultKind.HUGE:
+            return ServedReply("<score>" * ((1 << 20) // len("<score>")))
+        case _:
+            return reply._replace(finish="length")

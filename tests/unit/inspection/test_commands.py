@@ -1,0 +1,193 @@
+"""The commands as they are used: in a pipe, with --json, over text that wants to own the terminal."""
+
+import json
+import re
+import unicodedata
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from scope_selfplay.cli import cli
+from scope_selfplay.errors import RecordError, UserError
+from scope_selfplay.inspection.charts import Line, histogram, lines
+from scope_selfplay.inspection.html_report import render_report
+from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.text import one_line, printable, show_list
+from scope_selfplay.store import RunFolder, Stage, write_records
+from scope_selfplay.store.query import TaskQuery
+from scope_selfplay.store.reader import RunReader
+from tests.unit.store.runs import candidate, write_judgements, write_run
+
+pytestmark = pytest.mark.integration
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 <script>alert(1)</script>\tand \u202e\nmore " + "long " * 80
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    made = write_run(tmp_path_factory.mktemp("runs") / "demo")
+    stage = made.stage(2, Stage.TASKS)
+    rows = [candidate(2, number) for number in range(30)]
+    task = rows[2].task
+    assert task is not None
+    rows[2] = rows[2].model_copy(update={"task": task.model_copy(update={"text": HOSTILE}), "mean": 0.5})
+    write_records(stage.candidates, rows)
+    return made
+
+
+def call(folder: RunFolder, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["tasks", words[0], str(folder.path), *words[1:]])
+
+
+def test_a_piped_list_has_one_whole_task_a_line(folder: RunFolder) -> None:
+    done = call(folder, "ls", "--iteration", "2", "--limit", "100")
+    header, *lines = done.stdout.splitlines()
+    assert len(lines) == 30 and all(line.count("\t") == header.count("\t") for line in lines)
+    assert ("long " * 80).strip() in done.stdout
+    assert "\x1b" not in done.stdout and "\u202e" not in done.stdout and "\x07" not in done.stdout
+
+
+def test_filters_and_sorting_reach_the_list(folder: RunFolder) -> None:
+    done = call(folder, "ls", "--status", "accepted", "--min", "0.5", "--sort", "mean", "--desc", "--json")
+    found = json.loads(done.stdout)
+    means = [line["mean"] for line in found["lines"]]
+    assert found["total"] == 19 and means == sorted(means, reverse=True) and min(means) >= 0.5
+
+
+def test_a_list_can_be_narrowed_to_a_gate_and_to_search_turns(folder: RunFolder) -> None:
+    refused = json.loads(call(folder, "ls", "--gate", "source", "--json").stdout)
+    assert refused["total"] == 18 and {line["reason"] for line in refused["lines"]} == {"gate_source"}
+    both = json.loads(call(folder, "ls", "--gate", "source", "--searches", "2", "--json").stdout)
+    assert both["total"] == 6 and {line["search_turns"] for line in both["lines"]} == {2}
+    assert call(folder, "ls", "--gate", "none").exit_code == 2
+
+
+def test_a_terminal_gets_every_task_whole_at_any_width(folder: RunFolder) -> None:
+    console = Console(width=72, record=True, file=StringIO())
+    with RunReader(folder.path) as reader:
+        show_list(reader.tasks(TaskQuery(iteration=2, limit=3)), console)
+    text = console.export_text()
+    assert (
+        len(re.findall(r"\blong\b", text)) == 80 and "…" not in text and "--offset 3 shows the next" in text
+    )
+
+
+def test_one_task_is_shown_with_all_that_was_kept_of_it(folder: RunFolder) -> None:
+    text = call(folder, "show", "task-0-003", "--passages").stdout
+    for part in (
+        "== Task task-0-003",
+        "== Source document doc-003",
+        "A treaty\n",
+        "== Gate source: yes",
+        "[critical] Identifies the builder.",
+        "== Attempt 2: S_0-bb, finished, 0 searches, score",
+        "== Iteration 2, compare: S_2-cc",
+        "== S_0-cc against S_1-cc: 0.25 : -1",
+        "seed         7",
+    ):
+        assert part in text, part
+    found = json.loads(call(folder, "show", "task-0-003", "--json").stdout)
+    assert (
+        len(found["attempts"]) == 2 and len(found["other_attempts"]) == 3 and len(found["comparisons"]) == 2
+    )
+
+
+def test_a_judges_picks_and_numbers_are_shown_with_their_reasons(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo")
+    write_judgements(folder, 1, "task-1-003", HOSTILE)
+    text = call(folder, "show", "task-1-003").stdout
+    for part in (
+        "== Picked in iteration 1, solver: trained-1-2\n  shown      trained-1-0",
+        "== Picked in iteration 1, solver: no verdict",
+        "  7.5        trained-1-0 (explicit, criterion 2; iteration 1, solver)\n  judge      \\x1b[2J",
+        "  no verdict trained-1-1 (implicit; iteration 1, solver)\n  unreadable",
+    ):
+        assert part in text, part
+    assert "another task" not in text and "\x1b" not in text
+    found = json.loads(call(folder, "show", "task-1-003", "--json").stdout)
+    assert found["selections"][0]["selection"]["verdict"]["reasoning"] == HOSTILE
+    assert [each["score"]["value"] for each in found["scores"]] == [7.5, None]
+
+
+def test_stats_count_every_candidate(folder: RunFolder) -> None:
+    text = call(folder, "stats").stdout
+    assert "== Iteration 2" in text and "kept" in text and "near duplicates" in text
+    lines = [line for line in text.splitlines() if "mean score of tried tasks" in line]
+    assert [line.split()[-3:] for line in lines] == [["0.3", "to", "0.7"]] * 2
+    assert "share  at least 0.1" in text and "share  at most 0.1" in text
+    page = json.loads(call(folder, "stats", "--json").stdout)
+    assert [step["count"] for step in page["iterations"][1]["funnel"]] == [30, 24, 18, 18, 18, 12]
+    assert sum(page["iterations"][1]["histogram"]) == 18
+
+
+def test_two_checkpoints_are_compared_on_the_same_tasks(folder: RunFolder) -> None:
+    first, _, *lines = call(folder, "diff", "S_0", "S_2").stdout.splitlines()
+    assert first.startswith("S_2 minus S_0: +0.000 [+0.000, +0.000] over 10 held-out tasks") and not lines
+    rows = call(folder, "diff", "1", "2").stdout.splitlines()
+    assert rows[0].startswith("signal\t1\t2") and any(
+        row.startswith("candidates kept\t0.400\t0.400") for row in rows
+    )
+
+
+@pytest.mark.parametrize("words", [("diff", "S_0", "S_9"), ("diff", "1", "7"), ("show", "nothing")])
+def test_what_is_not_there_is_one_clear_error(folder: RunFolder, words: tuple[str, ...]) -> None:
+    assert isinstance(call(folder, *words).exception, RecordError)
+
+
+def test_a_report_into_a_folder_that_is_not_there_is_the_users_mistake(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    target = tmp_path / "nodir" / "x.html"
+    done = CliRunner().invoke(cli, ["report", str(folder.path), "-o", str(target)])
+    assert isinstance(done.exception, UserError) and "there is no folder" in str(done.exception)
+
+
+class Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [tag] if tag in ("script", "link", "iframe", "img") else []
+        self.found += [
+            f"{name}={value}" for name, value in attrs if name in ("src", "href") or name.startswith("on")
+        ]
+
+
+def test_the_report_needs_nothing_outside_itself_and_escapes_what_models_wrote(folder: RunFolder) -> None:
+    with RunReader(folder.path) as reader:
+        text = render_report(reader)
+    links = Links()
+    links.feed(text)
+    assert links.found == [] and "&lt;script&gt;alert(1)" in text and "\x1b" not in text
+    assert text.count("<svg") > 5 and "Iteration 2" in text and "default-src" in text
+
+
+def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("name: demo\n")
+    with RunReader(tmp_path) as reader:
+        assert "No checkpoint has been compared yet" in render_report(reader)
+        assert overview(reader).iterations == ()
+
+
+@given(st.text())
+def test_printable_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
+    kept = printable(text)
+    assert all(
+        letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs" for letter in kept
+    )
+    assert "\n" not in one_line(text) and "\t" not in one_line(text)
+
+
+def test_charts_hold_all_values() -> None:
+    assert lines([Line("one point", [1], [1.0])]) == ""
+    drawn = lines([Line("reward", [1, 2, 3], [0.0, 1.0, 0.5])])
+    assert drawn.partition("points=")[2].partition(">")[0].count(",") == 3
+    assert "reward from 0 to 0.5" in drawn
+    assert histogram([1, 0, 3]).count('class="bar"') == 3 and "href" not in histogram([1, 0, 3])

@@ -1,0 +1,64 @@
+"""The random judge: every role gets its form, by any pack, the same every time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.inference.chat_server import ServedRequest
+from scope_selfplay.judge import Scale, Style
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.random_judge import random_judge_app, random_reply
+from scope_selfplay.prompts import load_pack
+from scope_selfplay.schemas import Gate
+from scope_selfplay.wire.serving import serving
+from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
+
+
+@asynccontextmanager
+async def rehearsing(domain: str, **settings: Any) -> AsyncIterator[ModelJudge]:
+    async with serving(random_judge_app()) as url:
+        config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), **settings)
+        pack = load_pack(REPOSITORY / "prompts" / domain)
+        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        yield judge
+        await judge.close()
+
+
+@pytest.mark.parametrize("verdict", ["written", "token"])
+@pytest.mark.parametrize("domain", ["wikipedia", "support"])
+async def test_every_role_of_a_pack_gets_a_reply_that_is_read(domain: str, verdict: str) -> None:
+    async with rehearsing(domain, verdict=verdict) as judge:
+        for gate in Gate:
+            assert (await judge.gate(gate, TASK, DOCUMENT)).value is not None
+        assert await judge.write_rubric(TASK, [DOCUMENT]) is not None
+        assert await judge.write_rubric(TASK, []) is not None
+        assert (await judge.grade(TASK, CRITERION, "Floods.", key=("k",))).value is not None
+        pair = rollout(1, "Against floods."), rollout(2, "For power.")
+        for style in Style:
+            assert (await judge.compare(TASK, *pair, style=style)).outcome is not None
+        chosen = await judge.select(TASK, None, pair, 1)
+        assert chosen.numbers in ([0], [1])
+        for scale in Scale:
+            rubric = CRITERION if scale is Scale.EXPLICIT else None
+            assert (await judge.score(TASK, "Floods.", rubric, scale=scale)).value is not None
+
+
+def served(prompt: str, seed: int = 0) -> ServedRequest:
+    return ServedRequest(prompt, (), {"seed": seed})
+
+
+def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
+    said = [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+    assert said == [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+    passed = sum("<score>1</score>" in text for text in said) / len(said)
+    assert 0.7 < passed < 0.9
+
+
+def test_a_prompt_that_asks_for_no_known_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="it mentions none of <rubric>"):
+        random_reply(served("How are you?"))

@@ -1,0 +1,185 @@
+"""A judge that follows a script, and groups of rollouts to show it."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
+from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
+from scope_selfplay.schemas import (
+    Comparison,
+    Criterion,
+    Document,
+    Fault,
+    Gate,
+    Key,
+    Outcome,
+    Passage,
+    Priority,
+    Role,
+    Rollout,
+    RolloutStatus,
+    Rubric,
+    Task,
+    Turn,
+    Verdict,
+)
+
+UNREADABLE = Verdict(value=None, fault=Fault.UNREADABLE)
+TASK = Task(id="t1", text="Why?", type="long_form_qa", document_id="d1", reference="eight")
+RUBRIC = Rubric(
+    task_id="t1",
+    criteria=(
+        Criterion(text="first", priority=Priority.CRITICAL),
+        Criterion(text="second", priority=Priority.IMPORTANT),
+        Criterion(text="third", priority=Priority.BONUS),
+    ),
+)
+
+
+class ScriptedJudge:
+    """An answer is worth the number it begins with, from 0 to 10; a criterion, the number in its place.
+
+    `fails` are texts: a call that shows one of them brings no verdict. `bias` is added to what is shown first.
+    """
+
+    identity = "scripted"
+
+    def __init__(self, *, fails: Iterable[str] = (), bias: float = 0.0, writes: bool = True) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.rubrics: list[Rubric | None] = []
+        self._fails = set(fails)
+        self._bias = bias
+        self._writes = writes
+
+    async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
+        raise AssertionError("rewards need no gate")
+
+    async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
+        self.asked.append(("rubric",))
+        return RUBRIC if self._writes else None
+
+    async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
+        self.asked.append(("grade", answer))
+        if answer in self._fails:
+            return Verdict(value=None, fault=Fault.UNREADABLE)
+        return Verdict(value=worth(answer, criterion) >= 5)
+
+    async def compare(
+        self,
+        task: Task,
+        first: Rollout,
+        second: Rollout,
+        *,
+        style: Style,
+        rubric: Rubric | None = None,
+        reference: str | None = None,
+    ) -> Comparison:
+        self._see("compare", rubric, first, second)
+        outcome: Outcome | None = None
+        verdict = Verdict(value=None, fault=Fault.UNREADABLE)
+        if not self._fails & {str(first.answer), str(second.answer)}:
+            scores = (worth(first.answer) + self._bias, worth(second.answer))
+            outcome = Outcome(*scores) if style is Style.SCORES else preference(*scores)
+            verdict = Verdict(value=True)
+        return Comparison(first_id=first.id, second_id=second.id, outcome=outcome, verdict=verdict)
+
+    async def select(
+        self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
+    ) -> Selected:
+        self._see("select", rubric, *candidates)
+        if self._fails & {str(each.answer) for each in candidates}:
+            return Selected(None, UNREADABLE)
+        order = sorted(range(len(candidates)), key=lambda number: -worth(candidates[number].answer))
+        return Selected(order[:winners], Verdict(value=True, reasoning="by their worth"))
+
+    async def score(
+        self,
+        task: Task,
+        answer: str,
+        rubric: Rubric | Criterion | None,
+        *,
+        scale: Scale,
+        reference: str | None = None,
+    ) -> PointwiseScore:
+        self.asked.append(("score", answer))
+        if answer in self._fails:
+            return PointwiseScore(None, UNREADABLE)
+        value = worth(answer, rubric if isinstance(rubric, Criterion) else None)
+        said = Verdict(value=True, reasoning="by its worth")
+        return PointwiseScore(value / 10 if scale is Scale.CORRECTNESS else value, said)
+
+    def _see(self, what: str, rubric: Rubric | None, *rollouts: Rollout) -> None:
+        self.asked.append((what, *(str(each.answer) for each in rollouts)))
+        self.rubrics.append(rubric)
+
+
+def worth(answer: str | None, criterion: Criterion | None = None) -> float:
+    places = [each.text for each in RUBRIC.criteria]
+    return float((answer or "").split()[places.index(criterion.text) if criterion else 0])
+
+
+def preference(first: float, second: float) -> Outcome:
+    share = 0.5 if first == second else float(first > second)
+    return Outcome(share, 1 - share)
+
+
+def rollout(
+    number: int, answer: str | None, *, searched: bool = True, failed: bool = False, tokens: int = 1
+) -> Rollout:
+    """Thinks in every turn; with a search, the whole format holds where there is an answer."""
+    turns = [Turn(thinking="So.", ids=(7,) * tokens, logprobs=None)]
+    if searched:
+        found = Passage(id="p", title="P", text="p")
+        turns.insert(0, Turn(thinking="Let me see.", query="why", passages=(found,)))
+    return Rollout(
+        id=f"r{number}",
+        role=Role.SOLVER,
+        checkpoint="S_0",
+        subject_id=TASK.id,
+        turns=tuple(turns),
+        answer=answer,
+        status=RolloutStatus.FAILED if failed else RolloutStatus.FINISHED,
+    )
+
+
+def rollouts(*answers: str | None, first: int = 0) -> list[Rollout]:
+    return [rollout(first + number, answer) for number, answer in enumerate(answers)]
+
+
+class StepRewards(NamedTuple):
+    """What came out of a step, per group, and its metrics."""
+
+    rewards: list[list[float | None]]
+    records: list[JudgeRecords]
+    metrics: dict[str, float | None]
+
+
+async def rewards_of_step(
+    settings: SolverConfig, judge: Judge, groups: Sequence[RolloutGroup], key: Key = ("s",)
+) -> StepRewards:
+    rewarder = open_rewarder(settings, MeteredJudge(judge), lambda text: len(text.split()))
+    judged = await rewarder.judge_step(groups, key)
+    return StepRewards([group.rewards for group in judged], records_of(judged), reward_metrics(judged))
+
+
+def reward(
+    settings: dict[str, Any],
+    judge: ScriptedJudge,
+    *groups: Sequence[Rollout],
+    task: Task = TASK,
+    orders: Sequence[Sequence[int] | None] | None = None,
+) -> StepRewards:
+    """A step of finished groups under `solver` settings."""
+
+    async def step() -> StepRewards:
+        opened = [
+            finished_group(task, RUBRIC, group, ("g", number), order=orders[number] if orders else None)
+            for number, group in enumerate(groups)
+        ]
+        return await rewards_of_step(SolverConfig.model_validate(settings), judge, opened)
+
+    return asyncio.run(step())

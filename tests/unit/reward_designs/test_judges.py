@@ -1,0 +1,103 @@
+"""Every design with the judges that ship: at hand, and over the wire of a model."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scope_selfplay.config import EndpointConfig, JudgeConfig, SolverConfig
+from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
+from scope_selfplay.embedded.world import make_documents, read_article
+from scope_selfplay.judge import Judge, LexicalJudge
+from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.judge.server import lexical_app
+from scope_selfplay.prompts import Pack
+from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
+from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
+from scope_selfplay.wire.serving import serving
+from tests.judges import pack
+from tests.unit.reward_designs.scripted import StepRewards, rewards_of_step, rollout
+
+__all__ = ["pack"]
+
+DOCUMENTS = make_documents(random.Random(7), 20, source="world")
+PRESETS = (
+    "rubric",
+    "implicit",
+    "explicit",
+    "pairwise",
+    "pointwise",
+    "win_rate",
+    "tournament_grpo_2_1_1",
+    "arenarl",
+    "live",
+    "balanced",
+)
+
+
+async def a_group() -> tuple[Task, Rubric, list[Rollout]]:
+    """Answers that state two, one and none of three facts."""
+    entity = read_article(DOCUMENTS[0].text)
+    assert entity is not None
+    facts = list(entity.facts.items())[:2]
+    text = write_question(FactQuestion(tuple(noun for noun, _ in facts), (), entity.name))
+    task = Task(id="t1", text=text, type="long_form_qa", document_id=DOCUMENTS[0].id)
+    rubric = await LexicalJudge(DOCUMENTS).write_rubric(task, (DOCUMENTS[0],))
+    assert rubric is not None
+    said = [BY_NOUN[noun].sentence(value) for noun, value in facts]
+    answers = (" ".join(said), said[0], "Its river is dry.")
+    return task, rubric, [rollout(number, answer) for number, answer in enumerate(answers)]
+
+
+async def rewards(preset: str, judge: Judge) -> list[float | None]:
+    task, rubric, rollouts = await a_group()
+    found = await step(preset, judge, [finished_group(task, rubric, rollouts, ("g",))])
+    assert found.metrics["judge_missing"] == 0.0 and found.metrics["judge_calls"]
+    return found.rewards[0]
+
+
+async def step(preset: str, judge: Judge, groups: Sequence[RolloutGroup]) -> StepRewards:
+    return await rewards_of_step(SolverConfig.model_validate({"reward": preset}), judge, groups)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+async def test_a_judge_over_the_wire_gives_the_rewards_of_the_judge_at_hand(preset: str, pack: Pack) -> None:
+    at_hand = await rewards(preset, LexicalJudge(DOCUMENTS))
+    async with serving(lexical_app(DOCUMENTS)) as url:
+        config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url), failure_budget=1.0)
+        judge = ModelJudge(await with_models(config), pack, seed=0, cache=JudgementCache(None))
+        over_the_wire = await rewards(preset, judge)
+        await judge.close()
+    assert over_the_wire == pytest.approx(at_hand, abs=1e-3)
+    assert descending(at_hand)
+
+
+def descending(values: Sequence[float | None]) -> bool:
+    known = [value for value in values if value is not None]
+    return len(known) == len(values) and known == sorted(known, reverse=True) and known[0] > known[-1]
+
+
+async def test_a_step_of_many_groups_is_judged_side_by_side() -> None:
+    """No group waits for another: all their calls are on their way at the same time."""
+    on_their_way: set[int] = set()
+    most = 0
+
+    class Counting(LexicalJudge):
+        async def compare(self, *given: Any, **named: Any) -> Comparison:
+            nonlocal most
+            call = object()
+            on_their_way.add(id(call))
+            most = max(most, len(on_their_way))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            on_their_way.remove(id(call))
+            return await super().compare(*given, **named)
+
+    task, rubric, rollouts = await a_group()
+    groups = [finished_group(task, rubric, rollouts, ("g", number)) for number in range(20)]
+    found = await step("balanced", Counting(DOCUMENTS), groups)
+    assert most == found.metrics["judge_calls"]

@@ -1,0 +1,216 @@
+"""What every preset pays, worked out by hand from the papers' formulas."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scope_selfplay.config import DESIGNS, PRESETS, SolverConfig
+from scope_selfplay.judge.metered import JudgeRecords
+from scope_selfplay.ranking import ComparisonGraph, Match, fit_step, min_max
+from scope_selfplay.reward_designs.answers import entrants_of
+from scope_selfplay.reward_designs.step_rewards import design_classes, open_design
+from scope_selfplay.schemas import Comparison, Outcome, Rollout
+from tests.unit.reward_designs.scripted import (
+    RUBRIC,
+    TASK,
+    ScriptedJudge,
+    StepRewards,
+    reward,
+    rollout,
+    rollouts,
+)
+
+EPSILON = 1e-6
+CASES: list[tuple[Any, tuple[str | None, ...], list[float], int | None]] = [
+    # Equation 6: the share of criteria at 5 or more, + 0.5 * format 1 + 0.1 * 1 search of 3.
+    ("rubric", ("9 9 1", "1 1 1", "9 9 9"), [2 / 3 + 0.5 + 0.1 / 3, 0.5 + 0.1 / 3, 1.5 + 0.1 / 3], 9),
+    ("verifier", ("Eight ", "9", "eight"), [1.0, 0.0, 1.0], 0),
+    ("implicit", ("7.5", "4", "0"), [0.75 + 1, 0.4 + 1, 1.0], 4),
+    # (3 * 0.8 + 2 * 0.5 + 1 * 1.0) / 6 = 11/15, half of it and half of the format.
+    ("explicit", ("8 5 10", "0 0 0"), [0.5 * (11 / 15 + 1), 0.5], 7),
+    ("pairwise", ("3", "2", "1"), [1 + 1, 0.5 + 1, 0 + 1], 4),
+    # Equal answers tie: half a win of two.
+    ("pairwise", ("3", "1", "1"), [1 + 1, 0.25 + 1, 0.25 + 1], None),
+    ("pointwise", ("10", "5", "0"), [1.0, 0.5, 0.0], 3),
+    # Reasoning Arena equation 8 at gamma 0.9: two wins; a loss and a tie.
+    ("win_rate", ("3", "1 a", "1 b"), [0.9, 0.3, 0.3], 3),
+    # One group of four in each of eight repeats: 8 points for two of them.
+    (
+        "tournament_grpo_4_2_2",
+        ("4", "3", "2", "1"),
+        [8 / (8 + EPSILON) + 1, 8 / (8 + EPSILON) + 1, 1.0, 1.0],
+        None,
+    ),
+    ("tournament_grpo_2_1_1", ("2", "1"), [4 / (4 + EPSILON) + 1, 1.0], None),
+    # Seeds by the anchor 7, which it has met all; new is 9 against 1; 4 comes before 1 by its scores.
+    ("arenarl", ("7", "9", "1", "4"), [2 / 3, 1.0, 0.0, 1 / 3], 2 * (3 + 1)),
+    ({"design": "arena", "topology": "round_robin"}, ("5", "7", "7 b"), [0.0, 0.75, 0.75], 6),
+    ({"design": "arena", "topology": "anchor"}, ("5", "7", "1", "6"), [1 / 3, 1.0, 0.0, 2 / 3], 6),
+    ({"design": "arena", "topology": "swiss"}, ("5", "7"), [0.0, 1.0], 2),
+    ({"design": "arena", "topology": "double_elimination"}, ("5", "7"), [0.0, 1.0], 2),
+    # All three pairs once, a transitive order: Bradley-Terry puts the middle one in the middle.
+    ("live", ("1", "5", "9"), [0.0, 0.5, 1.0], 3),
+    # Exact margins are fitted exactly: 1 is at a quarter of the way from 0 to 4.
+    ("balanced", ("4", "1", "0"), [1.0, 0.25, 0.0], None),
+]
+
+
+@pytest.mark.parametrize(("design", "answers", "expected", "calls"), CASES)
+def test_a_design_pays_what_its_paper_says(
+    design: Any, answers: tuple[str | None, ...], expected: list[float], calls: int | None
+) -> None:
+    judge = ScriptedJudge()
+    found = reward({"reward": design}, judge, rollouts(*answers))
+    assert found.rewards == [pytest.approx(expected, abs=1e-5)]
+    assert found.metrics["judge_calls"] == len(judge.asked)
+    assert calls is None or len(judge.asked) == calls
+
+
+def test_a_binary_tournament_shares_its_middle_points_between_the_middle_two() -> None:
+    """Four answers, four repeats: the best wins 2 each time, the worst none, the other pair's winner 1."""
+    (best, second, third, worst), *_ = reward(
+        {"reward": "tournament_grpo_2_1_1"}, ScriptedJudge(), rollouts("4", "3", "2", "1")
+    ).rewards
+    assert best == pytest.approx(2.0, abs=1e-5) and worst == 1.0
+    assert second is not None and third is not None
+    assert (second - 1) + (third - 1) == pytest.approx(4 / 8, abs=1e-5)
+
+
+def test_without_the_whole_format_the_binary_format_reward_is_zero() -> None:
+    group = [rollout(0, "8"), rollout(1, "8", searched=False)]
+    assert reward({"reward": "implicit"}, ScriptedJudge(), group).rewards == [[1.8, 0.8]]
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        ("tournament_grpo_2_1_1", {"group_size": 2, "winners": 1, "final": 1, "repeats": 4}),
+        ("tournament_grpo_4_2_2", {"group_size": 4, "winners": 2, "final": 2, "repeats": 8}),
+        ("arenarl", {"topology": "single_elimination", "both_orders": True, "score": "own"}),
+        ("reasoning_arena_live", {"gamma": 0.9}),
+        ("win_rate", {"gamma": 0.9}),
+    ],
+)
+def test_presets_have_the_papers_settings(preset: str, settings: dict[str, Any]) -> None:
+    chosen = SolverConfig.model_validate({"reward": preset}).reward.model_dump()
+    assert settings.items() <= chosen.items()
+
+
+def test_every_design_of_the_settings_is_found_by_its_name() -> None:
+    assert design_classes().keys() == DESIGNS.keys()
+
+
+CALLS_AT_8 = {
+    "rubric": 24,
+    "implicit": 9,
+    "explicit": 57,
+    "pairwise": 29,
+    "pointwise": 8,
+    "win_rate": 28,
+    "tournament_grpo_2_1_1": 29,
+    "tournament_grpo_4_2_2": 25,
+    "arenarl": 28,
+    "live": 18,
+    "balanced": 18,
+    "verifier": 0,
+}
+
+
+@pytest.mark.parametrize("preset", CALLS_AT_8)
+def test_a_group_of_eight_costs_what_the_papers_count_and_the_rubric_that_they_write(preset: str) -> None:
+    solver = SolverConfig.model_validate({"reward": preset})
+    entrants = entrants_of(rollouts(*map(str, range(8))))
+    assert open_design(solver.reward, solver, len).most_calls(TASK, RUBRIC, entrants) == CALLS_AT_8[preset]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_only_designs_with_an_anchor_make_the_first_rollout_greedy(preset: str) -> None:
+    solver = SolverConfig.model_validate({"reward": preset})
+    has_anchor = open_design(solver.reward, solver, len).has_anchor
+    assert has_anchor == (preset in ("arena", "arenarl"))
+
+
+@pytest.mark.parametrize("topology", ["round_robin", "double_elimination", "swiss"])
+def test_a_topology_without_anchor_samples_all_rollouts(topology: str) -> None:
+    solver = SolverConfig.model_validate({"reward": {"design": "arena", "topology": topology}})
+    assert not open_design(solver.reward, solver, len).has_anchor
+
+
+def test_the_position_offset_of_a_step_is_taken_out_of_every_group() -> None:
+    groups = [rollouts("4", "1", "0", first=10 * number) for number in range(6)]
+    plain = reward({"reward": "balanced"}, ScriptedJudge(), *groups)
+    biased = reward({"reward": "balanced"}, ScriptedJudge(bias=3.0), *groups)
+    for own, other in zip(plain.rewards, biased.rewards, strict=True):
+        assert other == pytest.approx(own, abs=1e-3)
+
+
+class Noisy(ScriptedJudge):
+    """Scores with noise of their own and, if `moody`, a level that differs from call to call."""
+
+    def __init__(self, *, moody: bool = False) -> None:
+        super().__init__()
+        self._rng = random.Random(3)
+        self._mood = 50.0 if moody else 0.0
+
+    async def compare(self, *given: Any, **named: Any) -> Comparison:
+        found = await super().compare(*given, **named)
+        assert found.outcome is not None
+        mood = self._rng.gauss(0.0, self._mood)
+        scores = Outcome(*(score + mood + self._rng.gauss(0.0, 2.0) for score in found.outcome))
+        return found.model_copy(update={"outcome": scores})
+
+
+def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
+    """What ships is what the simulator measures: the fit of the whole step, sums of scores included."""
+    answers = [str(worth) for worth in (9, 8, 7, 5, 4, 3, 2, 1)]
+    groups = [rollouts(*answers, first=10 * number) for number in range(24)]
+    for moody in (False, True):
+        found = reward({"reward": "balanced"}, Noisy(moody=moody), *groups)
+        graphs = [
+            graph_of(records.comparisons, group) for records, group in zip(judged(found), groups, strict=True)
+        ]
+        plain, levels = (
+            [min_max(fit) for fit in fit_step([8] * len(graphs), graphs, levels=levels)]
+            for levels in (False, True)
+        )
+        for number, rewards in enumerate(found.rewards):
+            assert rewards == pytest.approx(levels[number], abs=1e-9)
+        apart = max(
+            abs(one - other)
+            for each, others in zip(levels, plain, strict=True)
+            for one, other in zip(each, others, strict=True)
+        )
+        assert (apart < 0.1) if moody else (apart > 0.1)
+
+
+def judged(found: StepRewards) -> list[JudgeRecords]:
+    return [records for records in found.records if records.comparisons]
+
+
+def graph_of(comparisons: Sequence[Comparison], group: Sequence[Rollout]) -> ComparisonGraph:
+    place = {rollout.id: number for number, rollout in enumerate(group)}
+    return ComparisonGraph(
+        tuple(Match(place[each.first_id], place[each.second_id]) for each in comparisons),
+        tuple(each.outcome for each in comparisons),
+    )
+
+
+def test_a_tie_that_no_call_gave_is_no_verdict() -> None:
+    settings = {"reward": {"design": "balanced", "max_missing": 1}}
+    groups = [rollouts("9", "9", "5", "4", "1", first=10 * number) for number in range(8)]
+    for rewards in reward(settings, ScriptedJudge(fails=["9"]), *groups).rewards:
+        assert rewards[:2] == [None, None]
+        assert rewards[2:] == pytest.approx([1.0, 0.75, 0.0], abs=0.05)
+
+
+@pytest.mark.parametrize(("choice", "shown"), [("query", True), ("task", True), ("none", False)])
+def test_a_judge_is_shown_the_rubric_that_the_settings_name(choice: str, shown: bool) -> None:
+    judge = ScriptedJudge()
+    group = rollouts("2", "1")
+    settings = {"reward": {"design": "balanced", "rubrics": choice}}
+    reward(settings, judge, group, [each.model_copy(update={"id": f"{each.id}b"}) for each in group])
+    assert all((rubric is not None) == shown for rubric in judge.rubrics)
+    # Two groups of one task share the rubric that was written for it.
+    assert judge.asked.count(("rubric",)) == (choice == "query")
