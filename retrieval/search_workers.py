@@ -169,8 +169,9 @@ class SearchWorker:
             await worker.close()
             # Our own classes keep their exit codes; SearchError is for what a library raised.
             kind = getattr(errors, first.get("kind", ""), None)
-            is_ours = isinstance(kind, type) and issubclass(kind, ScopeError)
-            raise (kind if is_ours else SearchError)(first["error"])
+            if not (isinstance(kind, type) and issubclass(kind, ScopeError)):
+                kind = SearchError
+            raise kind(first["error"])
         return worker
 
     @property
