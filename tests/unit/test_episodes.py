@@ -92,7 +92,7 @@ PROMPTS = ChallengerPrompts(
 )
 
 
-def challenger(*, turns: int = 2, patience: int = 1) -> Conversation:
+def challenger(*, turns: int = 2, max_invalid: int = 1) -> Conversation:
     codec = WordCodec()
     episode = challenger_episode(
         policy_format_of(codec),
@@ -100,7 +100,7 @@ def challenger(*, turns: int = 2, patience: int = 1) -> Conversation:
         document_id="d1",
         prompts=PROMPTS,
         search_turns=turns,
-        max_invalid=patience,
+        max_invalid=max_invalid,
     )
     return Conversation(episode, codec)
 
@@ -230,7 +230,7 @@ def test_a_tool_result_and_its_guide_are_one_message_where_both_come_from_the_us
     assert "</information>\nWrite the task." in talk.prompt()
 
 
-def test_an_invalid_turn_is_answered_with_the_format_as_often_as_patience_lasts() -> None:
+def test_an_invalid_turn_is_answered_with_the_format_at_most_so_often() -> None:
     talk = challenger(max_invalid=2).say("hm").say("hm")
     assert talk.prompt().count("No search. 2 left.") == 2
     rollout = talk.say("hm").rollout
