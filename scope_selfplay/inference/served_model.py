@@ -33,7 +33,7 @@ _PLAIN = {
 
 
 class Served(NamedTuple):
-    """What a server says of the model that it was asked for; None is what it does not say."""
+    """What a server says of the model that it was asked for; None where it does not say."""
 
     model: str
     root: str | None
@@ -155,7 +155,7 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | 
 
 
 def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
-    """Raises InferenceError for what is no completion with its token ids and log-probabilities."""
+    """Raises InferenceError for what is not a completion with its token ids and log-probabilities."""
     try:
         choice = answer["choices"][0]
         ids = tuple(map(_token_id, choice["token_ids"]))
@@ -163,9 +163,9 @@ def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
         finish = Finish(choice["finish_reason"])
         seen = choice.get("prompt_token_ids")
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise InferenceError(
-            f"no completion with token_ids and logprobs ({said}); serve with `scope serve-model` or a vLLM that "
+            f"no completion with token_ids and logprobs ({reason}); serve with `scope serve-model` or a vLLM that "
             "knows return_token_ids"
         ) from None
     if not ids or len(ids) != len(logprobs) or len(ids) > request.max_tokens:
@@ -187,7 +187,7 @@ async def _info(root: JsonClient) -> dict[str, Any]:
 
 def _token_id(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no token id")
+        raise ValueError(f"{value!r} is not a token id")
     return value
 
 
@@ -199,5 +199,5 @@ def _logprob(value: object) -> float:
         or not value <= 1e-3
         or math.isnan(value)
     ):
-        raise ValueError(f"{value!r} is no log-probability")
+        raise ValueError(f"{value!r} is not a log-probability")
     return float(value)

@@ -108,8 +108,8 @@ class ChatClient:
         try:
             return _reply(answer, request)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: no chat completion ({said})") from None
+            reason = f"{type(error).__name__}: {error}"
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: no chat completion ({reason})") from None
 
     async def models(self, *, seconds: float = 30.0) -> dict[str, int | None]:
         """The models that the endpoint serves, with their context in tokens where it says so (vLLM does).
@@ -117,9 +117,9 @@ class ChatClient:
         Raises ChatFault or ConfigError.
         """
         listed = (await self._ask("GET", "/models", None, seconds)).get("data")
-        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
             raise ConfigError(f"{self.url}/models lists no models; is it an OpenAI-compatible endpoint?")
-        return {str(each.get("id")): _count(each.get("max_model_len")) or None for each in listed}
+        return {str(row.get("id")): _count(row.get("max_model_len")) or None for row in listed}
 
     def _body(self, request: ChatRequest) -> dict[str, object]:
         body: dict[str, object] = {
@@ -159,16 +159,18 @@ class ChatClient:
 
     def _raise_for(self, response: aiohttp.ClientResponse, data: bytes) -> None:
         status = response.status
-        said = f"{self.url}: status {status}: {data[:300].decode('utf-8', 'replace')}"
+        message = f"{self.url}: status {status}: {data[:300].decode('utf-8', 'replace')}"
         if status in _MISCONFIGURED:
-            raise ConfigError(f"{said}; check the endpoint's base_url, model ({self.model}) and api_key_env")
+            raise ConfigError(
+                f"{message}; check the endpoint's base_url, model ({self.model}) and api_key_env"
+            )
         if status in _REFUSALS:
-            raise ChatFault(Fault.REFUSED, said)
+            raise ChatFault(Fault.REFUSED, message)
         after = retry_after(response.headers.get("Retry-After"))
         busy = status == _BUSY or (status == 503 and after > 0)
         if status not in _TRANSIENT:
-            said += " (redirects are not followed)" if 300 <= status < 400 else ""
-        raise ChatFault(Fault.UNAVAILABLE, said, after=after, busy=busy)
+            message += " (redirects are not followed)" if 300 <= status < 400 else ""
+        raise ChatFault(Fault.UNAVAILABLE, message, after=after, busy=busy)
 
 
 def _reply(answer: dict[str, Any], request: ChatRequest) -> ChatReply:
@@ -180,7 +182,7 @@ def _reply(answer: dict[str, Any], request: ChatRequest) -> ChatReply:
     text = message.get("content") or ""
     reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
     if not isinstance(text, str) or not isinstance(reasoning, str):
-        raise TypeError("content is no text")
+        raise TypeError("content is not a text")
     usage = answer.get("usage") or {}
     return ChatReply(
         text=text,
@@ -196,11 +198,11 @@ def _odds(choice: dict[str, Any]) -> dict[str, float]:
     """First token -> probability, spellings with a leading space joined."""
     content = (choice.get("logprobs") or {}).get("content") or []
     odds: dict[str, float] = {}
-    for each in content[0].get("top_logprobs", []) if content else []:
-        logprob = each["logprob"]
+    for alternative in content[0].get("top_logprobs", []) if content else []:
+        logprob = alternative["logprob"]
         if isinstance(logprob, bool) or not isinstance(logprob, int | float) or not logprob <= 0.001:
-            raise ValueError(f"{logprob!r} is no log-probability")
-        token = str(each["token"]).strip(" \u2581\u0120\n")
+            raise ValueError(f"{logprob!r} is not a log-probability")
+        token = str(alternative["token"]).strip(" \u2581\u0120\n")
         odds[token] = odds.get(token, 0.0) + math.exp(min(logprob, 0.0))
     return odds
 

@@ -176,7 +176,7 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     scope judge try grade --task @task.txt --answer @answer.txt --criterion "Names the year 1936."
     """
     texts = {
-        name: [_text(context, context.command.params[0], each) or "" for each in options[name]]
+        name: [_text(context, context.command.params[0], text) or "" for text in options[name]]
         for name in ("document", "answer")
     }
     try:
@@ -315,5 +315,5 @@ def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [each.model_dump(mode="json") if isinstance(each, Criterion) else each for each in value]
+        return [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
     return value

@@ -95,7 +95,7 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> Endpoint
             ) from None
     names = list(served)
     if endpoint.model is None and len(names) != 1:
-        raise ConfigError(f"{endpoint.base_url} serves {names}; say which in judge.endpoint.model")
+        raise ConfigError(f"{endpoint.base_url} serves {names}; set judge.endpoint.model")
     model = endpoint.model or names[0]
     if model not in served:
         raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")

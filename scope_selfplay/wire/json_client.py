@@ -3,7 +3,7 @@
     async with JsonClient("http://127.0.0.1:8000", what="retriever URL") as client:
         info = await client.ask("GET", "/info")
 
-Tried again: refused and broken connections, half bodies, what is no JSON object, and the statuses that pass (408,
+Tried again: refused and broken connections, half bodies, what is not a JSON object, and the statuses that pass (408,
 425, 429, 500, 502-504), as long as a Retry-After asks for, else with growing pauses. Everything else is an answer,
 and a refusal. No redirects, no proxy of the environment, no cookies.
 """
@@ -146,10 +146,10 @@ class JsonClient:
             raise _Retry(f"the response is {error}") from None
 
     def _refuse(self, path: str, response: aiohttp.ClientResponse, data: bytes) -> None:
-        said = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
+        message = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
         if response.status in RETRIED:
-            raise _Retry(said, retry_after(response.headers.get("Retry-After")))
-        raise Refused(f"{self.url}{path}: {said}", response.status, data)
+            raise _Retry(message, retry_after(response.headers.get("Retry-After")))
+        raise Refused(f"{self.url}{path}: {message}", response.status, data)
 
 
 class _Retry(Exception):
@@ -185,9 +185,10 @@ class PerLoop(Generic[T]):
         return await asyncio.shield(opened)
 
     async def close(self) -> None:
-        """Close the running loop's own now, for whoever drops this object in a loop that goes on; a call opens again.
+        """Close the running loop's own now, for a caller that drops this object in a loop that goes on.
 
-        What nobody refers to is collected while the loop still runs, and a thing cannot wait while it is collected.
+        What nothing refers to is collected while the loop still runs, and cannot wait while it is collected. The next
+        call opens again.
         """
         holder = self._holders.get(asyncio.get_running_loop())
         if holder is not None:
