@@ -1,4 +1,3 @@
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,17 +11,14 @@ from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.server import build_app
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.serving import serving
+from tests.world_data import write_world_data
 
 Running = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real passages and questions, which stay outside the repository."""
-    root = Path(os.environ.get("SCOPE_SHARED", Path(__file__).parents[4] / "shared"))
-    if not (root / "data" / "passages.jsonl").is_file():
-        pytest.skip("the shared folder with real passages is absent (SCOPE_SHARED names it)")
-    return root / "data"
+def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world_data(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="session")

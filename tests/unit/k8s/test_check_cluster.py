@@ -1,13 +1,92 @@
-"""Where a run's volume and pods can be, before a `kubectl` that answers from files."""
+"""Quotas, volumes and nodes, before a `kubectl` that answers from files and refuses what is not there."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from scope_selfplay.k8s.check import check_folder
 from scope_selfplay.k8s.objects import pods_of
-from tests.unit.k8s.conftest import QWEN, Answers, asked, with_components
+from tests.unit.k8s.conftest import QWEN, Answers, cluster_check, with_components
+
+
+def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> None:
+    answers.give("resourcequotas")
+    found = cluster_check(QWEN)
+    assert found.problems == []
+    assert [each.partition(" not checked: ")[0] for each in found.notes] == [
+        "storage classes",
+        "nodes and their GPUs",
+    ]
+    assert all("Forbidden" in each for each in found.notes)
+
+
+def quota(name: str, hard: str, used: str = "0", **spec: Any) -> dict[str, Any]:
+    status = {"hard": {name: hard}, "used": {name: used}}
+    return {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec, "status": status}
+
+
+def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
+    answers.give("resourcequotas", *quotas)
+    for kind in ("pods", "jobs", "deployments", "services"):
+        answers.give(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "enough", "too_little"),
+    [
+        # Controller, Job, judge, retriever, Challenger and Solver while tasks are made.
+        ("pods", "6", "5"),
+        ("count/jobs.batch", "2", "1"),
+        ("count/deployments.apps", "4", "3"),
+        ("requests.nvidia.com/gpu", "6", "5"),
+        # Trainer of the Solver 32, retriever 16, judge 8, controller 0.25.
+        ("requests.cpu", "56250m", "56"),
+        ("cpu", "57", "56"),
+        ("limits.memory", "609Gi", "608Gi"),
+    ],
+)
+def test_a_quota_is_compared_with_the_largest_stage(
+    answers: Answers, name: str, enough: str, too_little: str
+) -> None:
+    enough_but_quota(answers, quota(name, enough))
+    assert cluster_check(QWEN).problems == []
+    enough_but_quota(answers, quota(name, too_little))
+    (problem,) = cluster_check(QWEN).problems
+    assert (
+        problem.where == "ResourceQuota/team"
+        and f"allows {too_little} {name}, others use 0" in problem.message
+    )
+
+
+def test_what_others_use_is_not_there_and_what_the_run_uses_is(answers: Answers) -> None:
+    enough_but_quota(answers, quota("requests.nvidia.com/gpu", "8", used="4"))
+    (problem,) = cluster_check(QWEN).problems
+    assert "others use 4, the stage" in problem.message and problem.message.endswith("takes 6")
+    pod = {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}
+    answers.give("pods", {**pod, "status": {"phase": "Running"}})
+    assert cluster_check(QWEN).problems == []
+    answers.give("pods", {**pod, "status": {"phase": "Succeeded"}})
+    assert len(cluster_check(QWEN).problems) == 1
+
+
+def test_a_quota_for_some_pods_only_is_none_of_ours(answers: Answers) -> None:
+    enough_but_quota(answers, quota("pods", "1", scopes=["BestEffort"]))
+    assert cluster_check(QWEN).problems == []
+
+
+def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
+    checked = check_folder(with_components(tmp_path / "one", QWEN, "single-node"))
+    assert checked.problems == []
+    for pods in pods_of(checked.objects):
+        assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
+    folder = with_components(tmp_path / "loose", QWEN)
+    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
+    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
+    found = check_folder(folder).problems
+    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
+    assert all("which is ReadWriteOnce" in each.message for each in found)
 
 
 def text_with(**cluster: Any) -> str:
@@ -26,7 +105,7 @@ def node(name: str, gpus: int, **labels: str) -> dict[str, Any]:
 
 
 def messages(folder: Path, where: str) -> list[str]:
-    return [each.message for each in asked(folder).problems if each.where == where]
+    return [each.message for each in cluster_check(folder).problems if each.where == where]
 
 
 def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scope_selfplay.planning import Assumptions, make_plan
 from scope_selfplay.planning.memory import PodMemory, model_size
 from scope_selfplay.store import Stage
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUNS = sorted(ROOT.glob("k8s/runs/*/run.yaml"))
 PAPERS = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
 PAPER = load_config(None, PAPERS)

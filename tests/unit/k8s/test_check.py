@@ -1,4 +1,4 @@
-"""`scope k8s check` and `doctor` before a `kubectl` that answers from files, and refuses what is not there."""
+"""`scope k8s check`: what of a run's folder and config no cluster could do, one clear problem each."""
 
 from pathlib import Path
 from typing import Any
@@ -9,82 +9,10 @@ import yaml
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check import check_folder, config_of
 from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.doctor import examine
-from scope_selfplay.k8s.kubectl import Kubectl
-from scope_selfplay.k8s.objects import pods_of
+from scope_selfplay.k8s.objects import ManifestProblem
 from scope_selfplay.planning import Assumptions, make_plan
-from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, asked, rendered, with_components
-
-
-def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> None:
-    answers.give("resourcequotas")
-    found = asked(QWEN)
-    assert found.problems == []
-    assert [each.partition(" not checked: ")[0] for each in found.notes] == [
-        "storage classes",
-        "nodes and their GPUs",
-    ]
-    assert all("Forbidden" in each for each in found.notes)
-    assert all(each.ok for each in examine(Kubectl()))
-
-
-def test_a_doctor_that_may_see_no_quota_says_so(answers: Answers) -> None:
-    (quotas,) = [each for each in examine(Kubectl()) if each.what == "quotas"]
-    assert quotas.ok and "cannot be seen" in quotas.found
-
-
-def quota(name: str, hard: str, used: str = "0", **spec: Any) -> dict[str, Any]:
-    status = {"hard": {name: hard}, "used": {name: used}}
-    return {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec, "status": status}
-
-
-def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
-    answers.give("resourcequotas", *quotas)
-    for kind in ("pods", "jobs", "deployments", "services"):
-        answers.give(kind)
-
-
-@pytest.mark.parametrize(
-    ("name", "enough", "too_little"),
-    [
-        # Controller, Job, judge, retriever, Challenger and Solver while tasks are made.
-        ("pods", "6", "5"),
-        ("count/jobs.batch", "2", "1"),
-        ("count/deployments.apps", "4", "3"),
-        ("requests.nvidia.com/gpu", "6", "5"),
-        # Trainer of the Solver 32, retriever 16, judge 8, controller 0.25.
-        ("requests.cpu", "56250m", "56"),
-        ("cpu", "57", "56"),
-        ("limits.memory", "609Gi", "608Gi"),
-    ],
-)
-def test_a_quota_is_compared_with_the_largest_stage(
-    answers: Answers, name: str, enough: str, too_little: str
-) -> None:
-    enough_but_quota(answers, quota(name, enough))
-    assert asked(QWEN).problems == []
-    enough_but_quota(answers, quota(name, too_little))
-    (problem,) = asked(QWEN).problems
-    assert (
-        problem.where == "ResourceQuota/team"
-        and f"allows {too_little} {name}, others use 0" in problem.message
-    )
-
-
-def test_what_others_use_is_not_there_and_what_the_run_uses_is(answers: Answers) -> None:
-    enough_but_quota(answers, quota("requests.nvidia.com/gpu", "8", used="4"))
-    (problem,) = asked(QWEN).problems
-    assert "others use 4, the stage" in problem.message and problem.message.endswith("takes 6")
-    pod = {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}
-    answers.give("pods", {**pod, "status": {"phase": "Running"}})
-    assert asked(QWEN).problems == []
-    answers.give("pods", {**pod, "status": {"phase": "Succeeded"}})
-    assert len(asked(QWEN).problems) == 1
-
-
-def test_a_quota_for_some_pods_only_is_none_of_ours(answers: Answers) -> None:
-    enough_but_quota(answers, quota("pods", "1", scopes=["BestEffort"]))
-    assert asked(QWEN).problems == []
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, rendered, with_components
+from tests.unit.k8s.test_check_cluster import enough_but_quota, quota
 
 
 def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path) -> None:
@@ -100,20 +28,7 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     assert trainer["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
     # The controller, four workers and their four servers.
     enough_but_quota(answers, quota("pods", "8"))
-    assert "takes 9" in asked(folder).problems[0].message
-
-
-def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
-    checked = check_folder(with_components(tmp_path / "one", QWEN, "single-node"))
-    assert checked.problems == []
-    for pods in pods_of(checked.objects):
-        assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
-    folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
-    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
-    found = check_folder(folder).problems
-    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
-    assert all("which is ReadWriteOnce" in each.message for each in found)
+    assert "takes 9" in cluster_check(folder).problems[0].message
 
 
 PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
@@ -182,3 +97,47 @@ def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path) -> None:
     folder = with_components(tmp_path / "port", QWEN, "external-servers", text=external_text(":8443"))
     (problem,) = check_folder(folder).problems
     assert problem.where == "judge.endpoint.base_url" and "out to port 8443" in problem.message
+
+
+ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
+
+
+def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[ManifestProblem]:
+    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
+    for key, value in change.items():
+        place = run
+        *way, last = key.split(".")
+        for step in way:
+            place = place[step]
+        place[last] = value
+    return check_folder(with_components(top, source, *components, text=yaml.safe_dump(run))).problems
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "where", "message"),
+    [
+        (QWEN, {"name": "1run"}, "name", "is '1run'; on a cluster a run's id begins with a letter"),
+        (ONE_GPU, {"cluster.judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
+        (
+            ONE_GPU,
+            {"cluster.train_solver": {"gpus": 0}},
+            "cluster.train_solver",
+            "has no GPU, and model.engine vllm_colocated samples on the trainer's",
+        ),
+    ],
+    ids=["name", "judge", "engine"],
+)
+def test_what_no_cluster_can_do_is_one_problem(
+    source: Path, change: dict[str, Any], where: str, message: str, tmp_path: Path
+) -> None:
+    assert problems_of(tmp_path / "before", source, {}) == []
+    (problem,) = problems_of(tmp_path / "after", source, change)
+    assert problem.where == where and message in problem.message
+
+
+def test_a_quota_in_the_folder_is_compared_with_what_the_other_components_take(tmp_path: Path) -> None:
+    assert problems_of(tmp_path / "eight", QWEN, {}, "eight-gpus", "quota") == []
+    (problem,) = problems_of(tmp_path / "more", QWEN, {}, "multi-node", "quota")
+    assert problem.where == "ResourceQuota/scope"
+    assert "allows 8 requests.nvidia.com/gpu" in problem.message
+    assert problem.message.endswith("the stage train-solver takes 10")

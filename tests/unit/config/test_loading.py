@@ -12,7 +12,7 @@ from scope_selfplay.config import PRESETS, RunConfig, changed_settings, field_na
 from scope_selfplay.errors import ConfigError
 from tests.configuration_page import PAGE, field_of, render
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 TABLE_9 = {
     "iterations": 3,
     "model.max_length": 16_384,
