@@ -7,7 +7,7 @@ in sampling, for whatever policy is to learn from it. What does not read back as
 
 import asyncio
 
-from scope_selfplay.episodes import Episode, PolicyFormat, drive
+from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
 from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.schemas import Finish, Key, Passage, Rollout
@@ -19,7 +19,7 @@ def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, 
     `end` is the token that ends a turn where no stop text does.
     """
     tape = _Tape(recorded, policy_format, end)
-    rollout = asyncio.run(drive(episode, tape, tape, key=("replay", recorded.id), topk=1))
+    rollout = asyncio.run(run_episode(episode, tape, tape, key=("replay", recorded.id), topk=1))
     same = (
         rollout.status is recorded.status
         and (rollout.answer, rollout.task) == (recorded.answer, recorded.task)
