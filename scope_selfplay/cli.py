@@ -31,7 +31,11 @@ class LazyGroup(click.Group):
             "Say what this machine can run, and how to get what is missing.",
         ),
         "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
-        "export": ("scope_selfplay.export.cli", "export", "Write accepted tasks in another library's shape."),
+        "export": (
+            "scope_selfplay.export.writing",
+            "export",
+            "Write accepted tasks in another library's shape.",
+        ),
         "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
         "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),

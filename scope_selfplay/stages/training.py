@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
-from scope_selfplay.judge.metered import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
@@ -63,7 +63,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.tally)
+        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_challenger_roll(
@@ -86,7 +86,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.tally)
+        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
@@ -130,7 +130,7 @@ def _job(
     folder: StageFolder,
     start: Policy,
     records: Sequence[str],
-    tally: JudgeTally,
+    judge: MeteredJudge,
 ) -> GrpoJob:
     settings = run.config.challenger if stage is Stage.CHALLENGER else run.config.solver
     curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
@@ -140,7 +140,7 @@ def _job(
         run.progress.advance(
             step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
         )
-        check_budget(run, tally)
+        check_budget(run, judge)
 
     return GrpoJob(
         start=start.path,

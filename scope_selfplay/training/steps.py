@@ -10,7 +10,7 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel
 from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role, Rollout, RolloutStatus
 from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
 from scope_selfplay.training.rows import rows_from

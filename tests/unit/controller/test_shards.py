@@ -1,4 +1,4 @@
-"""A stage that several Jobs share, while their number is edited: each document keeps one owner."""
+"""A stage that several Jobs share, while the number of shards is edited: each document keeps one owner."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ EDITS = [(4, 2), (4, 8), (4, 1), (1, 4)]
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(("before", "after"), EDITS)
-def test_a_stage_ends_with_the_shares_that_it_began_with_and_the_next_takes_the_new_number(
+def test_a_stage_ends_with_the_shards_that_it_began_with_and_the_next_takes_the_new_number(
     tmp_path: Path, before: int, after: int
 ) -> None:
     world = _running(tmp_path, before)
@@ -31,7 +31,7 @@ def test_a_stage_ends_with_the_shares_that_it_began_with_and_the_next_takes_the_
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(("before", "after"), EDITS)
-def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, before: int, after: int) -> None:
+def test_an_edit_between_two_attempts_makes_no_other_shards(tmp_path: Path, before: int, after: int) -> None:
     world, failed = World(tmp_path, _sharing(before)), list[str]()
     world.have_done_all_but(FIRST)
     last = _names(FIRST, before)[before - 1]
@@ -54,7 +54,7 @@ def test_an_edit_between_two_attempts_makes_no_other_shares(tmp_path: Path, befo
     assert sorted(_made(world, FIRST)) == sorted([*_names(FIRST, before), last.removesuffix("a1") + "a2"])
 
 
-def test_running_shares_say_themselves_how_many_they_are(tmp_path: Path) -> None:
+def test_running_shards_carry_their_number_in_their_labels(tmp_path: Path) -> None:
     world = _running(tmp_path, 4)
     world.cluster.remove(ObjectKind.CONFIG_MAP, "r1-status")
     _edit(world, 2)
@@ -95,7 +95,7 @@ def _edit(world: World, shards: int) -> None:
 
 
 def _names(step: str, shards: int) -> list[str]:
-    parts = [f"r1-{step}-s{share:02d}-a1" for share in range(shards)] if shards > 1 else []
+    parts = [f"r1-{step}-s{shard:02d}-a1" for shard in range(shards)] if shards > 1 else []
     return [*parts, f"r1-{step}-a1"]
 
 

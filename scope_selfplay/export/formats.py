@@ -1,13 +1,14 @@
-"""One accepted task as a row of each format, and the columns that the format has.
+"""One accepted task as a row of each format, and the columns that the format has. Pure.
 
 Every format carries the rubric in the place where its consumer looks for what an answer is measured by. A known
-right answer (`Task.reference`) is passed on; none is made up where there is none.
+right answer (`Task.reference`) is passed on; none is made up where there is none. To add a format, write its row
+function and give it an entry in `FORMATS`.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,28 +20,21 @@ SOURCE = "scope-selfplay"
 ABILITY = "research"
 
 
-class Format(StrEnum):
-    TRL = "trl"
-    VERL = "verl"
-    VERIFIERS = "verifiers"
-    OPEN_INSTRUCT = "open-instruct"
-    SEARCH_R1 = "search-r1"
-    INSPECT = "inspect"
-
-
-class Example(NamedTuple):
-    """An accepted task with its rubric, and where it stands in its split."""
+@dataclass(frozen=True)
+class Example:
+    """An accepted task with its rubric, and its index in its split."""
 
     task: Task
     rubric: Rubric
     mean: float | None
     iteration: int
     split: str
-    place: int
+    index: int
 
 
-class ExportFormat(NamedTuple):
-    """How a format looks: `columns` of its parquet, or None where it is JSON lines; `use` says how it is read."""
+@dataclass(frozen=True)
+class ExportFormat:
+    """`columns` of its parquet, or None where it is JSON lines; `use` says how its consumer reads it."""
 
     row: Callable[[Example], Row]
     columns: pa.Schema | None
@@ -147,7 +141,7 @@ def _rubric_json(example: Example) -> str:
 def _extra(example: Example) -> Row:
     return {
         "split": example.split,
-        "index": example.place,
+        "index": example.index,
         "task_id": example.task.id,
         "task_type": example.task.type,
         "search_turns": example.task.search_turns,
@@ -169,8 +163,8 @@ _EXTRA = [
     ("iteration", pa.int64()),
 ]
 
-SHAPES: Mapping[Format, ExportFormat] = {
-    Format.TRL: ExportFormat(
+FORMATS: Mapping[str, ExportFormat] = {
+    "trl": ExportFormat(
         trl_row,
         pa.schema(
             [
@@ -185,7 +179,7 @@ SHAPES: Mapping[Format, ExportFormat] = {
         ),
         "GRPOTrainer(train_dataset=load_dataset(FOLDER, split='train'), ...); a reward function gets `rubric`",
     ),
-    Format.VERL: ExportFormat(
+    "verl": ExportFormat(
         verl_row,
         pa.schema(
             [
@@ -198,17 +192,17 @@ SHAPES: Mapping[Format, ExportFormat] = {
         ),
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
-    Format.VERIFIERS: ExportFormat(
+    "verifiers": ExportFormat(
         verifiers_row,
         pa.schema([("id", _TEXT), ("prompt", _CHAT), ("answer", _TEXT), ("info", _TEXT)]),
         "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON",
     ),
-    Format.OPEN_INSTRUCT: ExportFormat(
+    "open-instruct": ExportFormat(
         open_instruct_row,
         pa.schema([("messages", _CHAT), ("ground_truth", _TEXTS), ("dataset", _TEXTS), ("id", _TEXT)]),
         "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier",
     ),
-    Format.SEARCH_R1: ExportFormat(
+    "search-r1": ExportFormat(
         search_r1_row,
         pa.schema(
             [
@@ -228,7 +222,7 @@ SHAPES: Mapping[Format, ExportFormat] = {
         "data.train_files=FOLDER/train.parquet; open tasks have no golden answer, so exact match gives them 0: "
         "use the rubric in extra_info",
     ),
-    Format.INSPECT: ExportFormat(
+    "inspect": ExportFormat(
         inspect_row,
         None,
         "json_dataset('FOLDER/test.jsonl') with a model-graded scorer; `target` is the rubric",
