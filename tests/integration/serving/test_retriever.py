@@ -9,6 +9,7 @@ import pytest
 from retrieval.corpus import read_documents
 
 from retrieval.build import build_bm25
+from retrieval.corpus import read_documents
 from retrieval.in_process import bm25_searcher
 from scope_selfplay.config import CorpusConfig, SearchConfig
 from scope_selfplay.corpus import embedded_documents
