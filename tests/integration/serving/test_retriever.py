@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from retrieval.corpus import read_documents
 
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
