@@ -58,7 +58,7 @@ class ModelSize(NamedTuple):
 
 
 class Assumptions(NamedTuple):
-    """What the config does not contain. Rates are per GPU for a model of 8 billion parameters, and scale with its size."""
+    """What no setting has. Rates are per GPU for a model of 8 billion parameters, and scale with its size."""
 
     acceptance: float = 0.4
     """Share of candidates that task making keeps (SCOPE reports about this)."""
