@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATIENCE = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+_RETRY_POLICY = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 
 def policy_source(job: "GrpoJob", model: Any) -> Any:
@@ -129,7 +129,7 @@ def _client(model: ModelConfig, path: str) -> JsonClient:
     base = _base(model)
     host = urlsplit(base).hostname
     return JsonClient(
-        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), patience=_PATIENCE
+        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), retry_policy=_RETRY_POLICY
     )
 
 
