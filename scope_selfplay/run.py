@@ -50,8 +50,14 @@ from scope_selfplay.search import NothingToSearch, Searcher
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.store.atomic import disk_faults
 from scope_selfplay.store.ratings import read_ratings
-from scope_selfplay.training.model_files import check_policy
-from scope_selfplay.training.policy import check_context, check_tags, load_frozen, policy_path, weights_hash
+from scope_selfplay.training.policy import (
+    check_context,
+    check_policy,
+    check_tags,
+    load_frozen,
+    policy_path,
+    weights_hash,
+)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,18 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
-from scope_selfplay.training.export import Lineage
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult, train_grpo
+from scope_selfplay.training.job import (
+    GrpoJob,
+    RollStep,
+    StepResult,
+    TrainingCallbacks,
+    TrainingOptions,
+    TrainingStart,
+)
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.solver import GradedTask, make_solver_roll
+from scope_selfplay.training.trained_model import Lineage
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:
@@ -63,7 +70,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -84,7 +91,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -124,7 +131,6 @@ def _job(
     records: Sequence[str],
     tally: JudgeTally,
 ) -> GrpoJob:
-    settings = run.config.challenger if stage is Stage.CHALLENGER else run.config.solver
     curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
@@ -135,21 +141,19 @@ def _job(
         check_budget(run, tally)
 
     return GrpoJob(
-        start=start.path,
-        base=run.base,
-        settings=settings,
+        start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
+        options=TrainingOptions(
+            settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
+            temperature=run.config.sampling.temperature,
+            seed=training_seed(run, iteration, stage),
+            model=run.config.model,
+            tracking=run.config.tracking,
+        ),
         records=records,
         folder=folder,
         codec=run.codec,
-        temperature=run.config.sampling.temperature,
-        model=run.config.model,
-        seed=training_seed(run, iteration, stage),
-        on_step=on_step,
-        lineage=_lineage(run, iteration, stage, start),
-        tracking=run.config.tracking,
+        callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
-        say=run.progress.say,
-        on_outage=run.outages.append,
     )
 
 
@@ -167,6 +171,8 @@ def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
 
 
 def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
+    from scope_selfplay.training.grpo import train_grpo
+
     run.progress.begin(title, job.settings.steps)
     train_grpo(job, lambda model: _stopping_at_outages(run, make_roll(model)))
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
@@ -185,8 +191,8 @@ def _stopping_at_outages(run: Run, roll: RollStep) -> RollStep:
     return checked
 
 
-def _tidy(job: GrpoJob) -> None:
-    """One record per id, the newest: a resumed training makes some steps again. All processes' books become one."""
+def _merge_records(job: GrpoJob) -> None:
+    """One record per id, the newest, of all processes: a resumed training makes some steps again."""
     if not job.ranks.leads:
         return
     folder = job.folder
