@@ -1,7 +1,7 @@
 """One rollout as a generator: it asks for samples and searches, is sent the results, and returns the rollout.
 
 The same generators run under an engine in this process, over HTTP, under the trainer, and under a person at a
-terminal; `drive` is the async driver. A fault of an engine or the retriever is thrown in at the `yield` and
+terminal; `run_episode` is the async driver. A fault of an engine or the retriever is thrown in at the `yield` and
 ends the rollout as `failed`: data to be counted, never an empty answer.
 
 Every turn keeps the exact ids it was given and sampled. The next prompt is those ids plus what came between;
@@ -123,7 +123,9 @@ def challenger_episode(
     return talk.finish(Role.CHALLENGER, key, document_id, task=task)
 
 
-async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int) -> Rollout:
+async def run_episode(
+    episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int
+) -> Rollout:
     """Run one episode. Nothing waits for another episode; faults are thrown into the episode.
 
     The rollout names the searcher's index: what was found, and what not, depends on it.

@@ -24,8 +24,8 @@ from scope_selfplay.corpus import (
     shuffled,
     take_unused,
 )
+from scope_selfplay.corpus.run_corpus import HELD_OUT, embedded_documents
 from scope_selfplay.dialects import spoken_dialect
-from scope_selfplay.embedded.corpus import HELD_OUT, embedded_documents
 from scope_selfplay.engines import Checkpoint, in_process_engine, partner_of, policy_format_for, served_engine
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import ConfigError, CorpusError, OutsideError, RunMismatchError

@@ -4,8 +4,8 @@ Reading order: `reading` (a path to documents, by one of its readers), `markdown
 sections), `chunking`, `deck`. Reading is the only contact with the disk; `cli` is `scope documents`.
 """
 
-from scope_selfplay.corpus.chunking import chunk
 from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
+from scope_selfplay.corpus.run_corpus import chunk
 from scope_selfplay.corpus.sampling import (
     TURN_RATIO,
     TaskSource,

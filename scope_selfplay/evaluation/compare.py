@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.graph import (
+from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
+from scope_selfplay.evaluation.promotion import Gain, rule
+from scope_selfplay.evaluation.rating import (
     CheckpointNode,
     ComparisonGraph,
     edges,
     judged,
     owners,
 )
-from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation
-from scope_selfplay.evaluation.promotion import Gain, rule
 from scope_selfplay.evaluation.strengths import Strengths
 from scope_selfplay.judge import Judge, Style
 from scope_selfplay.schemas import Candidate, Comparison, Outcome, Verdict

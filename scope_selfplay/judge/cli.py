@@ -79,7 +79,7 @@ def serve_judge(
             f"scope serve-judge needs {error.name}: pip install 'scope-selfplay[view]'"
         ) from None
     from scope_selfplay.corpus import read_documents
-    from scope_selfplay.embedded.corpus import embedded_documents
+    from scope_selfplay.corpus.run_corpus import embedded_documents
 
     key = secret(api_key_env, "--api-key-env")
     if key is None and host not in LOOPBACK:

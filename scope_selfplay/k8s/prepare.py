@@ -51,18 +51,18 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
     return {
         f"prepare/{part}/kustomization.yaml": _NOTES[part] + yaml_text(_part(config, layout, part))
-        for part in parts_of(config)
+        for part in prepare_parts(config)
     }
 
 
-def parts_of(config: RunConfig) -> list[str]:
+def prepare_parts(config: RunConfig) -> list[str]:
     """The folders below prepare/ that the run has, in the order in which they are applied."""
-    needed = {"models": bool(models_of(config)), "index": bool(_index_options(config))}
+    needed = {"models": bool(model_downloads(config)), "index": bool(_index_options(config))}
     parts = [part for part, is_needed in needed.items() if is_needed]
     return ["volume", *parts] if parts else []
 
 
-def models_of(config: RunConfig) -> list[Model]:
+def model_downloads(config: RunConfig) -> list[Model]:
     """What is fetched: a model whose repository is named and whose folder lies on the volume."""
     prepare = config.cluster.prepare
     encoder = prepare.encoder if _index_options(config) else None
@@ -77,9 +77,9 @@ def models_of(config: RunConfig) -> list[Model]:
     ]
 
 
-def yours_to_bring(config: RunConfig) -> Iterator[str]:
+def manual_steps(config: RunConfig) -> Iterator[str]:
     """What the run expects on the volume and no Job brings, each as a line for a person."""
-    fetched = {each.folder for each in models_of(config)}
+    fetched = {each.folder for each in model_downloads(config)}
     for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and folder not in fetched:
             yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"
@@ -92,7 +92,7 @@ def _part(config: RunConfig, layout: RunFolderLayout, part: str) -> Body:
         case "volume":
             return _volume(config, layout)
         case "models":
-            models = models_of(config)
+            models = model_downloads(config)
             folders = ["models/network", *(f"models/{each.part}" for each in models)]
             return _jobs(
                 config, layout, folders, {f"fetch-{each.part}": _fetch_options(each) for each in models}

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from scope_selfplay.evaluation.compare import judge_presentation, rate
 from scope_selfplay.evaluation.pairings import CheckpointAnswers, Presentation, presentations
+from scope_selfplay.evaluation.rating import judge_presentation, rate
 from scope_selfplay.pipeline import RunContext
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout

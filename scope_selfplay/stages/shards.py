@@ -27,11 +27,11 @@ from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
-from scope_selfplay.stages.stage_runner import check_budget, inputs_of, run_stage, shares_in
-from scope_selfplay.stages.stopwatch import begin_attempt
+from scope_selfplay.stages.stage_runner import begin_attempt, check_budget, inputs_of, run_stage, shares_in
 from scope_selfplay.stages.task_making import (
     by_document,
     check_enough_accepted,
+    fill_share,
     keeping,
     quota,
     settle,
@@ -41,7 +41,6 @@ from scope_selfplay.stages.task_making import (
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
 from scope_selfplay.store.atomic import disk_faults
-from scope_selfplay.task_making import fill_share
 
 
 class Shard(NamedTuple):

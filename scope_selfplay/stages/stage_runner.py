@@ -14,7 +14,7 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.run import Run
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
-from scope_selfplay.stages.stopwatch import begin_attempt, time_of_attempts
+from scope_selfplay.stages.stage_runner import begin_attempt, time_of_attempts
 from scope_selfplay.store import (
     Stage,
     StageFolder,

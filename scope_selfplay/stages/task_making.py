@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.embedded.corpus import HELD_OUT
+from scope_selfplay.corpus.run_corpus import HELD_OUT
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, make_candidate
@@ -20,6 +20,7 @@ from scope_selfplay.stages.stage_runner import (
     taken_before,
     write_documents,
 )
+from scope_selfplay.stages.task_making import Make, fill_quota
 from scope_selfplay.store import (
     Appender,
     Stage,
@@ -28,7 +29,6 @@ from scope_selfplay.store import (
     read_records,
     write_records,
 )
-from scope_selfplay.task_making import Make, fill_quota
 
 
 def make_held_out(run: Run) -> StageManifest:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.episodes import Episode, PolicyFormat, drive
+from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
 from scope_selfplay.errors import CorpusError, InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
@@ -47,7 +47,7 @@ def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, 
     `end` is the token that ends a turn where no stop text does.
     """
     recording = _RecordedTurns(recorded, policy_format, end)
-    rollout = asyncio.run(drive(episode, recording, recording, key=("replay", recorded.id), topk=1))
+    rollout = asyncio.run(run_episode(episode, recording, recording, key=("replay", recorded.id), topk=1))
     same = (
         rollout.status is recorded.status
         and (rollout.answer, rollout.task) == (recorded.answer, recorded.task)

@@ -21,7 +21,9 @@ from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.viewer import pages
-from scope_selfplay.viewer.asking import (
+from scope_selfplay.viewer.app import HEADERS, Protection
+from scope_selfplay.viewer.pages import Page, PageNotFoundError
+from scope_selfplay.viewer.parameters import (
     BadParameterError,
     ComparisonParameters,
     Links,
@@ -29,8 +31,6 @@ from scope_selfplay.viewer.asking import (
     TaskListParameters,
     read_parameters,
 )
-from scope_selfplay.viewer.pages import Page, PageNotFoundError
-from scope_selfplay.viewer.protection import HEADERS, Protection
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK

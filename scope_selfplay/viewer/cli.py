@@ -29,8 +29,7 @@ def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...])
     from scope_selfplay.terminal import end_on_sigterm
 
     try:
-        from scope_selfplay.viewer.app import Site
-        from scope_selfplay.viewer.serving import serve_run
+        from scope_selfplay.viewer.app import Site, serve_run
     except ImportError as error:
         raise ConfigError(f"scope view needs {error.name}: pip install 'scope-selfplay[view]'") from None
     from scope_selfplay.wire.guarded_http import LOOPBACK

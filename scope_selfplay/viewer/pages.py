@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from scope_selfplay.errors import PromptError, RecordError
-from scope_selfplay.evaluation.compare import comparison_graph
+from scope_selfplay.evaluation.rating import comparison_graph
 from scope_selfplay.inspection.comparing import CheckpointDiff, diff_checkpoints
 from scope_selfplay.inspection.overview import IterationOverview, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
@@ -15,7 +15,7 @@ from scope_selfplay.store.query import Judgements, TaskQuery, UnknownTaskError
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.viewer import answers, charts
 from scope_selfplay.viewer.answers import TaskChange
-from scope_selfplay.viewer.asking import (
+from scope_selfplay.viewer.parameters import (
     BadParameterError,
     ComparisonParameters,
     PackParameters,

@@ -13,7 +13,7 @@ from scope_selfplay.inspection.text import printable
 from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Verdict
 from scope_selfplay.store.query import Sort
 from scope_selfplay.viewer import charts
-from scope_selfplay.viewer.asking import Links
+from scope_selfplay.viewer.parameters import Links
 
 LONGEST_CELL = 1500
 """Characters of a task that a list shows; its own page shows all of it."""

@@ -14,7 +14,7 @@ from scope_selfplay.episodes import (
     RolloutLimits,
     Search,
     challenger_episode,
-    drive,
+    run_episode,
     solver_episode,
     without_span,
 )
@@ -319,7 +319,7 @@ def episode_about(codec: WordCodec, name: str) -> Episode:
 async def test_a_driver_connects_episode_engine_and_retriever() -> None:
     codec = WordCodec()
     model = scripted(codec, {"a": [SEARCH, ANSWER]})
-    rollout = await drive(episode_about(codec, "a"), model, Library(), key=("a",), topk=2)
+    rollout = await run_episode(episode_about(codec, "a"), model, Library(), key=("a",), topk=2)
     assert rollout.answer == "It is the heron."
     assert [each.text for each in rollout.turns[0].passages] == ["the heron"] * 2
     assert rollout.index == "library"
@@ -328,7 +328,7 @@ async def test_a_driver_connects_episode_engine_and_retriever() -> None:
 async def test_a_driver_turns_a_fault_into_a_failed_rollout() -> None:
     codec = WordCodec()
     model = scripted(codec, {"a": [SEARCH]})
-    rollout = await drive(episode_about(codec, "a"), model, Library(broken=True), key=("a",), topk=1)
+    rollout = await run_episode(episode_about(codec, "a"), model, Library(broken=True), key=("a",), topk=1)
     assert (rollout.status, rollout.error) == (RolloutStatus.FAILED, "retriever down")
     assert rollout.index == "library"
 
@@ -338,8 +338,10 @@ async def test_a_slow_rollout_holds_no_other_back() -> None:
     slow = "<search>slow</search>"
     model = scripted(codec, {"a": [slow, ANSWER], "b": [SEARCH, SEARCH, ANSWER]})
     library = Library(gate, slow="slow")
-    waiting = asyncio.ensure_future(drive(episode_about(codec, "a"), model, library, key=("a",), topk=1))
-    quick = await drive(episode_about(codec, "b"), model, library, key=("b",), topk=1)
+    waiting = asyncio.ensure_future(
+        run_episode(episode_about(codec, "a"), model, library, key=("a",), topk=1)
+    )
+    quick = await run_episode(episode_about(codec, "b"), model, library, key=("b",), topk=1)
     assert quick.searches == 2 and not waiting.done()
     gate.set()
     assert (await waiting).searches == 1

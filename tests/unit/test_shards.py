@@ -22,9 +22,8 @@ from scope_selfplay.schemas import (
     Rollout,
 )
 from scope_selfplay.stages.shards import Board, Shard, new_folder, parse_shard, share_folders, up_to_quota
-from scope_selfplay.stages.task_making import keeping, settle
+from scope_selfplay.stages.task_making import fill_share, keeping, settle
 from scope_selfplay.store import StageFolder, read_records
-from scope_selfplay.task_making import fill_share
 
 
 def source(row: int) -> TaskSource:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import Candidate, CandidateStatus, Document, Provenance, Reason
-from scope_selfplay.stages.task_making import by_document, is_settled
+from scope_selfplay.stages.task_making import by_document, fill_quota, is_settled
 from scope_selfplay.store import StageFolder, write_records
-from scope_selfplay.task_making import fill_quota
 
 
 def source(number: int) -> TaskSource:

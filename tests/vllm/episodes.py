@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scope_selfplay.corpus.run_corpus import embedded_documents
+
 from scope_selfplay.config import CorpusConfig, RunConfig, load_config
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.embedded.corpus import embedded_documents
 from scope_selfplay.engines import policy_format_for
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.codec import ChatCodec

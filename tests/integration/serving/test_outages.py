@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
+from retrieval.corpus import read_documents
+
 from retrieval.build import build_bm25
 from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.metrics import RetrieverMetrics
-from retrieval.readers import read_documents
 from retrieval.server import build_app
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config

@@ -55,7 +55,7 @@ def test_stages_that_train_nothing_need_no_torch(
     "program",
     [
         "import jobs.run_controller, scope_selfplay.controller.loop, scope_selfplay.controller.cluster",
-        "import scope_selfplay.viewer.serving, scope_selfplay.maths, math_verify",
+        "import scope_selfplay.viewer.app, scope_selfplay.maths, math_verify",
         "import jobs.fetch_model, huggingface_hub; from scope_selfplay.training.policy import policy_path",
     ],
 )
@@ -74,6 +74,6 @@ def test_the_retrievers_image_builds_and_serves_an_index(tmp_path: Path) -> None
     build = ["index", "build", str(tmp_path / "corpus.jsonl"), str(tmp_path / "index")]
     done = _python(site, "-m", "scope_selfplay.cli", *build)
     assert done.returncode == 0, done.stderr
-    program = "import retrieval.server, retrieval.serving, uvicorn, uvloop, httptools, faiss, onnxruntime"
+    program = "import retrieval.server, retrieval.server, uvicorn, uvloop, httptools, faiss, onnxruntime"
     done = _python(site, "-c", program)
     assert done.returncode == 0, done.stderr

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from scope_selfplay.evaluation.rating import comparison_graph, judge_presentation, rate
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.compare import comparison_graph, judge_presentation, rate
 from scope_selfplay.evaluation.pairings import CheckpointAnswers, presentations
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
 from scope_selfplay.store.ratings import Decision, Ratings

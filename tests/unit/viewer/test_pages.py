@@ -17,8 +17,7 @@ from scope_selfplay.inspection.text import printable
 from scope_selfplay.prompts.folder import shipped_prompts
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.viewer import pages, shown_run
-from scope_selfplay.viewer.app import Site, build_app
-from scope_selfplay.viewer.protection import HEADERS
+from scope_selfplay.viewer.app import HEADERS, Site, build_app
 from scope_selfplay.viewer.shown_run import ShownRun
 from tests.unit.viewer.conftest import MARK, MARKUP, hostile_texts
 
