@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from scope_selfplay.embedded import pools
+from scope_selfplay.embedded import language
 from scope_selfplay.embedded.language import ATTRIBUTES, RELATIONS, VERBS
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -28,10 +28,10 @@ def phrases() -> list[str]:
     for relation in RELATIONS:
         found += [f"Its {relation} is", f"the {relation} of", f"The {relation} of"]
     found += ["First", "Now the answer", "Ask of", "1", "2", "3"]
-    for pool in (pools.PLACES, pools.KINDS, pools.REGIONS, pools.FOUNDERS, pools.YEARS, pools.EMBLEMS):
-        found += pool
-    for pool in (pools.PRODUCTS, pools.AMOUNTS, pools.RIVERS, pools.PATRONS, pools.MOTTOS):
-        found += pool
+    for words in (language.PLACES, language.KINDS, language.REGIONS):
+        found += words
+    for attribute in ATTRIBUTES:
+        found += attribute.values
     return list(dict.fromkeys(found))
 
 

@@ -21,7 +21,7 @@ from scope_selfplay.terminal import quiet_libraries
 def main(config: Path, prompts: Path, index: Path, source: Path | None, options: tuple[str, ...]) -> None:
     """Build the retriever's index; OPTIONS are those of `scope index build`."""
     quiet_libraries()
-    from retrieval.cli import build
+    from retrieval.build_command import build
 
     index.parent.mkdir(parents=True, exist_ok=True)
     given = source or _documents_of(config, index, prompts)
@@ -33,13 +33,13 @@ def _documents_of(config: Path, index: Path, packs: Path) -> Path:
     from scope_selfplay.config import load_config
     from scope_selfplay.prompts import load_pack
     from scope_selfplay.prompts.folder import pack_path
-    from scope_selfplay.run import read_corpus
+    from scope_selfplay.run_directory import run_documents
     from scope_selfplay.store import write_records
 
     file = index.with_name(f"{index.name}.documents.jsonl")
     if not file.exists():
         run = load_config(config)
-        write_records(file, read_corpus(run, load_pack(pack_path(run.domain, packs))))
+        write_records(file, run_documents(run, load_pack(pack_path(run.domain, packs))))
     return file
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from jobs.stage_job import Order, do_stage, run_job, stage_options
+from jobs.stage_job import StageArguments, do_stage, run_job, stage_options
 from scope_selfplay.store import Stage
 
 
 @click.command()
 @stage_options
-@click.option("--shard", metavar="I/N", help="Make the share of worker I of N, from 0; publishes nothing.")
+@click.option("--shard", metavar="I/N", help="Make the tasks of worker I of N, from 0; publishes nothing.")
 @click.option("--collect", is_flag=True, help="Collect what the workers made, and publish it.")
 def main(shard: str | None, collect: bool, **options: Any) -> None:
     """Stage B: C_N writes tasks over fresh documents until enough are kept; iteration 0: the held-out tasks."""
@@ -26,18 +26,18 @@ def main(shard: str | None, collect: bool, **options: Any) -> None:
     from scope_selfplay.stages import make_held_out, make_tasks
     from scope_selfplay.stages.shards import collect_tasks, make_share, parse_shard
 
-    order = Order(**options)
+    arguments = StageArguments(**options)
     if shard is not None and collect:
-        raise ConfigError("--shard and --collect: one job makes a share, another collects; give one of them")
+        raise ConfigError("--shard and --collect: one job makes a shard, another collects; give one of them")
     if shard is not None:
-        share = parse_shard(shard)
-        do_stage(order, Stage.TASKS, partial(make_share, shard=share), worker=f"-{share}")
+        worker = parse_shard(shard)
+        do_stage(arguments, Stage.TASKS, partial(make_share, shard=worker), worker=f"-{worker}")
     elif collect:
-        do_stage(order, Stage.TASKS, collect_tasks, serves=False)
-    elif order.iteration == 0:
-        do_stage(order, Stage.TASKS, lambda run, _: make_held_out(run))
+        do_stage(arguments, Stage.TASKS, collect_tasks, serves=False)
+    elif arguments.iteration == 0:
+        do_stage(arguments, Stage.TASKS, lambda run, _: make_held_out(run))
     else:
-        do_stage(order, Stage.TASKS, make_tasks)
+        do_stage(arguments, Stage.TASKS, make_tasks)
 
 
 if __name__ == "__main__":

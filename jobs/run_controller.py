@@ -2,7 +2,7 @@
 
     python -m jobs.run_controller --config FILE --root FOLDER [--only-iteration NN] [--set KEY=VALUE ...]
 
-Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); at a desk with KUBECONFIG and --job.
+Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
 """
 
 import os
@@ -79,41 +79,27 @@ def read_inputs(
     """
     from scope_selfplay.config import load_config
     from scope_selfplay.controller.loop import Inputs
+    from scope_selfplay.prompts import load_pack
     from scope_selfplay.run import open_run
 
+    # Each pack comes from a ConfigMap `prompts-<pack>`: every Job of the run gets the same.
+    is_mounted = prompts.is_dir()
+    packs = tuple(sorted(entry.name for entry in os.scandir(prompts) if entry.is_dir())) if is_mounted else ()
     try:
         settings = load_config(config, overrides)
         if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
             raise RunMismatchError(f"name: found {settings.name!r}, this controller's run is {name!r}")
         name = settings.name
         run = open_run(settings, root, progress or SilentProgress(), packs=prompts)
-    except UserError as error:
-        if name is None:
+    except UserError as problem:
+        if name is None or not (folder := RunFolder(root / name)).config.is_file():
             raise
-        return kept_inputs(RunFolder(root / name), prompts, error)
-    return Inputs(run.config, run.pack.hash, mounted_packs(prompts))
-
-
-def kept_inputs(folder: RunFolder, prompts: Path, problem: UserError) -> "Inputs":
-    """What the run began with, and the problem as what was edited; raises the problem where no run has begun."""
-    from scope_selfplay.config import load_config
-    from scope_selfplay.controller.loop import Inputs
-    from scope_selfplay.prompts import load_pack
-
-    if not folder.config.is_file():
-        raise problem
-    try:
-        config, pack = load_config(folder.config), load_pack(folder.prompts)
-    except UserError:
-        raise problem from None
-    return Inputs(config, pack.hash, mounted_packs(prompts), (str(problem),))
-
-
-def mounted_packs(prompts: Path) -> tuple[str, ...]:
-    """The packs that this pod has, each from a ConfigMap `prompts-<pack>`: every Job of the run gets the same."""
-    return (
-        tuple(sorted(each.name for each in os.scandir(prompts) if each.is_dir())) if prompts.is_dir() else ()
-    )
+        try:
+            kept, pack = load_config(folder.config), load_pack(folder.prompts)
+        except UserError:
+            raise problem from None
+        return Inputs(kept, pack.hash, packs, (str(problem),))
+    return Inputs(run.config, run.pack.hash, packs)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""What the stage jobs share: one command line, one order of work, one table of endings.
+"""What the stage jobs have in common: one command line, one order of work, one table of exit codes.
 
 python -m jobs.<stage> --config FILE --root FOLDER --iteration N [--attempt A] [--set KEY=VALUE ...]
 
 1. config and prompts are checked, and that the run was begun with them   64
-2. a stage whose manifest stands is done                                   0
+2. a stage whose manifest exists is done                                   0
 3. the stages before it must be done                                      64
 4. the servers that it needs answer                                       75, or 64 for the wrong ones
 5. the work; the manifest last                                            75, 143 after saving, 1 our bug
 """
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +31,8 @@ PACKS = Path("/etc/scope/prompts")
 ROOT = Path("/data/runs")
 
 
-class Order(NamedTuple):
-    """What a stage job was asked to do."""
+class StageArguments(NamedTuple):
+    """The command line of a stage job."""
 
     config: Path
     root: Path
@@ -40,7 +43,7 @@ class Order(NamedTuple):
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which run: its config, its prompts, and where it lies."""
+    """Which run: its config, its prompts, and its folder."""
     path = click.Path(path_type=Path)
     for option in (
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
@@ -63,13 +66,73 @@ def stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_job(command: click.Command, name: str) -> None:
-    """The entry point of a job's file: SIGTERM is heard from the first moment, also by a container's first process."""
+    """The entry point of a job: it ends on SIGTERM from the first moment, also as the first process of a container."""
     end_on_sigterm()
     run_command(command, f"python -m jobs.{name}")
 
 
+def processes_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """On how many processes this node trains."""
+    return click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        default=1,
+        envvar="SCOPE_PROCESSES",
+        show_default=True,
+        show_envvar=True,
+        help="Processes on this node, one for each GPU.",
+    )(command)
+
+
+def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> None:
+    """Several GPUs need several processes: starts this job once for each, and ends as they ended.
+
+    Returns where this process is to train itself. SCOPE_PROCESSES (or --processes) is the number on this node; several
+    nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and JOB_COMPLETION_INDEX. A process that has RANK is
+    one of those that were started.
+    """
+    from scope_selfplay.training.launching import node_of
+
+    if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
+        return
+    from scope_selfplay.config import load_config
+    from scope_selfplay.k8s.render import shipped_kustomize
+    from scope_selfplay.training.launching import (
+        RankTimeouts,
+        module_command,
+        rank_environments,
+        run_ranks,
+        sharding_environment,
+    )
+    from scope_selfplay.training.ranks import step_share
+
+    config = load_config(arguments.config, arguments.overrides)
+    settings, pod = (
+        (config.challenger, config.cluster.train_challenger)
+        if stage is Stage.CHALLENGER
+        else (config.solver, config.cluster.train_solver)
+    )
+    step_share(settings, node.world)
+    name = f"jobs.train_{stage.value}"
+    sharding = sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
+    environments = [sharding | rank for rank in rank_environments(node)]
+    report = partial(click.echo, err=True)
+    ending = run_ranks(module_command(name, sys.argv[1:]), environments, RankTimeouts(pod.grace), report)
+    if ending.code:
+        # The last line of a log is what the controller shows; other ranks may have said theirs later.
+        report(
+            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.said}"
+        )
+    sys.exit(ending.code)
+
+
 def do_stage(
-    order: Order, stage: Stage, work: Callable[[Any, int], Any], *, serves: bool = True, worker: str = ""
+    arguments: StageArguments,
+    stage: Stage,
+    work: Callable[[Any, int], Any],
+    *,
+    serves: bool = True,
+    worker: str = "",
 ) -> None:
     """Open the run, check that it is this stage's turn, and work.
 
@@ -81,19 +144,21 @@ def do_stage(
     from scope_selfplay.stages.stage_runner import check_turn
     from scope_selfplay.training.ranks import ranks
 
-    config = load_config(order.config, order.overrides)
+    config = load_config(arguments.config, arguments.overrides)
     with shown_progress() as progress:
-        run = open_run(config, order.root, progress, packs=order.prompts, attempt=order.attempt, record=False)
+        run = open_run(
+            config, arguments.root, progress, packs=arguments.prompts, attempt=arguments.attempt, record=False
+        )
         rank = "" if ranks().leads else f"-rank{ranks().number}"
         run = replace(run, config=_with_own_cache(config, f"{stage.value}{worker}{rank}"))
-        check_turn(run, order.iteration, stage)
-        folder = run.folder.stage(order.iteration, stage)
+        check_turn(run, arguments.iteration, stage)
+        folder = run.folder.stage(arguments.iteration, stage)
         if folder.manifest is not None:
             progress.say(f"{folder.path}: is done already")
         elif serves:
             # Opening the run context is the handshake with the judge and the retriever.
             progress.say(f"judge {run.context.judge.identity}, retriever {run.context.searcher.identity}")
-        work(run, order.iteration)
+        work(run, arguments.iteration)
 
 
 def _with_own_cache(config: "RunConfig", owner: str) -> "RunConfig":

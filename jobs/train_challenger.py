@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from jobs.launching import launch_ranks, processes_option
-from jobs.stage_job import Order, do_stage, run_job, stage_options
+from jobs.stage_job import StageArguments, do_stage, launch_ranks, processes_option, run_job, stage_options
 from scope_selfplay.store import Stage
 
 
@@ -18,11 +17,11 @@ from scope_selfplay.store import Stage
 @processes_option
 def main(processes: int, **options: Any) -> None:
     """Stage A: GRPO of the Challenger from C_{N-1} against the frozen Solver S_{N-1}."""
-    order = Order(**options)
-    launch_ranks(order, Stage.CHALLENGER, processes)
+    arguments = StageArguments(**options)
+    launch_ranks(arguments, Stage.CHALLENGER, processes)
     from scope_selfplay.stages import train_challenger
 
-    do_stage(order, Stage.CHALLENGER, train_challenger)
+    do_stage(arguments, Stage.CHALLENGER, train_challenger)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from jobs.launching import launch_ranks, processes_option
-from jobs.stage_job import Order, do_stage, run_job, stage_options
+from jobs.stage_job import StageArguments, do_stage, launch_ranks, processes_option, run_job, stage_options
 from scope_selfplay.store import Stage
 
 
@@ -18,11 +17,11 @@ from scope_selfplay.store import Stage
 @processes_option
 def main(processes: int, **options: Any) -> None:
     """Stage C: GRPO of the Solver from S_{N-1} on the kept tasks."""
-    order = Order(**options)
-    launch_ranks(order, Stage.SOLVER, processes)
+    arguments = StageArguments(**options)
+    launch_ranks(arguments, Stage.SOLVER, processes)
     from scope_selfplay.stages import train_solver
 
-    do_stage(order, Stage.SOLVER, train_solver)
+    do_stage(arguments, Stage.SOLVER, train_solver)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,17 @@ class LazyGroup(click.Group):
 
     # Command -> module, function there, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str, str]]] = {
+        "doctor": (
+            "scope_selfplay.doctor",
+            "doctor",
+            "Say what this machine can run, and how to get what is missing.",
+        ),
         "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
-        "export": ("scope_selfplay.export.cli", "export", "Write accepted tasks in another library's shape."),
+        "export": (
+            "scope_selfplay.export.writing",
+            "export",
+            "Write accepted tasks in another library's shape.",
+        ),
         "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
         "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
         "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),
@@ -130,24 +139,6 @@ def config(config: Path | None, name: str | None, seed: int | None, overrides: t
 
     settings = _settings(config, name, seed, overrides)
     click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
-
-
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Say what this machine can run, and how to get what is missing."""
-    from scope_selfplay.doctor import examine, print_finding, verdicts
-
-    parts = examine()
-    capabilities = verdicts(parts)
-    if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in (*parts, *capabilities)], indent=1))
-        return
-    for part in parts:
-        print_finding(part)
-    click.echo("\nWhat this machine can do")
-    for capability in capabilities:
-        print_finding(capability)
 
 
 def main() -> None:

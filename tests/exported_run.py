@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scope_selfplay.export import Format, export_tasks
+from scope_selfplay.export import FORMATS, export_tasks
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.store.card import write_run_card
 from scope_selfplay.store.reader import RunReader
@@ -19,9 +19,9 @@ def write_finished_run(path: Path) -> RunFolder:
     return made
 
 
-def write_exports(run: RunFolder, root: Path) -> dict[Format, Path]:
+def write_exports(run: RunFolder, root: Path) -> dict[str, Path]:
     """The run in every format, each in a folder of its own below `root`."""
     with RunReader(run.path) as reader:
-        for form in Format:
-            export_tasks(reader, form, root / form.value)
-    return {form: root / form.value for form in Format}
+        for form in FORMATS:
+            export_tasks(reader, form, root / form)
+    return {form: root / form for form in FORMATS}

@@ -24,6 +24,14 @@ _MANIFEST_DELAY = 60.0
 """Seconds in which a manifest must appear after its Job ended well: other nodes see a shared volume a little later."""
 
 
+class FailureResponse(StrEnum):
+    FAIL = "fail"
+    RETRY = "retry"
+    """Another attempt, and one less in the budget."""
+    RETRY_FREE = "retry_free"
+    """Another attempt after a pause that doubles, at no cost to the budget."""
+
+
 class AttemptOutcome(StrEnum):
     """In the order in which they explain each other where several pods of one Job ended differently."""
 
@@ -40,28 +48,48 @@ class AttemptOutcome(StrEnum):
     VANISHED = "vanished"
     LOST = "lost"
 
+    @property
+    def response(self) -> FailureResponse:
+        return _DECISIONS[self][0]
 
-class FailureResponse(StrEnum):
-    FAIL = "fail"
-    RETRY = "retry"
-    """Another attempt, and one less in the budget."""
-    RETRY_FREE = "retry_free"
-    """Another attempt after a pause that doubles, at no cost to the budget."""
+    def explanation(self, message: str) -> str:
+        """One line for a person: what happened, what the program said, what to do."""
+        if self is AttemptOutcome.USER and message:
+            return message
+        return _DECISIONS[self][1].format(f" ({message})" if message else "")
 
 
-def response_to(outcome: AttemptOutcome) -> FailureResponse:
-    match outcome:
-        case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
-            return FailureResponse.FAIL
-        case AttemptOutcome.OUTSIDE | AttemptOutcome.STOPPED | AttemptOutcome.DISRUPTED:
-            return FailureResponse.RETRY_FREE
-        case AttemptOutcome.LOST | AttemptOutcome.UNPLACED:
-            return FailureResponse.RETRY_FREE
-        # A Job that vanished may have failed a moment before: without a cost it could repeat for ever.
-        case AttemptOutcome.BUG | AttemptOutcome.KILLED | AttemptOutcome.LATE:
-            return FailureResponse.RETRY
-        case AttemptOutcome.NO_MANIFEST | AttemptOutcome.VANISHED:
-            return FailureResponse.RETRY
+_DECISIONS = {
+    AttemptOutcome.USER: (FailureResponse.FAIL, "it ended with exit 64; its log says what to change"),
+    AttemptOutcome.OUT_OF_MEMORY: (
+        FailureResponse.FAIL,
+        "out of memory{}: raise cluster.<stage>.memory, or lower micro_batch or in_flight",
+    ),
+    AttemptOutcome.DISRUPTED: (
+        FailureResponse.RETRY_FREE,
+        "its pod was evicted, preempted or lost its node{}",
+    ),
+    AttemptOutcome.OUTSIDE: (FailureResponse.RETRY_FREE, "something outside was down{}"),
+    AttemptOutcome.BUG: (FailureResponse.RETRY, "it ended with an error{}; see its log"),
+    AttemptOutcome.KILLED: (FailureResponse.RETRY, "it was killed with SIGKILL{}"),
+    AttemptOutcome.STOPPED: (FailureResponse.RETRY_FREE, "it was stopped after saving"),
+    AttemptOutcome.LATE: (
+        FailureResponse.RETRY,
+        "it met its deadline; raise cluster.<stage>.deadline if it makes progress",
+    ),
+    AttemptOutcome.UNPLACED: (
+        FailureResponse.RETRY_FREE,
+        "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
+    ),
+    AttemptOutcome.NO_MANIFEST: (
+        FailureResponse.RETRY,
+        "it ended well and its manifest is not on the volume; see that all pods mount the same volume",
+    ),
+    # It may have failed a moment before: without a cost it could repeat for ever.
+    AttemptOutcome.VANISHED: (FailureResponse.RETRY, "its Job was deleted before the stage was done"),
+    AttemptOutcome.LOST: (FailureResponse.RETRY_FREE, "its pod is gone, and how it ended with it"),
+}
+"""What follows from an outcome, and how it is explained; {} is what the program said last."""
 
 
 def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
@@ -104,38 +132,6 @@ def pause_after(free_failures: int) -> float:
     return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(free_failures - 1, 10)) if free_failures else 0.0
 
 
-def explanation(outcome: AttemptOutcome, message: str) -> str:
-    """One line for a person: what happened, what the program said, what to do."""
-    said = f" ({message})" if message else ""
-    match outcome:
-        case AttemptOutcome.USER:
-            return message or "it ended with exit 64; its log says what to change"
-        case AttemptOutcome.OUT_OF_MEMORY:
-            return f"out of memory{said}: raise cluster.<stage>.memory, or lower micro_batch or in_flight"
-        case AttemptOutcome.DISRUPTED:
-            return f"its pod was evicted, preempted or lost its node{said}"
-        case AttemptOutcome.OUTSIDE:
-            return f"something outside was down{said}"
-        case AttemptOutcome.BUG:
-            return f"it ended with an error{said}; see its log"
-        case AttemptOutcome.KILLED:
-            return f"it was killed with SIGKILL{said}"
-        case AttemptOutcome.STOPPED:
-            return "it was stopped after saving"
-        case AttemptOutcome.LATE:
-            return "it met its deadline; raise cluster.<stage>.deadline if it makes progress"
-        case AttemptOutcome.UNPLACED:
-            return "no pod of it had a node before its deadline; free one, or lower cluster.<stage>"
-        case AttemptOutcome.NO_MANIFEST:
-            return (
-                "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
-            )
-        case AttemptOutcome.VANISHED:
-            return "its Job was deleted before the stage was done"
-        case AttemptOutcome.LOST:
-            return "its pod is gone, and how it ended with it"
-
-
 class AttemptHistory(Value):
     """The attempts of one stage, or of one shard of it; always the same few numbers, however often it is tried."""
 
@@ -157,7 +153,7 @@ class AttemptHistory(Value):
     message: str = ""
 
     def after(self, attempt: int, outcome: AttemptOutcome, message: str = "") -> "AttemptHistory":
-        costs = response_to(outcome) is FailureResponse.RETRY
+        costs = outcome.response is FailureResponse.RETRY
         return self.model_copy(
             update={
                 "latest": max(self.latest, attempt),
@@ -173,13 +169,13 @@ class AttemptHistory(Value):
         """The exit code with which these attempts end the run; None while there may be another one."""
         if self.outcome is None:
             return None
-        if response_to(self.outcome) is FailureResponse.FAIL:
+        if self.outcome.response is FailureResponse.FAIL:
             return ExitCode.USER
         return ExitCode.BUG if self.failures_counted > retries else None
 
     @property
     def why(self) -> str:
-        return explanation(self.outcome, self.message) if self.outcome else ""
+        return self.outcome.explanation(self.message) if self.outcome else ""
 
 
 class GivenUp(Value):
@@ -201,7 +197,7 @@ class AttemptLedger(Value):
     """By name, until the server answers."""
     code: ExitCode | None = None
     """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
-    verdict: str = ""
+    why: str = ""
 
     @classmethod
     def read(cls, status: Mapping[str, str], owner: str) -> Self:

@@ -27,13 +27,24 @@ from scope_selfplay.controller.api import (
     QuotaError,
     Transport,
 )
-from scope_selfplay.controller.goals import RunEnd, VolumeState, desired_steps, read_volume, steps_of
 from scope_selfplay.controller.leadership import Leadership
 from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
 from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
 from scope_selfplay.controller.observed import ObservedCluster, observe, owner_of
 from scope_selfplay.controller.plan import next_actions
-from scope_selfplay.controller.plan_parts import Action, Apply, ControllerEvent, Create, Delete, NextActions
+from scope_selfplay.controller.plan_parts import (
+    Action,
+    Apply,
+    ControllerEvent,
+    Create,
+    Delete,
+    NextActions,
+    RunEnd,
+    VolumeState,
+    desired_steps,
+    read_volume,
+    steps_of,
+)
 from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.store import RunFolder
 

@@ -240,9 +240,9 @@ def _volumes(config: RunConfig, settings: PodConfig, packs: Sequence[str]) -> tu
         volumes.append({"name": f"prompts-{pack}", "configMap": {"name": f"prompts-{pack}"}})
         path = f"{PROMPTS_FOLDER}/{pack}"
         mounts.append({"name": f"prompts-{pack}", "mountPath": path, "readOnly": True})
-    for each in config.cluster.volumes:
-        volumes.append({"name": each.name, **each.source})
-        mounts.append({"name": each.name, "mountPath": each.path, "readOnly": True})
+    for volume in config.cluster.volumes:
+        volumes.append({"name": volume.name, **volume.source})
+        mounts.append({"name": volume.name, "mountPath": volume.path, "readOnly": True})
     if gpus_of(config.cluster, settings):
         # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
@@ -256,8 +256,8 @@ def _scheduling(cluster: ClusterConfig) -> Body:
         spec["nodeSelector"] = dict(cluster.node_selector)
     if cluster.tolerations:
         spec["tolerations"] = [
-            {name: value for name, value in each.model_dump().items() if value}
-            for each in cluster.tolerations
+            {name: value for name, value in toleration.model_dump().items() if value}
+            for toleration in cluster.tolerations
         ]
     if cluster.priority_class:
         spec["priorityClassName"] = cluster.priority_class

@@ -152,7 +152,11 @@ def step_of(labels: Mapping[str, str]) -> RunStep | None:
 
 def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
     labels, status = _labels(body), body.get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
+    conditions = {
+        condition["type"]: condition
+        for condition in status.get("conditions") or []
+        if condition["status"] == "True"
+    }
     step = step_of(labels)
     assert step is not None
     failed = conditions.get("Failed")
@@ -179,9 +183,9 @@ def _shard(labels: Mapping[str, str]) -> StageShard | None:
 def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     status = body.get("status") or {}
     problems = [
-        each.get("message", each.get("reason", ""))
-        for each in status.get("conditions") or []
-        if each["type"] == "ReplicaFailure" and each["status"] == "True"
+        condition.get("message", condition.get("reason", ""))
+        for condition in status.get("conditions") or []
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
     ]
     # Until the Deployment's controller has seen the newest spec, its counts are those of an older one.
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
@@ -209,7 +213,7 @@ def _service(body: Body) -> ObservedService:
 
 def _pod(body: Body) -> ObservedPod:
     labels, status = _labels(body), body.get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     containers = status.get("containerStatuses") or []
     ended = _ended(containers)
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
@@ -275,4 +279,4 @@ def _annotations(body: Body) -> Mapping[str, str]:
 def owner_of(body: Body) -> str | None:
     """The uid of the Job that controls an object."""
     owners = body["metadata"].get("ownerReferences") or []
-    return next((each["uid"] for each in owners if each.get("controller")), None)
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)

@@ -21,15 +21,19 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.goals import DesiredSteps, RunEnd, Stop, VolumeState, stop_of
 from scope_selfplay.controller.names import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
     ControllerEvent,
     Create,
+    DesiredSteps,
     NextActions,
     PlanPart,
+    RunEnd,
     Situation,
+    Stop,
+    VolumeState,
+    stop_of,
     warn,
 )
 from scope_selfplay.controller.servers import Server, servers_of
@@ -88,7 +92,7 @@ def _end_of_run(
     if wanted.problem is not None:
         return wanted.problem
     if ledger.code is not None:
-        return RunEnd(ledger.code, ledger.verdict)
+        return RunEnd(ledger.code, ledger.why)
     missing = next((step for step in wanted.before if step not in volume.done), None)
     if missing is not None:
         why = (
@@ -251,7 +255,7 @@ def _start_job(
 
 def _tell_progress(now: Situation, step: RunStep | None, progress: str) -> PlanPart:
     before = now.observed.status.get("step")
-    done = next((each for each in now.volume.done if each.name == before), None)
+    done = next((done for done in now.volume.done if done.name == before), None)
     if done is None or done == step:
         return PlanPart()
     return _event("StageDone", f"{done.name} is done; {progress}")
@@ -307,7 +311,7 @@ def _status(
     active = sorted(job.name for job in now.observed.jobs if job.state is JobState.ACTIVE)
     if end is not None and end.code in (ExitCode.USER, ExitCode.BUG):
         # Only a mistake and a bug are there to stay; what was down outside comes back.
-        ledger = ledger.model_copy(update={"code": end.code, "verdict": end.message})
+        ledger = ledger.model_copy(update={"code": end.code, "why": end.message})
     status = {
         "phase": "Running" if end is None else "Done" if end.code is ExitCode.DONE else "Failed",
         "progress": progress,

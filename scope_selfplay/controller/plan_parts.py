@@ -1,17 +1,121 @@
-"""The values that a plan is made of: the situation that it starts from, its parts, and what comes out. Pure.
+"""The values that a plan is made of: what is wanted and what the volume shows, the parts of a plan, what comes out.
 
 Each question of the plan is answered by a function from a `Situation` to a `PlanPart`; `plan.next_actions` adds the
-parts up and turns their sum into `NextActions`.
+parts up and turns their sum into `NextActions`. Pure, but for `read_volume`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple
 
+from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.goals import RunEnd, VolumeState
 from scope_selfplay.controller.manifests import ManifestContext
-from scope_selfplay.controller.observed import ObservedCluster
+from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.observed import ObservedCluster, ObservedJob, ObservedServer, ObservedService
+from scope_selfplay.errors import ExitCode, RecordError, StorageError
+from scope_selfplay.schedule import stages_of, stop_message
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.folders import MANIFEST, parse_manifest
+from scope_selfplay.store.ratings import Ratings, read_ratings
+
+
+class RunEnd(NamedTuple):
+    """How a run ended: the controller's exit code, and why in one line."""
+
+    code: ExitCode
+    message: str
+
+
+@dataclass(frozen=True)
+class DesiredSteps:
+    context: ManifestContext
+    steps: tuple[RunStep, ...]
+    """What this controller brings about, in order."""
+    before: tuple[RunStep, ...] = ()
+    """What must be done already."""
+    edited: tuple[str, ...] = ()
+    """Settings that changed since the run began, and `prompts`."""
+    problem: RunEnd | None = None
+    """What the API server or the volume refused for good."""
+
+
+def steps_of(config: RunConfig) -> tuple[RunStep, ...]:
+    """Every stage of a run, in order."""
+    return tuple(RunStep(iteration, stage) for iteration, stage in stages_of(config))
+
+
+def desired_steps(
+    context: ManifestContext,
+    *,
+    only_iteration: int | None = None,
+    edited: Sequence[str] = (),
+    problem: RunEnd | None = None,
+) -> DesiredSteps:
+    """The whole run, or one iteration of it; iteration 1 brings the held-out tasks along."""
+    steps = steps_of(context.config)
+    if only_iteration is None:
+        return DesiredSteps(context, steps, (), tuple(edited), problem)
+    first = 0 if only_iteration == 1 else only_iteration
+    own = tuple(step for step in steps if first <= step.iteration <= only_iteration)
+    before = tuple(step for step in steps if step.iteration < first)
+    return DesiredSteps(context, own, before, tuple(edited), problem)
+
+
+class VolumeState(NamedTuple):
+    """What the shared volume shows; `ratings[t]` is known for every compared iteration t."""
+
+    done: frozenset[RunStep]
+    """The steps whose manifest.json exists."""
+    ratings: tuple[Ratings, ...] = ()
+
+    @property
+    def promoted(self) -> tuple[bool, ...]:
+        return tuple(ratings.promoted for ratings in self.ratings)
+
+
+def read_volume(folder: RunFolder, steps: Iterable[RunStep]) -> VolumeState:
+    """Reads small files only; whether outputs are whole is checked by the stage that needs them.
+
+    Raises RecordError for a manifest.json that is not a manifest, StorageError when the volume cannot be read.
+    """
+    done = frozenset(step for step in steps if _is_done(folder.stage(*step).path, step))
+    ratings: list[Ratings] = []
+    while RunStep(len(ratings), Stage.COMPARE) in done:
+        ratings.append(read_ratings(folder, len(ratings)))
+    return VolumeState(done, tuple(ratings))
+
+
+def _is_done(folder: Path, step: RunStep) -> bool:
+    try:
+        manifest = parse_manifest(folder)
+    except OSError as error:
+        raise StorageError(
+            f"{folder / MANIFEST}: cannot be read ({error.strerror}); see that the volume is well"
+        ) from error
+    if manifest is None:
+        return False
+    if (manifest.iteration, manifest.stage) != (step.iteration, step.stage.value):
+        raise RecordError(
+            f"{folder / MANIFEST}: is the manifest of iteration {manifest.iteration} {manifest.stage}; "
+            "remove the stage folder"
+        )
+    return True
+
+
+class Stop(NamedTuple):
+    iteration: int
+    message: str
+
+
+def stop_of(config: RunConfig, volume: VolumeState) -> Stop | None:
+    """Where a comparison ended the run; not where the settings have been changed to go on all the same."""
+    for iteration, ratings in enumerate(volume.ratings):
+        message = stop_message(config, iteration, ratings)
+        if message is not None:
+            return Stop(iteration, message)
+    return None
 
 
 class Create(NamedTuple):
@@ -72,15 +176,7 @@ def warn(reason: str, message: str) -> PlanPart:
     return PlanPart(message=message, events=(ControllerEvent(reason, message, True),))
 
 
-class OwnedObject(Protocol):
-    """A Job, Deployment or Service as the API shows it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def owner(self) -> str | None: ...
+ObservedObject = ObservedJob | ObservedServer | ObservedService
 
 
 @dataclass(frozen=True)
@@ -96,10 +192,10 @@ class Situation:
     def has_waited(self, clock: str, seconds: float) -> bool:
         return self.waited.get(clock, 0.0) >= seconds
 
-    def owns(self, found: OwnedObject) -> bool:
+    def owns(self, found: ObservedObject) -> bool:
         return found.owner == self.context.owner.uid
 
-    def delete(self, kind: ObjectKind, found: OwnedObject) -> PlanPart:
+    def delete(self, kind: ObjectKind, found: ObservedObject) -> PlanPart:
         """Deletes what this controller's Job owns; another controller's objects are left alone."""
         return PlanPart((Delete(kind, found.name, found.uid),)) if self.owns(found) else PlanPart()
 

@@ -1,4 +1,4 @@
-"""Which servers a stage needs beside it, how each is run, and how the stage's Job is told where they are. Pure."""
+"""Which servers a stage needs beside it, how they are run, and how the stage's Job finds them. Pure."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,11 +1,19 @@
-"""Source documents: read them, cut them to size, deal them to stages, and say what to write from each.
+"""Source documents: read them, cut them to size, sample them for stages, and say what to write from each.
 
-Reading order: `reading` (a path to documents, by one of its readers), `markdown` (documentation pages to
-sections), `chunking`, `deck`. Reading is the only contact with the disk; `cli` is `scope documents`.
+Reading order: `run_corpus` (the documents that a run begins with), `reading` (a path to documents, by one of its
+readers), `markdown` (documentation pages to sections), `sampling`. Reading is the only contact with the disk; `cli`
+is `scope documents`.
 """
 
 from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
-from scope_selfplay.corpus.run_corpus import chunk
+from scope_selfplay.corpus.run_corpus import (
+    HELD_OUT,
+    chunk,
+    documents_for,
+    embedded_documents,
+    read_run_corpus,
+    task_family,
+)
 from scope_selfplay.corpus.sampling import (
     TURN_RATIO,
     TaskSource,
@@ -18,6 +26,7 @@ from scope_selfplay.corpus.sampling import (
 )
 
 __all__ = [
+    "HELD_OUT",
     "READERS",
     "TURN_RATIO",
     "TaskSource",
@@ -25,9 +34,13 @@ __all__ = [
     "assign_sources",
     "assign_task_types",
     "chunk",
+    "documents_for",
+    "embedded_documents",
     "read_documents",
+    "read_run_corpus",
     "read_sample",
     "search_turn_counts",
     "shuffled",
     "take_unused",
+    "task_family",
 ]

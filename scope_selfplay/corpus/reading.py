@@ -48,7 +48,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
     for place, document in _located(path, reader):
         if document.id in places:
             raise CorpusError(
-                f"{place}: the id {document.id!r} stands already at {places[document.id]}; ids must be unique"
+                f"{place}: the id {document.id!r} is already used at {places[document.id]}; ids must be unique"
             )
         places[document.id] = place
         documents.append(document)
@@ -56,7 +56,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
 
 
 def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
-    """As many of them, those that a run of this seed deals first; every line is checked, only these are held."""
+    """As many of them, those that come first once shuffled by the seed; every line is checked, only these are held."""
     return first_shuffled((document for _, document in _located(path, reader)), count, seed=seed)
 
 

@@ -1,9 +1,9 @@
-"""The deck of a run: its documents in a fixed order, dealt to stages, and what to write from each.
+"""Sampling of a run's documents for its stages, and what task to write from each.
 
-A corpus is `shuffled` once per run by the seed, whatever the order of the files. Every stage draws the next
-documents that no earlier stage has taken, so a draw is a pure function of the seed and the ids already used.
-That needs no layout fixed in advance (task making does not know how many documents it will need), two stages
-can never share a document, and a resumed run that passes the same ids draws the same documents again.
+A corpus is `shuffled` once per run by the seed, whatever the order of the files. Every stage takes the next
+documents that no earlier stage has taken, so its sample is a pure function of the seed and the ids already used.
+Nothing is fixed in advance (task making does not know how many documents it will need), two stages can never
+share a document, and a resumed run that passes the same ids takes the same documents again.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document, Value, seed_from
 
 TURN_RATIO: Mapping[int, int] = MappingProxyType({1: 4, 2: 3, 3: 2})
-"""How many prompts get 1, 2 and 3 search turns, in relation to each other (SCOPE appendix G)."""
+"""How many sources get 1, 2 and 3 search turns, in relation to each other (SCOPE appendix G)."""
 
 Choice = TypeVar("Choice")
 
@@ -35,21 +35,21 @@ class TaskSource(Value):
 
 
 def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:
-    """The deck of a run: the documents in the order of a hash of seed and id.
+    """The documents in the order of a hash of seed and id.
 
     Depends on the set of documents only: one that is added later takes a place of its own and leaves the
     order of the others as it was. Raises CorpusError for an id that occurs twice, as a piece `a#1` of a
-    document `a` and a document `a#1` would: drawing by id could then deal one text to two stages.
+    document `a` and a document `a#1` would: two stages could then take one text.
     """
-    deck = sorted(documents, key=_place(seed))
-    for first, second in pairwise(deck):
+    ordered = sorted(documents, key=_place(seed))
+    for first, second in pairwise(ordered):
         if first.id == second.id:
             raise CorpusError(f"the id {first.id!r} occurs twice in the corpus; ids must be unique")
-    return deck
+    return ordered
 
 
 def first_shuffled(documents: Iterable[Document], count: int, *, seed: int) -> list[Document]:
-    """The first `count` documents of the deck, in one pass that holds no more than these. Raises CorpusError as
+    """The first `count` of the shuffled documents, in one pass that holds no more than these. Raises CorpusError as
     `shuffled` does for an id that occurs twice among them.
     """
     return shuffled(heapq.nsmallest(count, documents, key=_place(seed)), seed=seed)
@@ -60,22 +60,22 @@ def _place(seed: int) -> Callable[[Document], tuple[int, str]]:
 
 
 def take_unused(
-    deck: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str
+    documents: Sequence[Document], *, count: int, taken: Collection[str], wanted_by: str
 ) -> list[Document]:
-    """The next `count` documents of a deck whose ids are not in `taken`, in deck order.
+    """The next `count` of shuffled documents whose ids are not in `taken`, in their order.
 
-    `taken` holds the ids of everything drawn before, by earlier stages and by earlier batches of this one; a
-    shorter draw is the beginning of a longer one. `wanted_by` names the stage in the error.
+    `taken` holds the ids of everything taken before, by earlier stages and by earlier batches of this one; a
+    smaller sample is the beginning of a larger one. `wanted_by` names the stage in the error.
 
     Raises CorpusError, with the numbers, when fewer are left.
     """
     if count < 0:
-        raise ValueError(f"a draw of {count} documents")
+        raise ValueError(f"a sample of {count} documents")
     used = frozenset(taken)
-    left = [document for document in deck if document.id not in used]
+    left = [document for document in documents if document.id not in used]
     if len(left) < count:
         raise CorpusError(
-            f"{wanted_by} needs {count} documents, but of the corpus's {len(deck)} only {len(left)} are not "
+            f"{wanted_by} needs {count} documents, but of the corpus's {len(documents)} only {len(left)} are not "
             "used yet; add documents or ask for fewer"
         )
     return left[:count]
@@ -88,7 +88,7 @@ def assign_sources(
     *,
     ratio: Mapping[int, int] = TURN_RATIO,
 ) -> list[TaskSource]:
-    """One prompt per document, with task types and search turns dealt out in exact shares (SCOPE appendix G).
+    """One source per document, with task types and search turns in exact shares (SCOPE appendix G).
 
     `task_types` maps each enabled type to its weight. Raises ValueError as `assign_task_types` does.
     """
@@ -101,7 +101,7 @@ def assign_sources(
 
 
 def search_turn_counts(n: int, rng: random.Random, ratio: Mapping[int, int] = TURN_RATIO) -> list[int]:
-    """The number of search turns for each of `n` prompts: exact shares of the ratio, in random order.
+    """The number of search turns for each of `n` sources: exact shares of the ratio, in random order.
 
     Largest-remainder apportionment, shuffled (SCOPE appendix G). Raises ValueError for a negative `n` or
     weights that are negative or all 0.
@@ -110,7 +110,7 @@ def search_turn_counts(n: int, rng: random.Random, ratio: Mapping[int, int] = TU
 
 
 def assign_task_types(n: int, weights: Mapping[str, float], rng: random.Random) -> list[str]:
-    """The task type for each of `n` prompts: exact shares of the weights, in random order.
+    """The task type for each of `n` sources: exact shares of the weights, in random order.
 
     Raises ValueError for a negative `n` or weights that are negative, not finite, or all 0.
     """
@@ -118,9 +118,9 @@ def assign_task_types(n: int, weights: Mapping[str, float], rng: random.Random) 
 
 
 def _shares(n: int, weights: Mapping[Choice, float], rng: random.Random) -> list[Choice]:
-    dealt = [choice for choice, count in apportion(n, weights).items() for _ in range(count)]
-    rng.shuffle(dealt)
-    return dealt
+    choices = [choice for choice, count in apportion(n, weights).items() for _ in range(count)]
+    rng.shuffle(choices)
+    return choices
 
 
 def apportion(n: int, weights: Mapping[Choice, float]) -> dict[Choice, int]:
@@ -129,7 +129,7 @@ def apportion(n: int, weights: Mapping[Choice, float]) -> dict[Choice, int]:
     Exact: no share is off its quota by 1 or more. Equal remainders favour the earlier choice.
     """
     if n < 0:
-        raise ValueError(f"cannot split {n} prompts")
+        raise ValueError(f"cannot split {n} sources")
     if not any(weights.values()) or not all(0 <= weight < math.inf for weight in weights.values()):
         raise ValueError(f"weights must be finite, at least 0 and not all 0; got {dict(weights)}")
     exact = {choice: Fraction(weight) for choice, weight in weights.items()}

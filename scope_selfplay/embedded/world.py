@@ -8,10 +8,12 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scope_selfplay.embedded import pools
 from scope_selfplay.embedded.language import (
     ATTRIBUTES,
     BY_NOUN,
+    KINDS,
+    PLACES,
+    REGIONS,
     RELATIONS,
     read_attribute,
     read_link,
@@ -33,7 +35,7 @@ class Entity(NamedTuple):
 
 
 def all_names() -> list[str]:
-    return [f"{place} {kind}" for place in pools.PLACES for kind in pools.KINDS]
+    return [f"{place} {kind}" for place in PLACES for kind in KINDS]
 
 
 def make_world(rng: random.Random, names: Sequence[str]) -> list[Entity]:
@@ -84,4 +86,4 @@ def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
         other = rng.choice(names)
         if other != name and other not in others:
             others.append(other)
-    return Entity(name, rng.choice(pools.REGIONS), facts, dict(zip(RELATIONS, others, strict=True)))
+    return Entity(name, rng.choice(REGIONS), facts, dict(zip(RELATIONS, others, strict=True)))

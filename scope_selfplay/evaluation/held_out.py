@@ -1,13 +1,14 @@
 """Held-out scores: means with bootstrap intervals over tasks, and where they come from. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from scope_selfplay.embedded.language import read_question
+from scope_selfplay.evaluation.pairings import CheckpointAnswers
+from scope_selfplay.evaluation.promotion import Gain
 from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
-from scope_selfplay.store.ratings import ScoreEstimate
+from scope_selfplay.store.ratings import CheckpointDifference, ScoreEstimate
 
 
 class Answered(NamedTuple):
@@ -15,14 +16,6 @@ class Answered(NamedTuple):
 
     candidate: Candidate
     grade: Grade
-
-
-def family(task: Task) -> str:
-    """The kind of task a score is reported by: links to follow where they can be read, else type and searches."""
-    question = read_question(task.text)
-    if question is not None:
-        return f"{question.hops} link{'' if question.hops == 1 else 's'}"
-    return f"{task.type}, {task.search_turns} searches"
 
 
 def estimate(scores: Sequence[float], *, seed: int, resamples: int) -> ScoreEstimate | None:
@@ -41,18 +34,38 @@ def bootstrap(values: Sequence[float], *, seed: int, resamples: int) -> tuple[fl
     return float(low), float(high)
 
 
-def breakdown(answered: Sequence[Answered], *, seed: int, resamples: int) -> dict[str, ScoreEstimate]:
-    """Estimates for all tasks, for asked and hidden criteria apart, and by family; in this order."""
-    groups: dict[str, list[float]] = {
-        "all": [each.grade.score for each in answered if each.grade.score is not None]
-    }
+def breakdown(
+    answered: Sequence[Answered], *, seed: int, resamples: int, family: Callable[[Task], str]
+) -> dict[str, ScoreEstimate]:
+    """Estimates for all tasks, for asked and hidden criteria apart, and by family of tasks; in this order."""
+    scored = [
+        (candidate.task, grade.score)
+        for candidate, grade in answered
+        if candidate.task is not None and grade.score is not None
+    ]
+    groups: dict[str, list[float]] = {"all": [score for _, score in scored]}
     for dimension in ("asked", "hidden"):
         groups[f"{dimension} criteria"] = _by_dimension(answered, dimension)
-    for each in sorted(answered, key=lambda item: family(_task(item))):
-        if each.grade.score is not None:
-            groups.setdefault(family(_task(each)), []).append(each.grade.score)
+    for task, score in sorted(scored, key=lambda pair: family(pair[0])):
+        groups.setdefault(family(task), []).append(score)
     found = {name: estimate(scores, seed=seed, resamples=resamples) for name, scores in groups.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def score_gains(contestants: Sequence[CheckpointAnswers], *, seed: int, resamples: int) -> Gain:
+    """Differences of held-out scores, paired by task; a missing score leaves its task out."""
+    grades = {contestant.name: contestant.grades for contestant in contestants}
+
+    def gain(new: str, old: str) -> CheckpointDifference | None:
+        pairs = [(grade.score, grades[old][task].score) for task, grade in grades[new].items()]
+        differences = [one - other for one, other in pairs if one is not None and other is not None]
+        if not differences:
+            return None
+        low, high = bootstrap(differences, seed=seed, resamples=resamples)
+        value = float(np.mean(differences))
+        return CheckpointDifference(value=value, low=low, high=high, tasks=len(differences))
+
+    return gain
 
 
 def _by_dimension(answered: Sequence[Answered], dimension: str) -> list[float]:
@@ -66,8 +79,3 @@ def _by_dimension(answered: Sequence[Answered], dimension: str) -> list[float]:
         if met:
             scores.append(sum(met) / len(met))
     return scores
-
-
-def _task(answered: Answered) -> Task:
-    assert answered.candidate.task is not None
-    return answered.candidate.task

@@ -1,4 +1,4 @@
-"""Who is shown to the judge with whom, on which held-out task and in which order. Pure.
+"""Who is shown to the judge with whom, on which held-out task and in which order; one call to the judge for each pair.
 
 Over the tasks every checkpoint of a pair is shown first as often as second (within one), so that a judge who
 prefers a place favours nobody.
@@ -8,9 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scope_selfplay.judge import same_text
+from scope_selfplay.judge import Judge, Style, same_text
 from scope_selfplay.judge.prompts import shown_answer
-from scope_selfplay.schemas import Grade, Key, Rollout, RolloutStatus, rng_from
+from scope_selfplay.schemas import (
+    Candidate,
+    Comparison,
+    Grade,
+    Key,
+    Outcome,
+    Rollout,
+    RolloutStatus,
+    Verdict,
+    rng_from,
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,26 @@ class Presentation(NamedTuple):
 
     @property
     def is_tie(self) -> bool:
-        """Both say the same: nobody needs to be asked."""
+        """Both answers are the same: nobody needs to be asked."""
         return same_text(shown_answer(self.first.answer), shown_answer(self.second.answer))
+
+
+async def judge_presentation(judge: Judge, candidate: Candidate, shown: Presentation) -> Comparison:
+    """One comparison in the order shown; equal answers tie without a call."""
+    assert candidate.task is not None
+    if shown.is_tie:
+        verdict = Verdict(value=True, reasoning="both give the same answer", attempts=0)
+        return Comparison(
+            first_id=shown.first.id, second_id=shown.second.id, outcome=Outcome(0.5, 0.5), verdict=verdict
+        )
+    return await judge.compare(
+        candidate.task,
+        shown.first,
+        shown.second,
+        style=Style.SCORES,
+        rubric=candidate.rubric,
+        reference=candidate.task.reference,
+    )
 
 
 def presentations(

@@ -1,6 +1,6 @@
 """What follows from a comparison: the next iteration starts from the new Solver, from the old one, or not at all.
 
-Pure: `rule` over differences between checkpoints, whichever evidence they come from.
+Pure: `decide_promotion` over differences between checkpoints, whichever evidence they come from.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class PromotionDecision(Value):
     reason: str
 
 
-def rule(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> PromotionDecision:
+def decide_promotion(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> PromotionDecision:
     """Decide on S_t from t `starts`, the checkpoints that iterations 1 to t were trained from."""
     if not starts:
         return PromotionDecision(

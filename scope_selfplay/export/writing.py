@@ -1,20 +1,24 @@
-"""Writes an export: one file per split and a card, atomically, a batch of tasks at a time."""
+"""`scope export`: the accepted tasks of a run in files for another trainer or evaluator.
+
+One file per split and a card, atomically, a batch of tasks at a time.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.export.shapes import SHAPES, Format, Row, example_of
+from scope_selfplay.export.formats import FORMATS, Row, example_of
 from scope_selfplay.store.atomic import disk_faults, part_of, write_atomic
 from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.reader import RunReader
+from scope_selfplay.store.reader import RunReader, find_run
 
 _BATCH = 1000
 # Consumers know a held-out split by this name.
@@ -26,8 +30,30 @@ class Exported(NamedTuple):
     tasks: int
 
 
+@click.command()
+@click.argument("run")
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Who is going to read it."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write; new or empty."
+)
+@click.option(
+    "--iteration", "iterations", type=int, multiple=True, help="Only these iterations; several allowed."
+)
+def export(run: str, form: str, output: Path, iterations: tuple[int, ...]) -> None:
+    """Write the accepted tasks of RUN in another library's shape.
+
+    RUN is a run folder, or a name under runs/.
+    """
+    with RunReader(find_run(run)) as reader:
+        for path, tasks in export_tasks(reader, form, output, iterations=iterations):
+            click.echo(f"{path}\t{tasks}")
+    click.echo(FORMATS[form].use.replace("FOLDER", str(output)), err=True)
+
+
 def export_tasks(
-    reader: RunReader, form: Format, target: Path, *, iterations: Iterable[int] = ()
+    reader: RunReader, form: str, target: Path, *, iterations: Iterable[int] = ()
 ) -> list[Exported]:
     """Write the accepted tasks as `train` and the held-out tasks of iteration 0 as `test`.
 
@@ -66,18 +92,13 @@ def _known(reader: RunReader, asked: set[int]) -> list[int]:
     return sorted(asked)
 
 
-def _write_split(
-    reader: RunReader, form: Format, target: Path, split: str, iterations: list[int]
-) -> Exported:
-    columns = SHAPES[form].columns
+def _write_split(reader: RunReader, form: str, target: Path, split: str, iterations: list[int]) -> Exported:
+    columns = FORMATS[form].columns
     path = target / f"{split}.{'jsonl' if columns is None else 'parquet'}"
     rows = _rows(reader, form, split, iterations)
-    write: Callable[[Path, Iterator[Row]], int] = (
-        _write_lines if columns is None else lambda file, each: _write_parquet(file, each, columns)
-    )
     temporary = part_of(path)
     try:
-        count = write(temporary, rows)
+        count = _write_lines(temporary, rows) if columns is None else _write_parquet(temporary, rows, columns)
         if count:
             temporary.replace(path)
     finally:
@@ -85,19 +106,19 @@ def _write_split(
     return Exported(path, count)
 
 
-def _rows(reader: RunReader, form: Format, split: str, iterations: list[int]) -> Iterator[Row]:
+def _rows(reader: RunReader, form: str, split: str, iterations: list[int]) -> Iterator[Row]:
     index = 0
     for iteration in iterations:
         accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
         for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration]):
-            yield SHAPES[form].row(example_of(candidate, split, index))
+            yield FORMATS[form].row(example_of(candidate, split, index))
             index += 1
 
 
 def _write_parquet(path: Path, rows: Iterator[Row], columns: pa.Schema) -> int:
     count = 0
     with pq.ParquetWriter(path, columns, compression="zstd") as writer:
-        while batch := _next(rows):
+        while batch := list(islice(rows, _BATCH)):
             writer.write_table(pa.Table.from_pylist(batch, schema=columns))
             count += len(batch)
     return count
@@ -112,11 +133,7 @@ def _write_lines(path: Path, rows: Iterator[Row]) -> int:
     return count
 
 
-def _next(rows: Iterator[Row]) -> list[Row]:
-    return list(islice(rows, _BATCH))
-
-
-def _card(run: str, form: Format, written: list[Exported]) -> str:
+def _card(run: str, form: str, written: list[Exported]) -> str:
     splits = [{"split": each.path.stem, "path": each.path.name} for each in written]
     front = {
         "pretty_name": f"{run} for {form}",
@@ -125,5 +142,5 @@ def _card(run: str, form: Format, written: list[Exported]) -> str:
     counts = "\n".join(f"- `{each.path.name}`: {each.tasks:,} tasks" for each in written)
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {run} for {form}\n\n{counts}\n\n"
-        f"How it is read: {SHAPES[form].use}\n"
+        f"How it is read: {FORMATS[form].use}\n"
     )

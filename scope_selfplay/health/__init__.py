@@ -5,9 +5,8 @@
             for signal in checkup.signals:
                 print(checkup.iteration, signal.title, signal.value, signal.warning)
 
-`diversity` (near duplicates, how far tasks lie apart) - `searches` (are the Challenger's searches needed) -
-`drift` (topics, lengths) - `checkup` (everything together, with bounds). All from records; nothing is asked of a
-judge again.
+`tasks` (near duplicates, drift of topics, whether the Challenger's searches are needed) - `costs` (judge calls, tokens,
+GPU-hours) - `checkup` (everything together, with bounds). All from records; no judge is called.
 """
 
 from scope_selfplay.health.checkup import BOUNDS, Bounds, Checkup, Signal, examine

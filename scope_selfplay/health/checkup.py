@@ -1,13 +1,11 @@
 """Every signal of one iteration, against the bounds outside of which it warns."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
-from scope_selfplay.health.diversity import measure_diversity
-from scope_selfplay.health.drift import topic_drift
-from scope_selfplay.health.searches import needed_searches, worth_of_passages
+from scope_selfplay.health.tasks import measure_diversity, needed_searches, topic_drift, worth_of_passages
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.reader import RunReader
@@ -16,7 +14,8 @@ from scope_selfplay.store.reader import RunReader
 SAMPLE = 5_000
 
 
-class Bounds(NamedTuple):
+@dataclass(frozen=True)
+class Bounds:
     """What a signal is called, its unit, where it is healthy, and what an unhealthy value often means."""
 
     title: str
@@ -109,22 +108,22 @@ def examine(reader: RunReader) -> list[Checkup]:
     ]
     texts = {iteration: _accepted_texts(reader, iteration) for iteration in made}
     found: list[Checkup] = []
-    words: dict[int, float | None] = {}
+    first_words: float | None = None
     for iteration in made:
         earlier = [text for before in made if before < iteration for text in texts[before]]
-        values = _from_counts(reader, iteration) | _from_scores(reader, iteration)
-        values |= _from_texts(texts[iteration], earlier, texts[made[0]] if iteration != made[0] else None)
-        values |= (
-            _from_searches(reader, iteration)
-            | _from_answers(reader, iteration)
-            | _from_training(reader, iteration)
-        )
-        values |= _costs(reader, iteration, len(texts[iteration]))
-        words[iteration] = values["task_words"]
-        values["task_growth"] = _growth(words[iteration], words[made[0]]) if iteration != made[0] else None
-        found.append(
-            Checkup(iteration=iteration, signals=tuple(_signal(name, values.get(name)) for name in BOUNDS))
-        )
+        diversity = measure_diversity(texts[iteration][:SAMPLE], before=earlier[-SAMPLE:])
+        values = _from_candidates(reader, iteration) | _from_rollouts(reader, iteration)
+        values |= _from_training(reader, iteration) | _costs(reader, iteration, len(texts[iteration]))
+        values |= {"duplicates": diversity.duplicates, "distance": diversity.distance}
+        values["searches_needed"] = needed_searches(reader, iteration).needed
+        values["passage_gain"] = worth_of_passages(reader, iteration).gain
+        if iteration == made[0]:
+            first_words = values["task_words"]
+        else:
+            values["topic_drift"] = topic_drift(texts[made[0]][:SAMPLE], texts[iteration][:SAMPLE])
+            values["task_growth"] = _growth(values["task_words"], first_words)
+        signals = tuple(_signal(name, values.get(name)) for name in BOUNDS)
+        found.append(Checkup(iteration=iteration, signals=signals))
     return found
 
 
@@ -158,7 +157,7 @@ def _accepted_texts(reader: RunReader, iteration: int) -> list[str]:
     return [row["text"] for row in rows]
 
 
-def _from_counts(reader: RunReader, iteration: int) -> Values:
+def _from_candidates(reader: RunReader, iteration: int) -> Values:
     passed = ", ".join(f"avg((gates.{gate}.value)::INTEGER) AS {gate.label}" for gate in Gate)
     (row,) = reader.sql(
         "SELECT avg((status = 'accepted')::INTEGER) AS acceptance, "
@@ -170,7 +169,8 @@ def _from_counts(reader: RunReader, iteration: int) -> Values:
     return dict(row)
 
 
-def _from_scores(reader: RunReader, iteration: int) -> Values:
+def _from_rollouts(reader: RunReader, iteration: int) -> Values:
+    """How the rollouts of each tried task differ, and how long the answers to the same held-out tasks are."""
     (row,) = reader.sql(
         "SELECT avg((low = high)::INTEGER) AS same_score FROM ("
         "SELECT min(g.score) AS low, max(g.score) AS high FROM rollouts r JOIN grades g ON g.rollout_id = r.id "
@@ -178,36 +178,18 @@ def _from_scores(reader: RunReader, iteration: int) -> Values:
         "AND r.role = 'solver' GROUP BY r.subject_id HAVING count(g.score) > 1)",
         [iteration],
     )
-    return dict(row)
-
-
-def _from_texts(texts: Sequence[str], earlier: Sequence[str], first: Sequence[str] | None) -> Values:
-    found = measure_diversity(texts[:SAMPLE], before=earlier[-SAMPLE:])
-    drift = None if first is None else topic_drift(first[:SAMPLE], texts[:SAMPLE])
-    return {"duplicates": found.duplicates, "distance": found.distance, "topic_drift": drift}
-
-
-def _from_searches(reader: RunReader, iteration: int) -> Values:
-    return {
-        "searches_needed": needed_searches(reader, iteration).needed,
-        "passage_gain": worth_of_passages(reader, iteration).gain,
-    }
-
-
-def _from_answers(reader: RunReader, iteration: int) -> Values:
-    """On the same held-out tasks, so that longer tasks do not count as longer answers."""
-    rows = reader.sql(
+    lengths = reader.sql(
         "SELECT iteration, avg(len(string_split(answer, ' '))) AS words FROM rollouts "
         "WHERE stage = 'compare' AND iteration IN (0, ?) GROUP BY iteration",
         [iteration],
     )
-    words = {row["iteration"]: row["words"] for row in rows}
-    now, then = words.get(iteration), words.get(0)
-    return {"answer_words": now, "answer_growth": _growth(now, then)}
+    words = {length["iteration"]: length["words"] for length in lengths}
+    now, first = words.get(iteration), words.get(0)
+    return {"same_score": row["same_score"], "answer_words": now, "answer_growth": _growth(now, first)}
 
 
-def _growth(now: float | None, then: float | None) -> float | None:
-    return now / then if now and then else None
+def _growth(now: float | None, first: float | None) -> float | None:
+    return now / first if now and first else None
 
 
 def _from_training(reader: RunReader, iteration: int) -> Values:
@@ -220,18 +202,20 @@ def _from_training(reader: RunReader, iteration: int) -> Values:
 
 
 def _costs(reader: RunReader, iteration: int, accepted: int) -> Values:
-    asked = judge_use(reader, iteration, Stage.TASKS)
-    states = [each for each in reader.stages() if (each.iteration, each.stage) == (iteration, Stage.TASKS)]
-    seconds = states[0].manifest.seconds if states and states[0].manifest else None
+    use = judge_use(reader, iteration, Stage.TASKS)
+    seconds = [
+        state.manifest.seconds
+        for state in reader.stages()
+        if (state.iteration, state.stage) == (iteration, Stage.TASKS) and state.manifest
+    ]
     totals = {
-        "calls_per_task": asked.calls,
-        "tokens_per_task": asked.tokens,
+        "calls_per_task": use.calls,
+        "tokens_per_task": use.tokens,
         "trained_tokens_per_task": trained_tokens(reader, iteration),
-        "seconds_per_task": seconds,
+        "seconds_per_task": seconds[0] if seconds else None,
     }
-    each = {name: total / accepted if total and accepted else None for name, total in totals.items()}
     return {
         "judge_failures": failure_share(reader, iteration),
         "gpu_hours": gpu_hours(reader, iteration),
-        **each,
+        **{name: total / accepted if total and accepted else None for name, total in totals.items()},
     }

@@ -6,8 +6,9 @@ by role (`judge_usage.json`, rubric writing among them). A running stage has nei
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.gates import Gate
 from scope_selfplay.store.folders import Stage
@@ -21,7 +22,6 @@ _VERDICTS = f"""
     SELECT verdict FROM comparisons WHERE iteration = $1 AND stage = $2
 """
 
-
 _HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
     Stage.CHALLENGER: ("train_challenger", ("judge", "retriever", "solver")),
     Stage.TASKS: ("make_tasks", ("judge", "retriever", "solver", "challenger")),
@@ -31,7 +31,8 @@ _HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
 """Settings under `cluster` of a stage's Job and of the servers that run meanwhile."""
 
 
-class JudgeUse(NamedTuple):
+@dataclass(frozen=True)
+class JudgeUse:
     """What was asked of the judge; `tokens` in and out, as far as they were paid for."""
 
     calls: int = 0
@@ -45,13 +46,17 @@ def judge_use(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
     After a kill the account by role holds the last attempt only and the records hold all but rubric writing: the
     larger count is the better one.
     """
-    folder = reader.folder.stage(iteration, stage).path
     recorded = _recorded(reader, iteration, stage)
     if account := judge_account(reader, iteration, stage):
-        recorded = recorded._replace(calls=account.get("calls", 0), failed=account.get("failed", 0))
-    usage = _usage(_read(folder / "judge_usage.json"))
+        recorded = replace(recorded, calls=account.get("calls", 0), failed=account.get("failed", 0))
+    roles = _read(reader.folder.stage(iteration, stage).path / "judge_usage.json").values()
+    usage = JudgeUse(
+        calls=sum(role["calls"] for role in roles),
+        failed=sum(sum(role["faults"].values()) for role in roles),
+        tokens=sum(role["tokens_in"] + role["tokens_out"] for role in roles),
+    )
     fuller = usage if usage.calls > recorded.calls else recorded
-    return fuller._replace(tokens=max(usage.tokens, recorded.tokens))
+    return replace(fuller, tokens=max(usage.tokens, recorded.tokens))
 
 
 def judge_account(reader: RunReader, iteration: int, stage: Stage) -> dict[str, int]:
@@ -62,9 +67,9 @@ def judge_account(reader: RunReader, iteration: int, stage: Stage) -> dict[str, 
 def failure_share(reader: RunReader, iteration: int) -> float | None:
     """Of everything asked of the judge in all stages of an iteration."""
     begun = [state.stage for state in reader.stages() if state.iteration == iteration]
-    asked = [judge_use(reader, iteration, stage) for stage in begun]
-    calls = sum(each.calls for each in asked)
-    return sum(each.failed for each in asked) / calls if calls else None
+    uses = [judge_use(reader, iteration, stage) for stage in begun]
+    calls = sum(use.calls for use in uses)
+    return sum(use.failed for use in uses) / calls if calls else None
 
 
 def trained_tokens(reader: RunReader, iteration: int) -> float | None:
@@ -126,16 +131,7 @@ def _recorded(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
         "UNION ALL SELECT value IS NULL, verdict FROM scores WHERE iteration = $1 AND stage = $2)",
         [iteration, stage.value],
     )
-    calls, failed, tokens = (int(row[name] or 0) + int(other[name] or 0) for name in JudgeUse._fields)
-    return JudgeUse(calls, failed, tokens)
-
-
-def _usage(roles: Mapping[str, Any]) -> JudgeUse:
-    return JudgeUse(
-        sum(role["calls"] for role in roles.values()),
-        sum(sum(role["faults"].values()) for role in roles.values()),
-        sum(role["tokens_in"] + role["tokens_out"] for role in roles.values()),
-    )
+    return JudgeUse(**{name: int(row[name] or 0) + int(other[name] or 0) for name in row})
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -102,10 +102,10 @@ def endpoint(handler: Handler, api_key: str | None = None) -> Handler:
 
 
 def read_request(data: bytes) -> ServedRequest:
-    """Raises ValueError for what is no chat request."""
+    """Raises ValueError for what is not a chat request."""
     body = load_strict(data.decode())
     if not isinstance(body, dict):
-        raise ValueError("the request is no JSON object")
+        raise ValueError("the request is not a JSON object")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         raise ValueError("messages: expected a list of messages")
@@ -114,7 +114,7 @@ def read_request(data: bytes) -> ServedRequest:
         raise ValueError("messages: the last one has no text")
     outputs = body.get("structured_outputs")
     choices = outputs.get("choice", ()) if isinstance(outputs, dict) else ()
-    return ServedRequest(prompt, tuple(str(each) for each in choices), body)
+    return ServedRequest(prompt, tuple(str(choice) for choice in choices), body)
 
 
 def completion(served: ServedRequest, reply: ServedReply, model: str) -> dict[str, object]:

@@ -59,7 +59,7 @@ class ChatCodec:
         coming = [(message.role, _MARK.format(i)) for i, message in enumerate(messages)]
         rendered = self._render(spoken + coming).partition(_MARK.format("a"))[2]
         if sampled and sampled[-1] in self.end_ids:
-            # The end of the turn was sampled: it already stands in the ids, only what follows it is new.
+            # The end of the turn was sampled: it is already among the ids, only what follows it is new.
             rendered = rendered.removeprefix(self._tokenizer.convert_ids_to_tokens(sampled[-1]))
         return self._fill(rendered, messages)
 

@@ -169,7 +169,7 @@ class InProcessModel:
             if sequence.future.cancelled():
                 del self._active[slot]
         if any(sequence.future.cancelled() for sequence in self._waiting):
-            self._waiting = deque(each for each in self._waiting if not each.future.cancelled())
+            self._waiting = deque(sequence for sequence in self._waiting if not sequence.future.cancelled())
 
     def _fail_all(self, error: Exception) -> None:
         fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
@@ -220,7 +220,7 @@ class InProcessModel:
         self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
 
     def _step(self, batch: Sequence[_Sequence], rows: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """One forward pass that appends `rows` to the sequences, and one sampled token for each."""
+        """One forward pass that appends `rows` to the sequences, and one sampled token for every sequence."""
         logits = self._cache.forward(rows, [sequence.slot for sequence in batch], starts)
         for sequence, row, start in zip(batch, rows, starts, strict=True):
             self._tokens[sequence.slot, start : start + len(row)] = row

@@ -43,7 +43,7 @@ def check_room(size: CacheSize, free: int | None, where: str) -> None:
 
 
 def free_bytes(device: Any) -> int | None:
-    """Memory that a torch device can still give; None where nobody says."""
+    """Memory that a torch device can still give; None where it is not known."""
     if device.type == "cuda":
         import torch
 

@@ -33,7 +33,7 @@ _PLAIN = {
 
 
 class Served(NamedTuple):
-    """What a server says of the model that it was asked for; None is what it does not say."""
+    """What a server says of the model that it was asked for; None where it does not say."""
 
     model: str
     root: str | None
@@ -122,11 +122,11 @@ class ServedModel:
             )
 
 
-async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | None) -> Served:
-    """The model `model`, or the only one, of a server; `root` is its URL without `/v1`, where `/info` lies.
+async def ask_what_is_served(client: JsonClient, root: JsonClient | None, model: str | None) -> Served:
+    """The model `model`, or the only one, of a server; `root` is its URL without `/v1`, where `/info` is.
 
-    Raises ConfigError for a model that is not served or a choice between several, InferenceError where nobody
-    answers.
+    Without a `root` no weights are asked for. Raises ConfigError for a model that is not served or a choice between
+    several, InferenceError where no server answers.
     """
     try:
         listed = (await client.ask("GET", "/models")).get("data")
@@ -135,14 +135,15 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | 
         raise InferenceError(f"{fault}; see that the server runs, then run the same command again") from None
     except (Refused, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server?"
+            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server, and does api_key_env "
+            "hold its key?"
         ) from None
     if model is None and len(rows) != 1:
-        raise ConfigError(f"{client.url} serves {sorted(rows)}; say which in `model`")
+        raise ConfigError(f"{client.url} serves {sorted(rows)}; name one in `model`")
     name = model or next(iter(rows))
     if name not in rows:
         raise ConfigError(f"{client.url} does not serve {name}; it serves {sorted(rows)}")
-    info = await _info(root)
+    info = await _info(root) if root is not None else {}
     length = rows[name].get("max_model_len")
     where = rows[name].get("root")
     weights = info.get("weights")
@@ -155,7 +156,7 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | 
 
 
 def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
-    """Raises InferenceError for what is no completion with its token ids and log-probabilities."""
+    """Raises InferenceError for what is not a completion with its token ids and log-probabilities."""
     try:
         choice = answer["choices"][0]
         ids = tuple(map(_token_id, choice["token_ids"]))
@@ -163,9 +164,9 @@ def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
         finish = Finish(choice["finish_reason"])
         seen = choice.get("prompt_token_ids")
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise InferenceError(
-            f"no completion with token_ids and logprobs ({said}); serve with `scope serve-model` or a vLLM that "
+            f"no completion with token_ids and logprobs ({reason}); serve with `scope serve-model` or a vLLM that "
             "knows return_token_ids"
         ) from None
     if not ids or len(ids) != len(logprobs) or len(ids) > request.max_tokens:
@@ -187,7 +188,7 @@ async def _info(root: JsonClient) -> dict[str, Any]:
 
 def _token_id(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no token id")
+        raise ValueError(f"{value!r} is not a token id")
     return value
 
 
@@ -199,5 +200,5 @@ def _logprob(value: object) -> float:
         or not value <= 1e-3
         or math.isnan(value)
     ):
-        raise ValueError(f"{value!r} is no log-probability")
+        raise ValueError(f"{value!r} is not a log-probability")
     return float(value)

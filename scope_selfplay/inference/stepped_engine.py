@@ -163,7 +163,7 @@ class SteppedEngine:
 
 
 def vllm_params(sampling: Sampling) -> Any:
-    """vLLM's own; everything that its defaults could take from a model's generation_config is said."""
+    """vLLM's own; everything that its defaults could take from a model's generation_config is set."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -194,11 +194,11 @@ def _settle_finished(outputs: Sequence[Any], running: dict[str, _Call]) -> None:
 def _sample(completion: Any) -> Sample | InferenceError:
     if completion.finish_reason not in ("stop", "length"):
         return InferenceError(f"the engine ended a turn with {completion.finish_reason}")
-    ids = tuple(int(each) for each in completion.token_ids)
+    ids = tuple(int(token) for token in completion.token_ids)
     entries: Sequence[Mapping[int, Any]] = completion.logprobs or ()
     if len(entries) != len(ids):
         return InferenceError(f"the engine gave {len(entries)} log-probabilities for {len(ids)} tokens")
-    logprobs = tuple(float(entry[each].logprob) for each, entry in zip(ids, entries, strict=True))
+    logprobs = tuple(float(entry[token].logprob) for token, entry in zip(ids, entries, strict=True))
     if any(map(math.isnan, logprobs)):
-        return InferenceError("the engine gave a log-probability that is no number")
+        return InferenceError("the engine gave a log-probability that is not a number")
     return Sample(ids, logprobs, Finish(completion.finish_reason))

@@ -129,7 +129,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
     """Compare two checkpoints (S_0 S_1) on the same held-out tasks, or the tasks of two iterations (1 2)."""
     import json
 
-    from scope_selfplay.inspection.comparing import diff_checkpoints, diff_iterations
+    from scope_selfplay.inspection.comparing import diff_checkpoints, diff_iterations, task_changes
     from scope_selfplay.inspection.text import tab_lines
 
     with _reader(run) as reader:
@@ -142,7 +142,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
             for line in tab_lines(("signal", before, after, "unit"), rows):
                 click.echo(line)
             return
-        found = diff_checkpoints(reader, before, after)
+        found = diff_checkpoints(before, after, task_changes(reader, reader.scores(), before, after))
     if as_json:
         click.echo(found.model_dump_json(indent=1))
         return

@@ -1,4 +1,4 @@
-"""`scope tasks diff`: two checkpoints on the same held-out tasks, or the tasks of two iterations side by side."""
+"""Two checkpoints on the same held-out tasks, or the tasks of two iterations side by side."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,17 @@ from scope_selfplay.store.query import HeldOutScore
 from scope_selfplay.store.reader import RunReader
 
 
-class Change(Value):
-    """One held-out task whose score two checkpoints do not share."""
+class TaskChange(Value):
+    """A held-out task and what two checkpoints scored on it; None where a score is missing."""
 
     task_id: str
     text: str
-    before: float
-    after: float
+    before: float | None
+    after: float | None
+
+    @property
+    def gain(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
 
 
 class CheckpointDiff(Value):
@@ -31,8 +35,8 @@ class CheckpointDiff(Value):
     gain: float
     low: float
     high: float
-    changes: tuple[Change, ...]
-    """Most changed first."""
+    changes: tuple[TaskChange, ...]
+    """Tasks with two different scores, the most changed first."""
 
 
 class SignalDiff(Value):
@@ -42,32 +46,53 @@ class SignalDiff(Value):
     after: float | None
 
 
-def diff_checkpoints(reader: RunReader, before: str, after: str) -> CheckpointDiff:
-    """Checkpoints by name (S_0, S_1, ...). Raises RecordError for one that has no held-out answers."""
-    scores = reader.scores()
+def short_name(checkpoint: str) -> str:
+    """`S_1` of `S_1-0badcafe`: what a person calls a checkpoint."""
+    return checkpoint.partition("-")[0]
+
+
+def task_changes(
+    reader: RunReader, scores: Sequence[HeldOutScore], before: str, after: str
+) -> list[TaskChange]:
+    """The held-out tasks that both checkpoints answered, of the scores of all (`RunReader.scores`).
+
+    Checkpoints by name (S_0, S_1, ...). Raises RecordError for one that has no held-out answers.
+    """
     one, two = _scores_of(scores, before), _scores_of(scores, after)
-    shared = [task for task in one if task in two]
-    if not shared:
+    rows = reader.sql(
+        "SELECT task.id AS id, task.text AS text FROM candidates "
+        "WHERE iteration = 0 AND stage = 'tasks' AND task IS NOT NULL"
+    )
+    texts = {row["id"]: row["text"] for row in rows}
+    return [
+        TaskChange(task_id=task, text=texts.get(task, ""), before=score, after=two[task])
+        for task, score in one.items()
+        if task in two
+    ]
+
+
+def diff_checkpoints(before: str, after: str, changes: Sequence[TaskChange]) -> CheckpointDiff:
+    """What the changes from one checkpoint to another come to. Raises RecordError where no task has two scores."""
+    scored = [(change, change.gain) for change in changes if change.gain is not None]
+    if not scored:
         raise RecordError(f"{before} and {after} have no held-out task in common; let both be compared first")
-    gains = np.array([two[task] - one[task] for task in shared])
+    gains = np.array([gain for _, gain in scored])
     rows = numpy_rng_from(before, after, "diff").integers(len(gains), size=(2000, len(gains)))
     low, high = np.percentile(gains[rows].mean(axis=1), [2.5, 97.5])
-    texts = _texts(reader)
-    changes = [
-        Change(task_id=task, text=texts.get(task, ""), before=one[task], after=two[task])
-        for task in shared
-        if one[task] != two[task]
-    ]
+    changed = sorted(
+        (change for change, gain in scored if gain),
+        key=lambda change: (-abs(change.gain or 0.0), change.task_id),
+    )
     return CheckpointDiff(
         before=before,
         after=after,
-        tasks=len(shared),
+        tasks=len(scored),
         better=int((gains > 0).sum()),
         worse=int((gains < 0).sum()),
         gain=float(gains.mean()),
         low=float(low),
         high=float(high),
-        changes=tuple(sorted(changes, key=lambda each: (-abs(each.after - each.before), each.task_id))),
+        changes=tuple(changed),
     )
 
 
@@ -86,21 +111,13 @@ def diff_iterations(reader: RunReader, before: int, after: int) -> list[SignalDi
     ]
 
 
-def _scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, float]:
+def _scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, float | None]:
     found = {
-        each.task_id: each.score
-        for each in scores
-        if each.score is not None and (each.checkpoint == name or each.checkpoint.startswith(f"{name}-"))
+        score.task_id: score.score
+        for score in scores
+        if name in (score.checkpoint, short_name(score.checkpoint))
     }
-    if not found:
-        known = ", ".join(dict.fromkeys(each.checkpoint for each in scores)) or "none"
+    if all(score is None for score in found.values()):
+        known = ", ".join(dict.fromkeys(score.checkpoint for score in scores)) or "none"
         raise RecordError(f"{name}: has no held-out answers; checkpoints that have: {known}")
     return found
-
-
-def _texts(reader: RunReader) -> dict[str, str]:
-    rows = reader.sql(
-        "SELECT task.id AS id, task.text AS text FROM candidates "
-        "WHERE iteration = 0 AND stage = 'tasks' AND task IS NOT NULL"
-    )
-    return {row["id"]: row["text"] for row in rows}

@@ -6,9 +6,8 @@ sample tasks.
 """
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from scope_selfplay.inspection.charts import bar, histogram, line_chart
+from scope_selfplay.inspection.charts import Line, bar, histogram, lines
 from scope_selfplay.inspection.overview import overview
 from scope_selfplay.inspection.text import printable
 from scope_selfplay.schemas import CandidateStatus, Reason
@@ -16,15 +15,15 @@ from scope_selfplay.store.query import Sort, TaskQuery, TaskRecord
 from scope_selfplay.store.reader import RunReader
 
 SAMPLES = 3
-# What a reader of a training wants to see first; the rest follows as it was logged.
+# What a reader of a training wants to see.
 _CURVES = (
     *("reward", "difficulty", "rubric", "non_zero_advantage"),
     *("mean_score", "format", "kl", "entropy", "zero_variance"),
 )
 
 
-def page_environment() -> Environment:
-    """Templates with the charts and filters that every page of a run uses; escapes all values."""
+def render_report(reader: RunReader) -> str:
+    """The whole file. Raises RecordError for a damaged run."""
     environment = Environment(
         loader=PackageLoader("scope_selfplay.inspection"),
         autoescape=True,
@@ -34,35 +33,24 @@ def page_environment() -> Environment:
     )
     environment.filters["printable"] = printable
     environment.globals.update(
-        line_chart=lambda values: Markup(line_chart(values)),
-        histogram=lambda counts: Markup(histogram(counts)),
-        bar=lambda share: Markup(bar(share)),
+        line_chart=lambda curve: lines([Line(curve.name, curve.steps, curve.values)]),
+        histogram=histogram,
+        bar=bar,
     )
-    return environment
-
-
-def render_report(reader: RunReader) -> str:
-    """The whole file. Raises RecordError for a damaged run."""
-    page = overview(reader)
-    return (
-        page_environment()
-        .get_template("report.html")
-        .render(page=page, curves=_CURVES, samples=_samples(reader), stages=reader.stages())
+    return environment.get_template("report.html").render(
+        page=overview(reader), curves=_CURVES, samples=_samples(reader), stages=reader.stages()
     )
 
 
 def _samples(reader: RunReader) -> list[TaskRecord]:
-    """From every iteration: accepted tasks nearest the middle, and one that each other reason kept out."""
+    """From every iteration: accepted tasks nearest the middle, and one for each other reason."""
+    rejections = [reason for reason in Reason if reason not in (Reason.ACCEPTED, Reason.NO_TASK)]
     found: list[TaskRecord] = []
-    for iteration in (each for each in reader.iterations() if each > 0):
+    for iteration in (number for number in reader.iterations() if number > 0):
         best = TaskQuery(
             iteration=iteration, status=CandidateStatus.ACCEPTED, sort=Sort.SPREAD, limit=SAMPLES
         )
-        queries = [best, *(TaskQuery(iteration=iteration, reason=each, limit=1) for each in _refusals())]
-        lines = [line for query in queries for line in reader.tasks(query).lines]
-        found += [reader.task(line.id, iteration=line.iteration, stage=line.stage) for line in lines]
+        queries = [best, *(TaskQuery(iteration=iteration, reason=reason, limit=1) for reason in rejections)]
+        rows = [row for query in queries for row in reader.tasks(query).lines]
+        found += [reader.task(row.id, iteration=row.iteration, stage=row.stage) for row in rows]
     return found
-
-
-def _refusals() -> list[Reason]:
-    return [each for each in Reason if each not in (Reason.ACCEPTED, Reason.NO_TASK)]

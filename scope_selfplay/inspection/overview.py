@@ -158,6 +158,11 @@ def newest_ratings(reader: RunReader) -> NewestRatings | None:
     return None
 
 
+def bin_edges(row: int) -> tuple[float, float]:
+    """Where one bin of a histogram of mean scores begins and ends."""
+    return row / BINS, (row + 1) / BINS
+
+
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
     curves = [training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)]
     return IterationOverview(

@@ -9,6 +9,7 @@ import hashlib
 import json
 import sqlite3
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class JudgementCache:
     """`path` None keeps nothing. May be used from several threads."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises RecordError for a file that is no cache, StorageError for a disk that fails."""
+        """Raises RecordError for a file that is not a cache, StorageError for a disk that fails."""
         self._path = path
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
@@ -45,7 +46,7 @@ class JudgementCache:
             with self._lock:
                 row = self._database.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
-            raise _outside(self._path, error) from None
+            raise _storage_error(self._path, error) from None
         return _unpacked(key, row[0]) if row else None
 
     def put(self, key: bytes, reply: ChatReply) -> None:
@@ -58,7 +59,7 @@ class JudgementCache:
                     "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, _packed(key, reply))
                 )
         except sqlite3.Error as error:
-            raise _outside(self._path, error) from None
+            raise _storage_error(self._path, error) from None
 
     def __len__(self) -> int:
         if self._database is None:
@@ -76,7 +77,7 @@ class JudgementCache:
 def _open(path: Path) -> sqlite3.Connection:
     try:
         database = sqlite3.connect(path, timeout=_WAIT, check_same_thread=False)
-        database.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(database)
         # A power cut may lose the last entries, never damage the file; they would be paid for once more.
         database.execute("PRAGMA synchronous = NORMAL")
         with database:
@@ -84,16 +85,27 @@ def _open(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if "not a database" in str(error) or "malformed" in str(error):
             raise RecordError(
-                f"{path}: is no judgement cache ({error}); remove it, or set judge.cache"
+                f"{path}: not a judgement cache ({error}); remove it, or set judge.cache"
             ) from None
-        raise _outside(path, error) from None
+        raise _storage_error(path, error) from None
     return database
 
 
-def _outside(path: Path | None, error: sqlite3.Error) -> StorageError:
-    return StorageError(
-        f"{path}: the judgement cache failed ({error}); see that the disk is well, then run again"
-    )
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """WAL mode. SQLite's own timeout does not hold while several processes switch a new file to it."""
+    end = time.monotonic() + _WAIT
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= end:
+                raise
+            time.sleep(0.01)
+
+
+def _storage_error(path: Path | None, error: sqlite3.Error) -> StorageError:
+    return StorageError(f"{path}: the judgement cache failed ({error}); check the disk, then run again")
 
 
 def _packed(key: bytes, reply: ChatReply) -> bytes:

@@ -78,8 +78,7 @@ def serve_judge(
         raise ConfigError(
             f"scope serve-judge needs {error.name}: pip install 'scope-selfplay[view]'"
         ) from None
-    from scope_selfplay.corpus import read_documents
-    from scope_selfplay.corpus.run_corpus import embedded_documents
+    from scope_selfplay.corpus import embedded_documents, read_documents
 
     key = secret(api_key_env, "--api-key-env")
     if key is None and host not in LOOPBACK:
@@ -177,7 +176,7 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     scope judge try grade --task @task.txt --answer @answer.txt --criterion "Names the year 1936."
     """
     texts = {
-        name: [_text(context, context.command.params[0], each) or "" for each in options[name]]
+        name: [_text(context, context.command.params[0], text) or "" for text in options[name]]
         for name in ("document", "answer")
     }
     try:
@@ -316,5 +315,5 @@ def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [each.model_dump(mode="json") if isinstance(each, Criterion) else each for each in value]
+        return [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
     return value

@@ -6,7 +6,7 @@
 
 The mark is a keyed hash (HMAC) of the text itself: whoever wrote the text had no key, and the same text has
 the same mark in every prompt, so the K criteria of one answer share their beginning and calls repeat. The
-visible name says what stands inside; `read_fences` finds it again (the embedded judge behind a server does).
+visible name says what is inside; `read_fences` finds it again (the embedded judge behind a server does).
 
 Patterns have no unbounded repeats and never give back what they took, so every pass is linear in the text.
 """
@@ -92,7 +92,7 @@ class Fencer:
 
 
 def fence_key(*secret: str | int) -> bytes:
-    """The key of a run's fences, from its seed; it stands in no prompt."""
+    """The key of a run's fences, from its seed; it is in no prompt."""
     return hashlib.sha256("\x1f".join(["scope fences", *map(str, secret)]).encode()).digest()
 
 
@@ -124,7 +124,7 @@ def plain_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Fenced:
-    """One fence as it stands in a prompt: `text` without the fences inside it, which are `inner`."""
+    """One fence as it is in a prompt: `text` without the fences inside it, which are `inner`."""
 
     name: str
     mark: str
@@ -146,7 +146,7 @@ def read_fences(prompt: str) -> tuple[Fenced, ...]:
 
 
 def text_outside(prompt: str) -> str:
-    """What a prompt says by itself, without what stands in fences. Raises ValueError like `read_fences`."""
+    """A prompt's own words, without what is inside fences. Raises ValueError like `read_fences`."""
     return _read(prompt)[0]
 
 

@@ -137,8 +137,8 @@ class LexicalJudge:
         # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
         order = list(range(len(candidates)))
         random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
-        said = Verdict(value=True, reasoning=" ".join(f"{each:.2f}" for each in scores))
-        return Selected(sorted(order, key=lambda row: -scores[row])[:winners], said)
+        verdict = Verdict(value=True, reasoning=" ".join(f"{score:.2f}" for score in scores))
+        return Selected(sorted(order, key=lambda row: -scores[row])[:winners], verdict)
 
     async def score(
         self,
@@ -151,8 +151,8 @@ class LexicalJudge:
     ) -> PointwiseScore:
         if isinstance(rubric, Criterion):
             stated = is_stated(rubric.text, answer)
-            said = "The answer states it." if stated else "The answer does not state it."
-            return PointwiseScore(10.0 * stated, Verdict(value=True, reasoning=said))
+            reasoning = "The answer states it." if stated else "The answer does not state it."
+            return PointwiseScore(10.0 * stated, Verdict(value=True, reasoning=reasoning))
         rubric = rubric or self._rubric(task)
         if rubric is None:
             return PointwiseScore(None, _FOREIGN)
@@ -182,22 +182,22 @@ class LexicalJudge:
 
 def is_stated(criterion: str, answer: str) -> bool:
     """Whether an answer states a criterion's fact; the first mention counts, so listing guesses does not pay."""
-    said = sentences(answer)
+    stated = sentences(answer)
     if criterion.startswith("Identifies this: "):
         wanted = criterion.removeprefix("Identifies this: ")
         chain, copula, _ = wanted.partition(" is ")
         return bool(copula) and next(
-            (line == wanted for line in said if line.startswith(chain + copula)), False
+            (line == wanted for line in stated if line.startswith(chain + copula)), False
         )
     if criterion.startswith("Provides the region of "):
         name, _, region = criterion.removeprefix("Provides the region of ").removesuffix(".").rpartition(", ")
-        places = [place for line in said if (place := read_place(line)) and place[0] == name]
+        places = [place for line in stated if (place := read_place(line)) and place[0] == name]
         return bool(places) and places[0][1] == region
     fact, _, value = criterion.removeprefix("Identifies the ").removesuffix(".").rpartition(" as ")
     noun = fact.partition(" of ")[0]
     if noun not in BY_NOUN:
         return False
-    first = next((found[1] for line in said if (found := read_attribute(line)) and found[0] == noun), None)
+    first = next((found[1] for line in stated if (found := read_attribute(line)) and found[0] == noun), None)
     return first == value
 
 

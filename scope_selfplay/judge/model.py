@@ -76,7 +76,7 @@ class ModelJudge:
         self.metrics = self._caller.metrics
         models = [model_name(config, role) for role in JudgeRole]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
-        settings = [each.model_dump_json() for each in calls]
+        settings = [call.model_dump_json() for call in calls]
         self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
 
     @property

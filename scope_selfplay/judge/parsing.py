@@ -16,17 +16,17 @@ THINK, END_THINK = "<think>", "</think>"
 LONGEST_CRITERION = 2000
 """Characters. A criterion is one sentence; more is a model that ran away."""
 
-_PRIORITIES = {each.value: each for each in Priority} | {"nice_to_have": Priority.BONUS}
+_PRIORITIES = {priority.value: priority for priority in Priority} | {"nice_to_have": Priority.BONUS}
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}
 _TEN = 10.0
 
 
 def drop_thinking(completion: str) -> str | None:
     """What follows the last `</think>`; None where thinking was begun and never ended."""
-    said = (
+    text = (
         completion[completion.rfind(END_THINK) + len(END_THINK) :] if END_THINK in completion else completion
     )
-    return None if THINK in said else said
+    return None if THINK in text else text
 
 
 def parse_score(completion: str) -> bool | None:
@@ -45,8 +45,8 @@ def parse_rubric(completion: str, *, least: int = 3, most: int = 5) -> list[Crit
     if not isinstance(items, list) or not least <= len(items) <= most:
         return None
     criteria = [_criterion(item) for item in items]
-    known = [each for each in criteria if each is not None]
-    return known if len({each.text for each in known}) == len(items) else None
+    known = [criterion for criterion in criteria if criterion is not None]
+    return known if len({criterion.text for criterion in known}) == len(items) else None
 
 
 def parse_winners(completion: str, labels: Sequence[str | int], winners: int) -> list[int] | None:
@@ -55,11 +55,11 @@ def parse_winners(completion: str, labels: Sequence[str | int], winners: int) ->
     chosen = members.get("winners")
     if not isinstance(chosen, list) or len(chosen) != winners:
         return None
-    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in chosen):
+    if not all(isinstance(label, str | int) and not isinstance(label, bool) for label in chosen):
         return None
     places = {str(label): place for place, label in enumerate(labels)}
-    found = [places.get(str(each).strip()) for each in chosen]
-    numbers = [each for each in found if each is not None]
+    found = [places.get(str(label).strip()) for label in chosen]
+    numbers = [number for number in found if number is not None]
     return numbers if len(set(numbers)) == winners else None
 
 
@@ -75,8 +75,8 @@ def parse_preference(completion: str) -> Outcome | None:
 
 def parse_two_scores(completion: str) -> Outcome | None:
     """The numbers from 0 to 10 in the one `<first>` and the one `<second>`."""
-    said = drop_thinking(completion)
-    first, second = (_decimal(_only_block(said, name)) for name in ("first", "second"))
+    text = drop_thinking(completion)
+    first, second = (_decimal(_only_block(text, name)) for name in ("first", "second"))
     return None if first is None or second is None else Outcome(first, second)
 
 
@@ -93,30 +93,30 @@ def parse_correctness(completion: str) -> float | None:
     return _CORRECTNESS.get(_last_boxed(drop_thinking(completion)) or "")
 
 
-def _only_block(said: str | None, name: str) -> str | None:
-    """What stands between the one `<name>` and the one `</name>`, without white space around it."""
+def _only_block(text: str | None, name: str) -> str | None:
+    """What is between the one `<name>` and the one `</name>`, without white space around it."""
     opening, closing = f"<{name}>", f"</{name}>"
-    if said is None or said.count(opening) != 1 or said.count(closing) != 1:
+    if text is None or text.count(opening) != 1 or text.count(closing) != 1:
         return None
-    before, after = said.index(opening) + len(opening), said.index(closing)
-    return said[before:after].strip() if before <= after else None
+    before, after = text.index(opening) + len(opening), text.index(closing)
+    return text[before:after].strip() if before <= after else None
 
 
-def _last_boxed(said: str | None) -> str | None:
-    r"""What stands in the last `\boxed{...}`; None where the last `\boxed` is not followed by braces."""
-    _, boxed, rest = (said or "").rpartition("\\boxed")
+def _last_boxed(text: str | None) -> str | None:
+    r"""What is in the last `\boxed{...}`; None where the last `\boxed` is not followed by braces."""
+    _, boxed, rest = (text or "").rpartition("\\boxed")
     inside, closed, _ = rest.removeprefix("{").partition("}")
     return inside.strip() if boxed and rest.startswith("{") and closed else None
 
 
-def _only_object(said: str | None, key: str) -> dict[str, object]:
+def _only_object(text: str | None, key: str) -> dict[str, object]:
     """The one JSON object with `key`, which holds no other objects; empty where there is not exactly one."""
     quoted = f'"{key}"'
-    if said is None or said.count(quoted) != 1:
+    if text is None or text.count(quoted) != 1:
         return {}
-    place = said.index(quoted)
-    start, end = said.rfind("{", 0, place), said.find("}", place)
-    value = _json(said[start : end + 1]) if start >= 0 and end >= 0 else None
+    place = text.index(quoted)
+    start, end = text.rfind("{", 0, place), text.find("}", place)
+    value = _json(text[start : end + 1]) if start >= 0 and end >= 0 else None
     return value if isinstance(value, dict) else {}
 
 

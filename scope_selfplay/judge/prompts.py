@@ -1,6 +1,6 @@
 """What a model judge is asked: each role's prompt from the pack, every untrusted slot in a fence. Pure.
 
-What differs comes last in a prompt (task, then answer, then criterion; the pack sees to it), and the wish for
+What differs comes last in a prompt (task, then answer, then criterion; the pack sees to it), and the request for
 a single token comes last of all, so that prompts share the longest beginnings.
 """
 
@@ -39,7 +39,7 @@ _ONE_TOKEN = {
 
 
 class JudgeRole(StrEnum):
-    """Who answers; `judge.endpoints` has a field for each."""
+    """What a judge model is asked as; `judge.endpoints` has a field for every role."""
 
     GATES = "gates"
     RUBRIC = "rubric"
@@ -101,7 +101,7 @@ class JudgePrompts:
         return self._scored(PromptRole.of_gate(gate), **slots)
 
     def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
-        shown = "\n\n".join(self._document(each, len(documents)) for each in documents)
+        shown = "\n\n".join(self._document(document, len(documents)) for document in documents)
         prompt = self._pack.render(
             PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
         )
@@ -128,9 +128,9 @@ class JudgePrompts:
         rubric: Rubric | None,
         reference: str | None,
     ) -> JudgePrompt:
-        parts = [_trajectory(each, tools=style is Style.SCORES) for each in pair]
-        first_label = self._fencer.label(_said(parts[0]))
-        labels = (first_label, self._fencer.label(_said(parts[1]), taken=[first_label]))
+        parts = [_trajectory(rollout, tools=style is Style.SCORES) for rollout in pair]
+        first_label = self._fencer.label(_text_of(parts[0]))
+        labels = (first_label, self._fencer.label(_text_of(parts[1]), taken=[first_label]))
         first, second = (
             self._fencer.candidate(label, each, limit=self._budget // 2)
             for label, each in zip(labels, parts, strict=True)
@@ -155,8 +155,8 @@ class JudgePrompts:
     def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> JudgePrompt:
-        """Candidates are shown in the order of their labels: by chance, and the same whoever asks."""
-        texts = [shown_answer(each.answer) for each in candidates]
+        """Candidates are shown in the order of their labels: by chance, and the same in every call."""
+        texts = [shown_answer(candidate.answer) for candidate in candidates]
         labels: list[str] = []
         for text in texts:
             labels.append(self._fencer.label(text, taken=labels))
@@ -211,8 +211,8 @@ class JudgePrompts:
     def _short(self, role: PromptRole, prompt: str) -> JudgePrompt:
         if not self._token:
             return JudgePrompt(role, prompt)
-        pattern, wish = _SHORT[role]
-        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{wish}", pattern=pattern)
+        pattern, request = _SHORT[role]
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", pattern=pattern)
 
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)
@@ -242,7 +242,7 @@ def shown_answer(answer: str | None) -> str:
 def _listed(criterion: Criterion) -> str:
     """`text | dimension | importance | title`, on one line."""
     fields = (criterion.text, criterion.dimension, criterion.priority.value, criterion.title)
-    return " | ".join(" ".join(each.split()) for each in fields if each)
+    return " | ".join(" ".join(field.split()) for field in fields if field)
 
 
 def _trajectory(rollout: Rollout, *, tools: bool) -> list[tuple[str, str]]:
@@ -257,5 +257,5 @@ def _trajectory(rollout: Rollout, *, tools: bool) -> list[tuple[str, str]]:
     return [*parts, ("answer", shown_answer(rollout.answer))]
 
 
-def _said(parts: Sequence[tuple[str, str]]) -> str:
+def _text_of(parts: Sequence[tuple[str, str]]) -> str:
     return "\x1f".join(text for _, text in parts)

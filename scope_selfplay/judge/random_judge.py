@@ -36,7 +36,7 @@ def random_judge_app(api_key: str | None = None) -> Starlette:
         try:
             reply = random_reply(served)
         except ValueError as error:
-            return refuse(400, f"the rehearsal judge cannot tell what form this prompt asks for: {error}")
+            return refuse(400, f"the random judge cannot tell what form this prompt asks for: {error}")
         return json_response(completion(served, reply, RANDOM_MODEL))
 
     return chat_app(answer, model=RANDOM_MODEL, api_key=api_key)
@@ -49,7 +49,9 @@ def random_reply(served: ServedRequest) -> ServedReply:
     rng = rng_from(RANDOM_MODEL, served.prompt, str(served.body.get("seed")))
     if served.choices:
         chosen = rng.choice(served.choices)
-        odds = {each: 0.9 if each == chosen else 0.1 / (len(served.choices) - 1) for each in served.choices}
+        odds = {
+            choice: 0.9 if choice == chosen else 0.1 / (len(served.choices) - 1) for choice in served.choices
+        }
         return ServedReply(chosen, odds, finish="length")
     asked = text_outside(served.prompt)
     for mention, write in _FORMS:

@@ -133,8 +133,8 @@ async def _rubric(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -
     if rubric is None:
         return ServedReply("There is nothing in this world to write criteria about.")
     items = [
-        {"text": each.text, "priority": each.priority.value, "dimension": each.dimension}
-        for each in rubric.criteria
+        {"text": criterion.text, "priority": criterion.priority.value, "dimension": criterion.dimension}
+        for criterion in rubric.criteria
     ]
     return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>")
 
@@ -215,7 +215,9 @@ def _scored(value: bool, reasoning: str, served: ServedRequest) -> ServedReply:
 
 def _token(chosen: str, choices: Sequence[str]) -> ServedReply:
     rest = (1 - SURE) / (len(choices) - 1)
-    return ServedReply(chosen, {each: SURE if each == chosen else rest for each in choices}, finish="length")
+    return ServedReply(
+        chosen, {choice: SURE if choice == chosen else rest for choice in choices}, finish="length"
+    )
 
 
 def _first_field(line: str) -> str:

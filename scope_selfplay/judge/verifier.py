@@ -1,7 +1,7 @@
 r"""The judge of tasks with one right answer: compares `\boxed{...}` with the reference, and judges nothing else.
 
-It knows right from wrong and no more: of two right answers, or two wrong ones, none is better. What it cannot say it
-refuses, with a typed fault or None.
+It knows right from wrong and no more: of two right answers, or two wrong ones, none is better. What it cannot
+decide it refuses, with a typed fault or None.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class VerifierJudge:
         rubric: Rubric | None = None,
         reference: str | None = None,
     ) -> Comparison:
-        rewards = [await _reward(each.answer, reference or task.reference) for each in (first, second)]
+        rewards = [await _reward(rollout.answer, reference or task.reference) for rollout in (first, second)]
         one, other = rewards
         if one is None or other is None:
             return Comparison(first_id=first.id, second_id=second.id, outcome=None, verdict=_REFUSED)
@@ -63,12 +63,12 @@ class VerifierJudge:
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> Selected:
         """The right ones, where they are exactly as many as wanted."""
-        rewards = [await _reward(each.answer, task.reference) for each in candidates]
+        rewards = [await _reward(candidate.answer, task.reference) for candidate in candidates]
         right = [number for number, reward in enumerate(rewards) if reward == 1.0]
         if len(right) != winners or None in rewards:
             return Selected(None, _REFUSED)
-        said = " ".join(f"{each:.0f}" for each in rewards if each is not None)
-        return Selected(right, Verdict(value=True, reasoning=said))
+        reasoning = " ".join(f"{reward:.0f}" for reward in rewards if reward is not None)
+        return Selected(right, Verdict(value=True, reasoning=reasoning))
 
     async def score(
         self,
@@ -82,8 +82,8 @@ class VerifierJudge:
         reward = await _reward(answer, reference or task.reference)
         if reward is None:
             return PointwiseScore(None, _REFUSED)
-        said = Verdict(value=True, reasoning="right" if reward else "wrong")
-        return PointwiseScore(reward if scale is Scale.CORRECTNESS else 10.0 * reward, said)
+        verdict = Verdict(value=True, reasoning="right" if reward else "wrong")
+        return PointwiseScore(reward if scale is Scale.CORRECTNESS else 10.0 * reward, verdict)
 
 
 async def _reward(answer: str | None, reference: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What a run's folder is written with: patches, images, and YAML that every reader takes alike. Pure."""
+"""Parts of kustomizations: patches, image names, and YAML that every reader reads alike. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Body = dict[str, Any]
 
 
 class RunFolderLayout(NamedTuple):
-    """Where the rest lies, seen from the run's folder, and which of it the run takes."""
+    """What a run's folder refers to: where that lies, seen from the folder, and which packs and components it takes."""
 
     top: str = "../../.."
     """The folder that holds k8s/ and prompts/."""
@@ -42,11 +42,11 @@ def image_parts(image: str) -> dict[str, str]:
 
 
 def pod_changes(cluster: ClusterConfig) -> list[Body]:
-    """Where a pod runs and what it mounts, for a Job of ours whose first volume is the run's."""
+    """Where a pod runs and what it mounts, for a Job of the base whose first volume is the run's."""
     changes: list[Body] = []
-    for each in cluster.volumes:
-        mount = {"name": each.name, "mountPath": each.path, "readOnly": True}
-        changes.append(add(f"{POD}/volumes/-", {"name": each.name, **each.source}))
+    for volume in cluster.volumes:
+        mount = {"name": volume.name, "mountPath": volume.path, "readOnly": True}
+        changes.append(add(f"{POD}/volumes/-", {"name": volume.name, **volume.source}))
         changes.append(add(f"{CONTAINER}/volumeMounts/-", mount))
     if cluster.volume_claim != CLAIM:
         changes.append(replace(f"{POD}/volumes/0/persistentVolumeClaim/claimName", cluster.volume_claim))
@@ -56,9 +56,8 @@ def pod_changes(cluster: ClusterConfig) -> list[Body]:
             for name in ("runAsUser", "runAsGroup", "fsGroup")
         ]
     if cluster.tolerations:
-        tolerations = [
-            {key: value for key, value in each.model_dump().items() if value} for each in cluster.tolerations
-        ]
+        dumped = [toleration.model_dump() for toleration in cluster.tolerations]
+        tolerations = [{key: value for key, value in fields.items() if value} for fields in dumped]
         changes.append(add(f"{POD}/tolerations", tolerations))
     if cluster.priority_class:
         changes.append(add(f"{POD}/priorityClassName", cluster.priority_class))
@@ -81,7 +80,7 @@ def node_patches(cluster: ClusterConfig, job: str) -> list[Body]:
 
 
 def claim_patches(cluster: ClusterConfig) -> list[Body]:
-    """The base's claim as the run wants it: gone where the run has one that is there already."""
+    """The base's claim as the run wants it: deleted where the run has one that exists already."""
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
     if cluster.volume_claim != CLAIM:
         return [{"patch": yaml_text({**claim, "$patch": "delete"})}]
@@ -107,7 +106,7 @@ def yaml_text(body: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines stay readable; everything that YAML could read as no text is quoted."""
+    """Texts of several lines stay readable; every text that YAML could read as something else is quoted."""
 
 
 # What some reader of YAML takes for a number or a truth value, and PyYAML does not: 1e3, 0o17, 12_000, y.

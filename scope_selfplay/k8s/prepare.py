@@ -1,6 +1,6 @@
 """What a run needs on its volume before it starts, as folders to apply one after the other. Pure.
 
-prepare/volume    the claim, the accounts, and that pods talk to nobody
+prepare/volume    the claim, the accounts, and policies that allow no connection
 prepare/models    one Job for each model that `cluster.prepare` names
 prepare/index     the Job that builds the retriever's index
 
@@ -8,7 +8,7 @@ The claim has a folder of its own, so that deleting a Job deletes no data. A run
 policy is in the image, and its index is made before its controller starts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
@@ -39,7 +39,7 @@ _NAMESPACE = "scope"
 """As k8s/components/namespace has it. The component brings the namespace itself, which goes with all that is in it."""
 
 
-class Model(NamedTuple):
+class ModelDownload(NamedTuple):
     """A model that a Job `fetch-<part>` brings from the hub."""
 
     part: str
@@ -49,37 +49,54 @@ class Model(NamedTuple):
 
 def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
+    parts = prepare_parts(config)
+    bodies: dict[str, Body] = {}
+    if "volume" in parts:
+        bodies["volume"] = {
+            "resources": [f"../../{layout.top}/k8s/base/foundation"],
+            "components": _components(layout, "single-node", "namespace"),
+            "patches": claim_patches(config.cluster),
+        }
+    if "models" in parts:
+        models = model_downloads(config)
+        folders = ["models/network", *(f"models/{model.part}" for model in models)]
+        options = {f"fetch-{model.part}": _fetch_options(model) for model in models}
+        bodies["models"] = _jobs(config, layout, folders, options)
+    if "index" in parts:
+        bodies["index"] = _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
+    head = {"apiVersion": f"{API}/v1beta1", "kind": "Kustomization"}
     return {
-        f"prepare/{part}/kustomization.yaml": _NOTES[part] + yaml_text(_part(config, layout, part))
-        for part in prepare_parts(config)
+        f"prepare/{part}/kustomization.yaml": _NOTES[part]
+        + yaml_text(head | {name: value for name, value in body.items() if value})
+        for part, body in bodies.items()
     }
 
 
 def prepare_parts(config: RunConfig) -> list[str]:
     """The folders below prepare/ that the run has, in the order in which they are applied."""
-    needed = {"models": bool(model_downloads(config)), "index": bool(_index_options(config))}
-    parts = [part for part, is_needed in needed.items() if is_needed]
-    return ["volume", *parts] if parts else []
+    parts = {"models": model_downloads(config), "index": _index_options(config)}
+    needed = [part for part, content in parts.items() if content]
+    return ["volume", *needed] if needed else []
 
 
-def model_downloads(config: RunConfig) -> list[Model]:
+def model_downloads(config: RunConfig) -> list[ModelDownload]:
     """What is fetched: a model whose repository is named and whose folder lies on the volume."""
     prepare = config.cluster.prepare
     encoder = prepare.encoder if _index_options(config) else None
     wanted = [("model", prepare.model, config.model.path), ("judge", prepare.judge, _judge_folder(config))]
     return [
         *(
-            Model(part, name, folder)
+            ModelDownload(part, name, folder)
             for part, name, folder in wanted
             if name and _is_on_volume(config, folder)
         ),
-        *([Model("encoder", encoder, _encoder_folder(encoder))] if encoder else []),
+        *([ModelDownload("encoder", encoder, _encoder_folder(encoder))] if encoder else []),
     ]
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
-    """What the run expects on the volume and no Job brings, each as a line for a person."""
-    fetched = {each.folder for each in model_downloads(config)}
+    """What the run expects on the volume and no Job brings there, one line for a person each."""
+    fetched = {model.folder for model in model_downloads(config)}
     for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and folder not in fetched:
             yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"
@@ -87,63 +104,35 @@ def manual_steps(config: RunConfig) -> Iterator[str]:
         yield f"copy the corpus to {config.corpus.path}"
 
 
-def _part(config: RunConfig, layout: RunFolderLayout, part: str) -> Body:
-    match part:
-        case "volume":
-            return _volume(config, layout)
-        case "models":
-            models = model_downloads(config)
-            folders = ["models/network", *(f"models/{each.part}" for each in models)]
-            return _jobs(
-                config, layout, folders, {f"fetch-{each.part}": _fetch_options(each) for each in models}
-            )
-        case _:
-            return _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
-
-
-def _volume(config: RunConfig, layout: RunFolderLayout) -> Body:
-    body = {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
-        "resources": [f"../../{layout.top}/k8s/base/foundation"],
-        "components": _components(layout, ("single-node", "namespace")),
-        "patches": claim_patches(config.cluster),
-    }
-    return {name: value for name, value in body.items() if value}
-
-
 def _jobs(
-    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: dict[str, Sequence[str]]
+    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: Mapping[str, Sequence[str]]
 ) -> Body:
     """Jobs of k8s/prepare with these options, where the run's own pods run."""
     patches = []
     for job, given in options.items():
         changes = [replace(f"{CONTAINER}/args", list(given)), *pod_changes(config.cluster)]
         patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
-    body = {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
+    return {
         "namespace": _NAMESPACE if "namespace" in layout.components else None,
-        "resources": [f"../../{layout.top}/k8s/prepare/{each}" for each in folders],
-        "components": _components(layout, ("single-node",)),
+        "resources": [f"../../{layout.top}/k8s/prepare/{folder}" for folder in folders],
+        "components": _components(layout, "single-node"),
         "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": patches,
     }
-    return {name: value for name, value in body.items() if value}
 
 
-def _components(layout: RunFolderLayout, which: Sequence[str]) -> list[str]:
+def _components(layout: RunFolderLayout, *which: str) -> list[str]:
     """The others change what only a running run has."""
-    return [layout.component(each, up=2) for each in layout.components if each in which]
+    return [layout.component(name, up=2) for name in layout.components if name in which]
 
 
-def _fetch_options(model: Model) -> list[str]:
+def _fetch_options(model: ModelDownload) -> list[str]:
     name, _, commit = model.repository.partition("@")
     return ["--model", name, "--folder", model.folder, *(["--revision", commit] if commit else [])]
 
 
 def _index_options(config: RunConfig) -> list[str]:
-    """None for a run whose documents are no file on the volume, or that starts no retriever."""
+    """Empty for a run whose documents are not on the volume, or that starts no retriever."""
     cluster = config.cluster
     if not cluster.retriever.serve or not _is_on_volume(config, config.corpus.path):
         return []

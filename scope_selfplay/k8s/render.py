@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -23,6 +22,7 @@ from scope_selfplay.k8s.patches import (
     CONTAINER,
     IMAGE,
     POD,
+    Body,
     RunFolderLayout,
     add,
     claim_patches,
@@ -36,31 +36,51 @@ from scope_selfplay.k8s.patches import (
 from scope_selfplay.k8s.prepare import prepare_files
 from scope_selfplay.prompts import load_pack, pack_chain
 from scope_selfplay.prompts.folder import pack_path, shipped_prompts
-from scope_selfplay.run import with_judge_prompts
+from scope_selfplay.run_directory import with_judge_prompts
 
 _SETUP_NOTE = (
     "# What every Job of the run needs: config, prompt packs, images. The run and its iterations share it.\n"
 )
+_POD_LABELS = f"{POD.removesuffix('/spec')}/metadata/labels"
 
 
 def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dict[str, str]:
-    """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it."""
+    """Every file of the run's folder by its path there; `run_yaml` is the config as its author wrote it. Pure."""
+    renamed = replace("/metadata/name", f"{config.name}-controller")
     files = {
         "setup/run.yaml": run_yaml,
-        "setup/kustomization.yaml": _SETUP_NOTE + yaml_text(setup(config, layout)),
-        "kustomization.yaml": yaml_text(whole_run(config, layout)),
+        "setup/kustomization.yaml": _SETUP_NOTE + yaml_text(_setup(config, layout)),
+        "kustomization.yaml": yaml_text(_controller(f"{layout.top}/k8s/base", "setup", [renamed])),
     }
     for iteration in range(1, config.iterations + 1):
-        files[f"iteration-{iteration:02d}/kustomization.yaml"] = yaml_text(
-            one_iteration(config, layout, iteration)
-        )
+        number = f"{iteration:02d}"
+        changes = [
+            replace("/metadata/name", f"{config.name}-i{number}-controller"),
+            add("/metadata/labels/scope~1iteration", number),
+            add(f"{_POD_LABELS}/scope~1iteration", number),
+            add(f"{CONTAINER}/args/-", "--only-iteration"),
+            add(f"{CONTAINER}/args/-", number),
+        ]
+        body = _controller(f"../{layout.top}/k8s/base", "../setup", changes)
+        files[f"iteration-{number}/kustomization.yaml"] = yaml_text(body)
     return files | prepare_files(config, layout)
 
 
-def setup(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
+def _controller(base: str, component: str, changes: Sequence[Body]) -> Body:
+    """The kustomization of a controller: the base's, with the run's setup and these changes."""
+    return {
+        "apiVersion": f"{API}/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "components": [component],
+        "patches": [patch("Job", "controller", changes) | {"options": {"allowNameChange": True}}],
+    }
+
+
+def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     """The component that makes the base's controller this run's."""
-    image = config.cluster.images.worker
-    body: dict[str, Any] = {
+    labels = {"app.kubernetes.io/name": IMAGE, "scope/run": config.name}
+    body: Body = {
         "apiVersion": f"{API}/v1alpha1",
         "kind": "Component",
         "resources": [f"../{layout.top}/prompts/{pack}" for pack in layout.packs],
@@ -68,11 +88,11 @@ def setup(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
             {
                 "name": f"{config.name}-config",
                 "files": ["run.yaml"],
-                "options": {"labels": _labels(config), "disableNameSuffixHash": True},
+                "options": {"labels": labels, "disableNameSuffixHash": True},
             }
         ],
-        "components": [layout.component(each, up=1) for each in layout.components],
-        "images": [{"name": IMAGE, **image_parts(image)}],
+        "components": [layout.component(name, up=1) for name in layout.components],
+        "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": [
             patch("Job", "controller", _controller_changes(config, layout)),
             *node_patches(config.cluster, "controller"),
@@ -82,30 +102,9 @@ def setup(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value}
 
 
-def whole_run(config: RunConfig, layout: RunFolderLayout) -> dict[str, Any]:
-    return _applied(
-        f"{layout.top}/k8s/base", "setup", [replace("/metadata/name", f"{config.name}-controller")]
-    )
-
-
-def one_iteration(config: RunConfig, layout: RunFolderLayout, iteration: int) -> dict[str, Any]:
-    number = f"{iteration:02d}"
-    change = [
-        replace("/metadata/name", f"{config.name}-i{number}-controller"),
-        add("/metadata/labels/scope~1iteration", number),
-        add(f"{POD.removesuffix('/spec')}/metadata/labels/scope~1iteration", number),
-        add(f"{CONTAINER}/args/-", "--only-iteration"),
-        add(f"{CONTAINER}/args/-", number),
-    ]
-    return _applied(f"../{layout.top}/k8s/base", "../setup", change)
-
-
-def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[dict[str, Any]]:
+def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[Body]:
     cluster = config.cluster
-    labels = [
-        add(f"{place}/labels/scope~1run", config.name)
-        for place in ("/metadata", f"{POD.removesuffix('/spec')}/metadata")
-    ]
+    labels = [add(f"{labels}/scope~1run", config.name) for labels in ("/metadata/labels", _POD_LABELS)]
     changes = [*labels, replace(f"{POD}/volumes/2/configMap/name", f"{config.name}-config")]
     for pack in layout.packs:
         name = f"prompts-{pack}"
@@ -118,14 +117,16 @@ def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[dict
     return changes
 
 
-def _index_container(config: RunConfig) -> dict[str, Any]:
+def _index_container(config: RunConfig) -> Body:
     """A small world's index is made in seconds, before the controller starts."""
-    index = config.cluster.retriever.index
+    extra = [
+        {"name": volume.name, "mountPath": volume.path, "readOnly": True} for volume in config.cluster.volumes
+    ]
     return {
         "name": "index",
         "image": IMAGE,
         "command": ["python", "-m", "jobs.build_index"],
-        "args": ["--config", f"{CONFIG_FOLDER}/run.yaml", "--index", index],
+        "args": ["--config", f"{CONFIG_FOLDER}/run.yaml", "--index", config.cluster.retriever.index],
         "env": [{"name": "HF_HUB_OFFLINE", "value": "1"}, {"name": "HOME", "value": "/tmp"}],
         # The larger request of both containers is held for as long as the controller lives: no more than its own.
         "resources": {
@@ -142,26 +143,9 @@ def _index_container(config: RunConfig) -> dict[str, Any]:
             {"name": "data", "mountPath": "/data"},
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "run", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            *(
-                {"name": each.name, "mountPath": each.path, "readOnly": True}
-                for each in config.cluster.volumes
-            ),
+            *extra,
         ],
     }
-
-
-def _applied(base: str, component: str, changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
-        "resources": [base],
-        "components": [component],
-        "patches": [patch("Job", "controller", changes) | {"options": {"allowNameChange": True}}],
-    }
-
-
-def _labels(config: RunConfig) -> dict[str, str]:
-    return {"app.kubernetes.io/name": IMAGE, "scope/run": config.name}
 
 
 def shipped_kustomize() -> Path:
@@ -205,8 +189,8 @@ def components_of(folder: Path) -> list[str]:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
     shipped = re.compile(r"(\.\./)+k8s/components/([^/]+)/?")
     listed = setup.get("components") if isinstance(setup, dict) else None
-    found = [(str(each), shipped.fullmatch(str(each))) for each in listed or []]
-    return [match[2] if match else path for path, match in found]
+    paths = [(str(path), shipped.fullmatch(str(path))) for path in listed or []]
+    return [match[2] if match else path for path, match in paths]
 
 
 def link_config(folder: Path) -> None:

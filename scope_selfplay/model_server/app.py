@@ -174,7 +174,7 @@ def serving_model(
 
 
 async def serve_until_stopped(
-    service: ModelService, *, host: str, port: int, drain: float, said: Callable[[str], None]
+    service: ModelService, *, host: str, port: int, drain: float, on_ready: Callable[[str], None]
 ) -> None:
     """SIGTERM or SIGINT turns /health to 503; after `drain` seconds the port closes and open requests end."""
     stopped = asyncio.Event()
@@ -189,7 +189,7 @@ async def serve_until_stopped(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     async with serving_model(service, host=host, port=port) as url:
-        said(url)
+        on_ready(url)
         await stopped.wait()
 
 

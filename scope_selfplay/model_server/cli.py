@@ -86,7 +86,7 @@ def serve_model(
     if remark is not None:
         click.echo(f"warning: {remark}", err=True)
 
-    def said(url: str) -> None:
+    def announce(url: str) -> None:
         click.echo(f"serving {service.info.model} (weights {service.info.weights}) at {url}", err=True)
 
-    asyncio.run(serve_until_stopped(service, host=host, port=port, drain=drain, said=said))
+    asyncio.run(serve_until_stopped(service, host=host, port=port, drain=drain, on_ready=announce))

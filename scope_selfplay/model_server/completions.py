@@ -98,7 +98,7 @@ def render_response(asked: CompletionRequest, sample: Sample, text: str, model: 
         "logprobs": None,
     }
     if asked.with_logprobs:
-        tokens = [f"token_id:{each}" for each in sample.ids]
+        tokens = [f"token_id:{token}" for token in sample.ids]
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": sample.logprobs, "top_logprobs": None}
     if asked.with_ids:
         choice |= {"token_ids": sample.ids, "prompt_token_ids": asked.request.prompt_ids}
@@ -126,9 +126,9 @@ def _prompt(value: object, vocabulary: int) -> tuple[int, ...]:
 def _ids(name: str, value: object, vocabulary: int) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError(f"{name} is {type(value).__name__}, expected token ids")
-    for each in value:
-        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < vocabulary:
-            raise ValueError(f"{name} holds {str(each)[:40]}, expected token ids below {vocabulary}")
+    for token in value:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise ValueError(f"{name} holds {str(token)[:40]}, expected token ids below {vocabulary}")
     return tuple(value)
 
 

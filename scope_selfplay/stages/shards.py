@@ -18,26 +18,28 @@ import asyncio
 import json
 import re
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
 from scope_selfplay.stages.stage_runner import begin_attempt, check_budget, inputs_of, run_stage, shares_in
 from scope_selfplay.stages.task_making import (
+    Make,
     by_document,
     check_enough_accepted,
-    fill_share,
-    keeping,
-    quota,
-    settle,
+    open_records,
     task_maker,
     task_sources,
+    task_target,
     title_of,
+    write_kept,
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
 from scope_selfplay.store.atomic import disk_faults
@@ -69,39 +71,40 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
         run.progress.say(f"{title_of(iteration)}: the share of worker {shard} is done already")
         return
     sources = task_sources(run, iteration)
-    place = {source.document.id: row for row, source in enumerate(sources)}
+    positions = {source.document.id: row for row, source in enumerate(sources)}
     own = new_folder(folder, shard)
     begin_attempt(own.path, own.path)
-    board = Board(folder, place)
-    target, maker = quota(run, iteration), task_maker(run, iteration)
+    shared = SharedProgress(folder, positions)
+    target, context = task_target(run, iteration), run.stage_context()
+    make = task_maker(run, iteration, context)
     run.progress.begin(f"{title_of(iteration)}, worker {shard}", None)
-    board.refresh()
+    shared.refresh()
     mine = [
         source
         for row, source in enumerate(sources)
-        if row % shard.workers == shard.number and source.document.id not in board.finished
+        if row % shard.workers == shard.number and source.document.id not in shared.finished
     ]
 
     def in_flight() -> int:
         # Close to the target fewer are started, as in a quota that one worker fills.
-        left = 2 * max(0, target - board.accepted) + 8
+        left = 2 * max(0, target - shared.accepted) + 8
         return min(run.config.tasks.in_flight, -(-left // shard.workers))
 
-    with keeping(own) as append:
+    with open_records(own) as append:
 
         def keep(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
-            check_budget(run, maker.context.tally)
-            board.refresh()
-            run.progress.advance(board.accepted, f"of {target} tasks by all workers")
+            check_budget(run, context.judge)
+            shared.refresh()
+            run.progress.advance(shared.accepted, f"of {target} tasks by all workers")
 
         asyncio.run(
             fill_share(
                 mine,
-                maker.make,
+                make,
                 in_flight=in_flight,
-                is_needed=lambda source: board.accepted_before(place[source.document.id]) < target,
+                is_needed=lambda source: shared.accepted_before(positions[source.document.id]) < target,
                 keep=keep,
             )
         )
@@ -109,15 +112,57 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     run.progress.end(f"{len(read_records(own.candidates, Candidate))} candidates made")
 
 
+async def fill_share(
+    sources: Sequence[TaskSource],
+    make: Make,
+    *,
+    in_flight: Callable[[], int],
+    is_needed: Callable[[TaskSource], bool],
+    keep: Callable[[CandidateRecords], None],
+    poll: float = 2.0,
+) -> None:
+    """Make the candidates of one worker's documents, in their order, as long as they are needed.
+
+    `is_needed` may turn false while others work, and then stays false, for this document and all behind it; a
+    candidate that is being made for nothing is given up. It is asked at least every `poll` seconds.
+    """
+    running: dict[asyncio.Future[CandidateRecords], TaskSource] = {}
+    waiting = deque(sources)
+    try:
+        while True:
+            while waiting and len(running) < in_flight():
+                source = waiting.popleft()
+                if not is_needed(source):
+                    waiting.clear()
+                    break
+                running[asyncio.ensure_future(make(source))] = source
+            if not running:
+                break
+            ended, _ = await asyncio.wait(running, timeout=poll, return_when=asyncio.FIRST_COMPLETED)
+            for future in ended:
+                del running[future]
+            # What was made is kept before a fault of another ends the work.
+            for future in sorted(ended, key=lambda future: future.exception() is not None):
+                keep(future.result())
+            for future in [each for each, source in running.items() if not is_needed(source)]:
+                del running[future]
+                future.cancel()
+                await asyncio.gather(future, return_exceptions=True)
+    finally:
+        for future in running:
+            future.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 def collect_tasks(run: Run, iteration: int) -> StageManifest:
     """Put the workers' candidates together and publish the stage. Raises OutsideError while one is missing."""
 
     def work(folder: StageFolder) -> None:
-        places = share_folders(folder)
+        folders = share_folders(folder)
         run.progress.begin(f"{title_of(iteration)}: collect", None)
         documents = [source.document.id for source in task_sources(run, iteration)]
-        kept = up_to_quota(documents, places, target=quota(run, iteration))
-        settle(folder, kept, places)
+        kept = up_to_quota(documents, folders, target=task_target(run, iteration))
+        write_kept(folder, kept, folders)
         check_enough_accepted(run, iteration, kept)
 
     # The held-out tasks come before everything.
@@ -125,12 +170,12 @@ def collect_tasks(run: Run, iteration: int) -> StageManifest:
     return run_stage(run, iteration, Stage.TASKS, inputs, work)
 
 
-def up_to_quota(documents: Sequence[str], places: Sequence[StageFolder], *, target: int) -> list[Candidate]:
+def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, target: int) -> list[Candidate]:
     """The candidates of `documents`, in this order, up to the one that made `target` accepted.
 
     Raises OutsideError while one of them is missing.
     """
-    made = by_document(places)
+    made = by_document(made_in)
     kept: list[Candidate] = []
     accepted = 0
     for row, document in enumerate(documents):
@@ -146,12 +191,12 @@ def up_to_quota(documents: Sequence[str], places: Sequence[StageFolder], *, targ
     return kept
 
 
-class Board:
+class SharedProgress:
     """What all workers have settled so far, read from their folders as these grow."""
 
-    def __init__(self, folder: StageFolder, place: Mapping[str, int]) -> None:
+    def __init__(self, folder: StageFolder, positions: Mapping[str, int]) -> None:
         self._folder = folder
-        self._place = place
+        self._positions = positions
         self._read: dict[Path, int] = {}
         self._accepted: list[int] = []
         self.finished: set[str] = set()
@@ -160,25 +205,25 @@ class Board:
     def accepted(self) -> int:
         return len(self._accepted)
 
-    def accepted_before(self, place: int) -> int:
-        """Accepted candidates of the documents before the one at `place`; only ever grows."""
-        return bisect_left(self._accepted, place)
+    def accepted_before(self, position: int) -> int:
+        """Accepted candidates of the documents before the one at `position`; only ever grows."""
+        return bisect_left(self._accepted, position)
 
     def refresh(self) -> None:
         """Read what was appended since. Raises RecordError for a damaged line."""
-        for each in share_folders(self._folder):
-            for line in self._new_lines(each.candidates):
+        for folder in share_folders(self._folder):
+            for line in self._new_lines(folder.candidates):
                 try:
                     row = json.loads(line)
                     document, status = row["provenance"]["document_id"], row["status"]
                 except (ValueError, KeyError, TypeError):
                     raise RecordError(
-                        f"{each.candidates}: has a damaged line; remove this folder, its documents are made again"
+                        f"{folder.candidates}: has a damaged line; remove this folder, its documents are made again"
                     ) from None
                 if status != CandidateStatus.UNRESOLVED and document not in self.finished:
                     self.finished.add(document)
-                    if status == CandidateStatus.ACCEPTED and document in self._place:
-                        insort(self._accepted, self._place[document])
+                    if status == CandidateStatus.ACCEPTED and document in self._positions:
+                        insort(self._accepted, self._positions[document])
 
     def _new_lines(self, path: Path) -> Sequence[bytes]:
         if not path.exists():

@@ -1,20 +1,34 @@
-"""What every stage does around its work: skip when done, account for the judge, publish the manifest last."""
+"""What every stage does around its work: wait for its turn, skip when done, take fresh documents, account for the
+judge, measure its time over all attempts, publish the manifest last.
+"""
 
+import contextlib
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from scope_selfplay import __version__
+from scope_selfplay.corpus import TaskSource, assign_sources, documents_for, shuffled, take_unused
 from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
-from scope_selfplay.judge.metered import JudgeTally, check_failure_budget
+from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.judge.metered import JudgeTally, MeteredJudge, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.run import Run
+from scope_selfplay.run_directory import task_types_of
 from scope_selfplay.schedule import stages_of
-from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
-from scope_selfplay.stages.stage_runner import begin_attempt, time_of_attempts
+from scope_selfplay.schemas import (
+    Candidate,
+    CandidateStatus,
+    Comparison,
+    Grade,
+    Score,
+    Selection,
+    Verdict,
+    rng_from,
+)
 from scope_selfplay.store import (
     Stage,
     StageFolder,
@@ -23,11 +37,16 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
-from scope_selfplay.store.atomic import sole_writer
+from scope_selfplay.store.atomic import disk_faults
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.folders import begin_format, checksums
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.store.parquet import write_parquet
+
+# Seconds: longer than a stopped pod may take to save, and than a network volume takes to forget a lost node.
+_LOCK_TIMEOUT = 180.0
+# The file of a stage's work folder that marks when an attempt began.
+_SPENT = "seconds"
 
 
 def run_stage(
@@ -37,7 +56,7 @@ def run_stage(
     spec = {"config": run.config.hash, "prompts": run.pack.hash, "stage": stage, "inputs": inputs}
     spec_hash = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
     if folder.manifest is None:
-        with sole_writer(folder.path, say=run.progress.say):
+        with _stage_lock(run, folder):
             # Another process may have finished it while this one waited.
             if folder.manifest is None:
                 begun = StageManifest(
@@ -58,6 +77,23 @@ def run_stage(
     return done
 
 
+@contextlib.contextmanager
+def _stage_lock(run: Run, folder: StageFolder) -> Iterator[None]:
+    """One process writes a stage at a time; StorageError where the lock cannot be written, or stays taken.
+
+    Two can meet at one stage: a Job's pod that is still saving while its replacement has started, or the same command
+    in two terminals. The second waits for the first; both would append to the same files otherwise.
+    """
+    lock = folder.path.with_name(f".{folder.path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        with disk_faults(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(
+                folder_lock(folder.path, lock, work="writing", say=run.progress.say, timeout=_LOCK_TIMEOUT)
+            )
+        yield
+
+
 def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[StageFolder], None]) -> None:
     """Do the work, write what readers need, and publish the manifest, filled in, last."""
     folder.work.mkdir(parents=True, exist_ok=True)
@@ -68,8 +104,9 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
-    if isinstance(run.context.judge, ModelJudge):
-        usage = json.dumps(run.context.judge.account(), indent=1)
+    judge = run.context.judge.judge
+    if isinstance(judge, ModelJudge):
+        usage = json.dumps(judge.account(), indent=1)
         write_atomic(folder.path / "judge_usage.json", usage + "\n")
     write_parquet(folder.path)
     write_atomic(
@@ -82,6 +119,30 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     }
     publish_manifest(folder.path, begun.model_copy(update=made))
     shutil.rmtree(folder.work, ignore_errors=True)
+
+
+def begin_attempt(stage: Path, work: Path) -> float:
+    """Note in a stage's work folder that an attempt begins; the seconds that all earlier ones took.
+
+    A kill ends an attempt without a trace. So it began at the time of the file that it writes first, and ended at that
+    of the last file it wrote: both are the volume's clock, on which pods on nodes with different clocks agree.
+    """
+    file = work / _SPENT
+    spent = float(file.read_text()) + _since(file, stage) if file.exists() else 0.0
+    write_atomic(file, f"{spent:.2f}\n")
+    return spent
+
+
+def time_of_attempts(folders: list[Path]) -> float:
+    """Seconds of attempts that have each had a folder of their own, marked by `begin_attempt(folder, folder)`."""
+    marks = [folder / _SPENT for folder in folders]
+    return sum(_since(mark, mark.parent) for mark in marks if mark.exists())
+
+
+def _since(mark: Path, folder: Path) -> float:
+    """From when the mark was written until something below the folder was for the last time."""
+    last = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=0.0)
+    return max(0.0, last - mark.stat().st_mtime)
 
 
 def shares_in(folder: StageFolder) -> list[Path]:
@@ -137,7 +198,7 @@ def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:
     return found
 
 
-def taken_before(run: Run, iteration: int, stage: Stage) -> list[str]:
+def _taken_before(run: Run, iteration: int, stage: Stage) -> list[str]:
     """The documents that earlier stages used."""
     taken: list[str] = []
     for number in range(iteration + 1):
@@ -174,6 +235,31 @@ def check_turn(run: Run, iteration: int, stage: Stage) -> None:
             raise UserError(f"iteration {iteration} {stage.value}: {reason}")
 
 
+def stage_sources(
+    run: Run, iteration: int, stage: Stage, count: int, *, or_fewer: bool = False
+) -> list[TaskSource]:
+    """`count` documents that no stage before has used, with task types and search turns assigned.
+
+    `or_fewer`: as many as there are. Raises CorpusError where too few are left.
+    """
+    taken = set(_taken_before(run, iteration, stage))
+    pool = documents_for(run.documents, held_out=iteration == 0)
+    if or_fewer:
+        count = min(count, len({document.id for document in pool} - taken))
+    documents = take_unused(
+        shuffled(pool, seed=run.config.seed),
+        count=count,
+        taken=taken,
+        wanted_by=f"iteration {iteration} {stage.value}",
+    )
+    return assign_sources(
+        documents,
+        {kind.name: kind.weight for kind in task_types_of(run.config, run.pack)},
+        rng_from(*run.key(iteration, stage), "prompts"),
+        ratio=run.config.tasks.search_turns or run.pack.domain.search_turns,
+    )
+
+
 def write_documents(folder: StageFolder, ids: Sequence[str]) -> None:
     write_atomic(folder.path / "documents.json", json.dumps(list(ids)) + "\n")
 
@@ -184,6 +270,6 @@ def accepted_in(folder: StageFolder) -> list[Candidate]:
     ]
 
 
-def check_budget(run: Run, tally: JudgeTally) -> None:
+def check_budget(run: Run, judge: MeteredJudge) -> None:
     """Raises JudgeError when more verdicts of a stage failed than its budget allows."""
-    check_failure_budget(tally.calls, tally.failed, run.config.judge.failure_budget)
+    check_failure_budget(judge.tally.calls, judge.tally.failed, run.config.judge.failure_budget)

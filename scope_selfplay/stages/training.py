@@ -5,17 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
-from scope_selfplay.judge.metered import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
-from scope_selfplay.run import Policy, Run, training_seed
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout, Score, Selection, Value
+from scope_selfplay.run import Policy, Run
+from scope_selfplay.schemas import (
+    Candidate,
+    Comparison,
+    Grade,
+    Role,
+    Rollout,
+    Score,
+    Selection,
+    Value,
+    seed_from,
+)
 from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
     inputs_of,
     run_stage,
-    taken_before,
+    stage_sources,
     write_documents,
 )
 from scope_selfplay.store import (
@@ -48,9 +58,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         settings, context = run.config.challenger, run.stage_context()
         start, opponent = run.challenger(iteration - 1), run.promoted(iteration - 1)
         count = settings.steps * settings.batch
-        sources = run.sources(
-            iteration, Stage.CHALLENGER, count, taken=taken_before(run, iteration, Stage.CHALLENGER)
-        )
+        sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
             write_documents(folder, [source.document.id for source in sources])
         difficulty = Difficulty(
@@ -62,7 +70,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.tally)
+        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_challenger_roll(
@@ -85,7 +93,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.tally)
+        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
@@ -129,7 +137,7 @@ def _job(
     folder: StageFolder,
     start: Policy,
     records: Sequence[str],
-    tally: JudgeTally,
+    judge: MeteredJudge,
 ) -> GrpoJob:
     curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
 
@@ -138,14 +146,14 @@ def _job(
         run.progress.advance(
             step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
         )
-        check_budget(run, tally)
+        check_budget(run, judge)
 
     return GrpoJob(
         start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
         options=TrainingOptions(
             settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
             temperature=run.config.sampling.temperature,
-            seed=training_seed(run, iteration, stage),
+            seed=seed_from(*run.key(iteration, stage), "trainer"),
             model=run.config.model,
             tracking=run.config.tracking,
         ),

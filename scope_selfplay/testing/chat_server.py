@@ -1,4 +1,4 @@
-"""The shipped fake: a chat server that says what a script says, and fails as it is told to.
+"""A fake chat endpoint: it answers as a script does, and fails as it is told to.
 
     fake = FakeServer(lambda request: ServedReply("<score>1</score>"), plan=FaultPlan({FaultKind.RESET: 0.1}))
     async with fake.serving() as url: ...
@@ -62,7 +62,7 @@ class FaultKind(StrEnum):
     """From here on: a sound response whose completion is garbage."""
     TWO_VERDICTS = "two_verdicts"
     ONLY_THINKING = "only_thinking"
-    """The verdict stands inside thinking that never ends."""
+    """The verdict is inside thinking that never ends."""
     NEARLY = "nearly"
     """0.7 instead of 0 or 1."""
     EMPTY = "empty"
@@ -151,8 +151,8 @@ class FakeServer:
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             fault = self.fault or self._drawn(served)
-            said = self._responder(served)
-            reply = await said if isinstance(said, Awaitable) else said
+            answer = self._responder(served)
+            reply = await answer if isinstance(answer, Awaitable) else answer
             if reply.seconds:
                 await asyncio.sleep(reply.seconds)
             if fault is None:

@@ -77,7 +77,7 @@ class FakeCluster:
         self.watch_fault: Exception | None = None
         self.quota = dict(quota or {})
         self.created: dict[tuple[ObjectKind, str], int] = {}
-        """How often each object was created."""
+        """How often an object was created."""
         self.on_advance: list[Callable[[float], None]] = []
         self._drops = drops
         self._verbs = verbs
@@ -133,7 +133,7 @@ class FakeCluster:
         return reply
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        """What has changed since the stream was opened; ends when everything was told."""
+        """What has changed since the stream was opened; ends when there is nothing more."""
         kind, _ = self._locate(path)
         self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
         if "watch" not in self._verbs[kind.group, kind.resource]:
@@ -149,7 +149,7 @@ class FakeCluster:
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""
-        return {name: body for (each, name), body in self._objects.items() if each is kind}
+        return {name: body for (found, name), body in self._objects.items() if found is kind}
 
     def put(self, kind: ObjectKind, body: Body) -> Body:
         """Create an object as somebody else would, past faults, quotas and checks."""
@@ -164,14 +164,14 @@ class FakeCluster:
         stored: Body = _copy({**body, "metadata": metadata})
         self._objects[kind, metadata["name"]] = stored
         self.created[kind, metadata["name"]] = self.created.get((kind, metadata["name"]), 0) + 1
-        self._tell(kind, stored)
+        self._record_change(kind, stored)
         return stored
 
     def touch(self, kind: ObjectKind, name: str) -> None:
         """A new version, after a change of an object that `objects` gave out."""
         self._version += 1
         self._objects[kind, name]["metadata"]["resourceVersion"] = str(self._version)
-        self._tell(kind, self._objects[kind, name])
+        self._record_change(kind, self._objects[kind, name])
 
     def remove(self, kind: ObjectKind, name: str) -> None:
         """Delete at once what has no pods of its own, and ask pods to end."""
@@ -184,7 +184,7 @@ class FakeCluster:
             return
         del self._objects[kind, name]
         self._version += 1
-        self._tell(kind, body)
+        self._record_change(kind, body)
 
     def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
@@ -314,7 +314,7 @@ class FakeCluster:
         for key, value in (metadata.get("labels") or {}).items():
             if not _LABEL.match(value):
                 raise Refusal(422, f"metadata.labels[{key}]: invalid value {value!r}")
-        controllers = [each for each in metadata.get("ownerReferences") or [] if each.get("controller")]
+        controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]
         if len(controllers) > 1:
             raise Refusal(422, "metadata.ownerReferences: only one reference can have controller set to true")
 
@@ -325,7 +325,7 @@ class FakeCluster:
         assert namespace == self.namespace, path
         return _KINDS[group or "", resource], name
 
-    def _tell(self, kind: ObjectKind, body: Body) -> None:
+    def _record_change(self, kind: ObjectKind, body: Body) -> None:
         self._history.append((self._version, kind, json.dumps({"metadata": body["metadata"]})))
         # An API server forgets too.
         del self._history[:-1000]

@@ -1,7 +1,7 @@
 """What happens in a fake cluster while time passes: pods are made, scheduled onto GPUs, run, and end.
 
 One node with a number of GPUs. A Job's pod runs for a while and then ends as `work` says; a Deployment's pod becomes
-ready after a while and stays. `SimulatedStages` publishes the marker of a stage whose Job ends well.
+ready after a while and stays. `SimulatedStages` publishes the manifest of a stage whose Job ends well.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,12 @@ Work = Callable[[Body, int], PodEnding | None]
 
 
 class SimulatedStages:
-    """The shared volume, and Jobs that do nothing but publish their stage's marker."""
+    """The shared volume, and Jobs that do nothing but publish their stage's manifest."""
 
     def __init__(self, root: Path, run: str) -> None:
         self.folder = RunFolder(root / run)
         self.published: list[str] = []
-        """`<step> by <job>`, for every marker that a Job tried to publish and won."""
+        """`<step> by <job>`, for every manifest that a Job tried to publish and won."""
 
     def __call__(self, job: Body, rank: int) -> PodEnding:
         labels = job["metadata"]["labels"]
@@ -120,13 +120,13 @@ class FakeNodes:
         if self._cluster.now - began >= job["spec"].get("activeDeadlineSeconds", float("inf")):
             return self._finish_job(name, job, "Failed", "DeadlineExceeded")
         count = job["spec"].get("completions", 1)
-        made = [f"{name}-{rank}-{job['metadata']['uid']}" for rank in range(count)]
-        pods = [self._pod_of(job, each, rank) for rank, each in enumerate(made)]
+        names = [f"{name}-{rank}-{job['metadata']['uid']}" for rank in range(count)]
+        pods = [self._pod_of(job, pod_name, rank) for rank, pod_name in enumerate(names)]
         phases = [pod["status"]["phase"] for pod in pods if pod is not None]
         # Their node went, and they with it.
         is_lost = any(
-            pod is None and self._cluster.created.get((ObjectKind.POD, each))
-            for pod, each in zip(pods, made, strict=True)
+            pod is None and self._cluster.created.get((ObjectKind.POD, pod_name))
+            for pod, pod_name in zip(pods, names, strict=True)
         )
         if "Failed" in phases or is_lost:
             return self._finish_job(name, job, "Failed", "BackoffLimitExceeded")
@@ -259,12 +259,12 @@ class FakeNodes:
             *self._cluster.objects(ObjectKind.JOB).values(),
             *self._cluster.objects(ObjectKind.DEPLOYMENT).values(),
         ]
-        return next((each for each in owners if each["metadata"]["uid"] == uid), None)
+        return next((owner for owner in owners if owner["metadata"]["uid"] == uid), None)
 
 
 def _gpus(pod: Body) -> int:
     containers = pod["spec"]["containers"]
-    return sum(int(each["resources"]["limits"].get(GPU, 0)) for each in containers)
+    return sum(int(container["resources"]["limits"].get(GPU, 0)) for container in containers)
 
 
 def _is_alive(pod: Body) -> bool:
@@ -273,4 +273,4 @@ def _is_alive(pod: Body) -> bool:
 
 def _is_ready(pod: Body) -> bool:
     conditions = pod["status"].get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -7,8 +7,9 @@ from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,

@@ -24,7 +24,7 @@ from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role, Rollout
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout

@@ -171,7 +171,7 @@ def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
         closing="Now write the task.",
     )
     return challenger_episode(
-        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
+        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, max_invalid=1
     )
 
 

@@ -1,27 +1,33 @@
-"""The site: routes to pages, errors as pages, static files with lasting addresses.
+"""The site: routes to pages, errors as pages, static files with lasting addresses, and what protects them.
 
-app = build_app(ShownRun(path), Site(base="/runs/demo", hosts=("*",)))
+    app = build_app(ShownRun(path), Site(base="/runs/demo", hosts=("*",)))
+
+The pages show text that models wrote. It is escaped; should a hole be found in that, the policy in `HEADERS` still
+allows no script, style, frame, form or connection but this server's.
 """
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any, cast
 
 import anyio.to_thread
+import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scope_selfplay import __version__
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
-from scope_selfplay.viewer import pages
-from scope_selfplay.viewer.app import HEADERS, Protection
+from scope_selfplay.viewer import pages, task_pages
 from scope_selfplay.viewer.pages import Page, PageNotFoundError
 from scope_selfplay.viewer.parameters import (
     BadParameterError,
@@ -34,16 +40,28 @@ from scope_selfplay.viewer.parameters import (
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK
+from scope_selfplay.wire.serving import listen, url_of
 
 THREADS = 4
 """Pages made at the same time; each holds what it shows in memory."""
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
 FAILED = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>500</title></head>
 <body><h1>This page could not be made</h1>
-<p>The fault is in scope itself; what it was stands where <code>scope view</code> runs. Other pages may still work.</p>
+<p>The fault is in scope itself; the error is shown where <code>scope view</code> runs. Other pages may still work.</p>
 </body></html>
 """
 
@@ -59,7 +77,8 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
     """An ASGI application; it closes the run when it shuts down."""
     files = _static_files()
     links = Links(site.base)
-    addresses = {name: links("static", name, v=_version_of(content)) for name, content in files.items()}
+    versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
+    addresses = {name: links("static", name, v=version) for name, version in versions.items()}
     environment = page_environment(links, addresses)
 
     def render(page: Page, request: Request, status: int = 200) -> HTMLResponse:
@@ -67,23 +86,13 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         template = environment.get_template(page.template)
         return HTMLResponse(template.render(common | page.values), status_code=status)
 
-    def shown(make: Callable[[Request], Page]) -> Callable[[Request], Response]:
-        def respond(request: Request) -> Response:
-            return render(make(request), request)
-
-        return respond
+    def responds_with(make: Callable[[Request], Page]) -> Callable[[Request], Response]:
+        return lambda request: render(make(request), request)
 
     def refused(request: Request, error: Exception) -> Response:
         status = _status_of(error)
         said = error.detail if isinstance(error, HTTPException) else str(error)
         return render(Page("refused.html", {"status": status, "said": said}), request, status)
-
-    def static(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in files:
-            raise HTTPException(404, f"there is no {name}")
-        headers = {"cache-control": "max-age=31536000, immutable"}
-        return Response(files[name], media_type=TYPES[name.rpartition(".")[2]], headers=headers)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -91,11 +100,11 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         yield
         run.close()
 
-    routes = [Route(path, shown(make), name=path) for path, make in _pages(run).items()]
+    routes = [Route(path, responds_with(make), name=path) for path, make in _pages(run).items()]
     app = Starlette(
         routes=[
             *routes,
-            Route("/static/{name}", static),
+            Route("/static/{name}", _static_response(files)),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
         exception_handlers=dict.fromkeys(
@@ -108,10 +117,28 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
     return app
 
 
-def failed(request: Request, error: Exception) -> Response:
-    """The last page: our own bug. What it was stands in the server's log, where Starlette raises it again.
+def _static_files() -> dict[str, bytes]:
+    folder = resources.files("scope_selfplay.viewer") / "static"
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.name.rpartition(".")[2] in TYPES
+    }
 
-    It stands outside of `Protection` and needs no template, as these may be what failed.
+
+def _static_response(files: Mapping[str, bytes]) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            raise HTTPException(404, f"there is no {name}")
+        headers = {"cache-control": "max-age=31536000, immutable"}
+        return Response(files[name], media_type=TYPES[name.rpartition(".")[2]], headers=headers)
+
+    return respond
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """The page for our own bug; the error itself is in the server's log, as Starlette raises it again.
+
+    It is made outside of `Protection` and without a template, as these may be what failed.
     """
     return HTMLResponse(FAILED, status_code=500, headers=HEADERS)
 
@@ -126,8 +153,8 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
     def task(request: Request) -> Page:
         values = request.path_params
         if values["stage"] not in list(Stage):
-            raise PageNotFoundError(f"{values['stage']} is no stage; stages are {', '.join(Stage)}")
-        return pages.task_page(
+            raise PageNotFoundError(f"{values['stage']} is not a stage; stages are {', '.join(Stage)}")
+        return task_pages.task_page(
             run, (values["iteration"], Stage(values["stage"])), values["id"], asked(request)
         )
 
@@ -136,8 +163,8 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
         "/tasks": lambda request: pages.list_page(run, asked(request)),
         "/tasks/{iteration:int}/{stage}/{id:path}": task,
         "/rejected": lambda request: pages.rejected_page(run),
-        "/compare": lambda request: pages.compare_page(run, compared(request)),
-        "/compare/{id:path}": lambda request: pages.compared_answers_page(
+        "/compare": lambda request: task_pages.compare_page(run, compared(request)),
+        "/compare/{id:path}": lambda request: task_pages.compared_answers_page(
             run, request.path_params["id"], compared(request)
         ),
         "/training": lambda request: pages.training_page(run),
@@ -159,12 +186,59 @@ def _status_of(error: Exception) -> int:
             return 500
 
 
-def _static_files() -> dict[str, bytes]:
-    folder = resources.files("scope_selfplay.viewer") / "static"
-    return {
-        each.name: each.read_bytes() for each in folder.iterdir() if each.name.rpartition(".")[2] in TYPES
-    }
+class Protection:
+    """Wraps the site: refuses foreign host names, takes the base path off, adds `HEADERS` to every answer.
+
+    A page of another site cannot read a run through a host name that resolves to this machine (DNS rebinding):
+    only `hosts` are answered, "*" for any. The base path is optional in requests, as some ingresses take it off
+    before they pass a request on.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], base: str) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-cache")
+            await send(message)
+
+        host = host_of(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+        if "*" not in self._hosts and host not in self._hosts:
+            refusal = f"the host {host!r} is not answered; start with --allow-host {host} to allow it\n"
+            await PlainTextResponse(refusal, status_code=421)(scope, receive, guarded)
+            return
+        path: str = scope["path"]
+        if self._base and (path == self._base or path.startswith(self._base + "/")):
+            scope = {**scope, "path": path[len(self._base) :] or "/"}
+        await self._app(scope, receive, guarded)
 
 
-def _version_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
+def host_of(header: str) -> str:
+    """The name or address in a Host header, without its port, in small letters."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
+
+
+def serve_run(path: Path, site: Site, *, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `announce` gets the address. Port 0 takes a free one.
+
+    Raises RecordError when the folder is not a run, and as `listen` does.
+    """
+    run = ShownRun(path)
+    listening = listen(host, port)
+    announce(f"{url_of(listening)}{site.base}/")
+    config = uvicorn.Config(
+        build_app(run, site), log_level="warning", access_log=False, server_header=False, lifespan="on"
+    )
+    uvicorn.Server(config).run(sockets=[listening])

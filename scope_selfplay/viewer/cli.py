@@ -50,5 +50,5 @@ def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...])
         site,
         host=host,
         port=port,
-        said=lambda url: click.echo(f"showing {folder} at {url}", err=True),
+        announce=lambda url: click.echo(f"showing {folder} at {url}", err=True),
     )

@@ -1,17 +1,21 @@
-"""The run behind the pages: read when asked, kept fresh while it goes on, its slow numbers made beside it."""
+"""The run behind the pages: read on request, kept fresh while it goes on, its health measured in another process."""
 
+import multiprocessing
+import signal
 import threading
 import time
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-from scope_selfplay.health import Checkup
+from scope_selfplay.errors import OutsideError, ScopeError
+from scope_selfplay.health import Checkup, examine
 from scope_selfplay.inspection.overview import Overview, overview
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.viewer.examination import Examination
 
 
 class ShownRun:
-    """One reader for all requests. Raises RecordError when the folder is no run."""
+    """One reader for all requests. Raises RecordError when the folder is not a run."""
 
     def __init__(self, path: Path, *, fresh_for: float = 1.0) -> None:
         """`fresh_for`: seconds until the folder is looked at again."""
@@ -85,3 +89,52 @@ class ShownRun:
         if self._examination is not None:
             self._examination.stop()
         self.reader.close()
+
+
+class Examination:
+    """A run's health, measured in a process of its own: comparing all texts takes seconds of a core and much memory.
+
+    The server keeps neither: its pages are not held up, and the memory is returned when the process ends. It begins
+    at once; `checkups` holds the results, or the ScopeError that ended it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.checkups: Future[list[Checkup]] = Future()
+        context = multiprocessing.get_context("spawn")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=_examine, args=(path, sender), daemon=True, name="health")
+        self._process.start()
+        sender.close()
+        threading.Thread(target=self._receive, daemon=True, name="health").start()
+
+    @property
+    def is_done(self) -> bool:
+        return self.checkups.done()
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+    def _receive(self) -> None:
+        try:
+            found = self._receiver.recv()
+        except EOFError:
+            found = OutsideError(
+                "the examination of the run's health was ended from outside; is memory short?"
+            )
+        self._process.join()
+        if isinstance(found, Exception):
+            self.checkups.set_exception(found)
+        else:
+            self.checkups.set_result(found)
+
+
+def _examine(path: Path, sender: Connection) -> None:
+    # Ctrl-C is for the server, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    found: list[Checkup] | ScopeError
+    try:
+        with RunReader(path) as reader:
+            found = examine(reader)
+    except ScopeError as error:
+        found = error
+    sender.send(found)

@@ -15,8 +15,8 @@ import pytest
 from scope_selfplay.config import parse_config
 from scope_selfplay.controller.api import VERBS, ForbiddenError, ObjectKind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
-from scope_selfplay.controller.goals import RunEnd
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
+from scope_selfplay.controller.plan_parts import RunEnd
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
@@ -118,13 +118,13 @@ class Site:
         try:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                finish = controller.round()
-                if finish is not None:
-                    return finish
+                run_end = controller.round()
+                if run_end is not None:
+                    return run_end
                 time.sleep(0.2)
         finally:
             self.verbs |= controller.cluster.verbs_used | controller.leadership.verbs_used
-        raise AssertionError(f"no verdict in {seconds} s: {self.status()}")
+        raise AssertionError(f"not ended in {seconds} s: {self.status()}")
 
     def status(self) -> dict[str, str]:
         data: dict[str, str] = self.core.read_namespaced_config_map("r1-status", self.namespace).data
@@ -224,9 +224,9 @@ def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: 
     }
     record_property("injected", len(endings))
     run.node.ending_of = lambda job: endings.get(job, PodEnding())
-    finish = run.drive(run.controller())
-    assert finish.code is ExitCode.USER
-    assert finish.message.startswith("i00-compare: out of memory")
+    run_end = run.drive(run.controller())
+    assert run_end.code is ExitCode.USER
+    assert run_end.message.startswith("i00-compare: out of memory")
     assert run.stage_jobs() == [*sorted(endings), "r1-i00-make-tasks-a4"]
     told = "\n".join(each.message for each in run.core.list_namespaced_event(run.namespace).items)
     assert "something outside was down (judge is down)" in told
@@ -234,7 +234,7 @@ def test_failed_pods_are_told_apart(site: Callable[..., Site], record_property: 
     assert "its pod was evicted, preempted or lost its node (The node was low on resource: memory.)" in told
     assert (run.servers(), run.status()["phase"]) == ([], "Failed")
     # The pod that the controller's Job makes next says the same, and starts nothing.
-    assert run.drive(run.controller()) == finish
+    assert run.drive(run.controller()) == run_end
 
 
 @pytest.mark.fault(17)
@@ -290,9 +290,9 @@ def test_several_nodes_are_refused_where_the_cluster_drops_their_fields(
     if minor >= 24:
         pytest.skip("this cluster knows Indexed Jobs")
     run = site(iterations=1, cluster={"train_challenger": {**SMALL, "gpus": 1, "nodes": 2}})
-    finish = run.drive(run.controller())
-    assert finish.code is ExitCode.USER
-    assert "this cluster ignores spec.completionMode" in finish.message
+    run_end = run.drive(run.controller())
+    assert run_end.code is ExitCode.USER
+    assert "this cluster ignores spec.completionMode" in run_end.message
     assert run.servers() == []
 
 
@@ -309,8 +309,8 @@ def test_deleting_the_controllers_job_deletes_everything_it_made(site: Callable[
     )
     uid = run.make_job("r1-i01-controller")
     assert run.drive(run.controller(job="r1-i01-controller")).code is ExitCode.DONE
-    board = run.core.read_namespaced_config_map("r1-status", run.namespace)
-    assert [each.uid for each in board.metadata.owner_references] == [uid]
+    status_map = run.core.read_namespaced_config_map("r1-status", run.namespace)
+    assert [each.uid for each in status_map.metadata.owner_references] == [uid]
 
 
 def test_a_status_map_changes_its_owner_and_is_made_again_when_it_is_deleted(
@@ -323,8 +323,8 @@ def test_a_status_map_changes_its_owner_and_is_made_again_when_it_is_deleted(
     uid = run.make_job("r1-i01-controller")
     second = run.controller(job="r1-i01-controller")
     second.round()
-    board = run.core.read_namespaced_config_map("r1-status", run.namespace)
-    assert [each.uid for each in board.metadata.owner_references] == [uid]
+    status_map = run.core.read_namespaced_config_map("r1-status", run.namespace)
+    assert [each.uid for each in status_map.metadata.owner_references] == [uid]
     for name in run.servers():
         run.apps.delete_namespaced_deployment(name, run.namespace)
     for each in run.core.list_namespaced_service(run.namespace).items:

@@ -214,8 +214,8 @@ def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
 ) -> None:
     run = play(written(tmp_path, pods_image, SHORT), namespace, volume, [CHALLENGER], minutes=20)
     assert pods_made(namespace, "tiny-i01-train-challenger-a") >= 2
-    board = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
-    print(json.dumps(json.loads(board)["data"], indent=1)[:2000])
+    status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
+    print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.export import Format
 from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run
 
@@ -14,17 +13,17 @@ pytestmark = pytest.mark.consumers
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[Format, Path]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     run = write_finished_run(tmp_path_factory.mktemp("runs") / "demo")
     return write_exports(run, tmp_path_factory.mktemp("exports"))
 
 
-def test_inspect_builds_a_task_on_samples(exported: dict[Format, Path]) -> None:
+def test_inspect_builds_a_task_on_samples(exported: dict[str, Path]) -> None:
     from inspect_ai import Task
     from inspect_ai.dataset import json_dataset
     from inspect_ai.scorer import includes
 
-    samples = json_dataset(str(exported[Format.INSPECT] / "test.jsonl"))
+    samples = json_dataset(str(exported["inspect"] / "test.jsonl"))
     assert len(samples) == 12 and str(samples[0].target).startswith("- Identifies the builder.")
     assert samples[0].metadata is not None and samples[0].metadata["task_id"] == samples[0].id
     assert [each.id for each in Task(dataset=samples, scorer=includes()).dataset] == [
@@ -32,11 +31,11 @@ def test_inspect_builds_a_task_on_samples(exported: dict[Format, Path]) -> None:
     ]
 
 
-def test_verifiers_reads_task_data(exported: dict[Format, Path]) -> None:
+def test_verifiers_reads_task_data(exported: dict[str, Path]) -> None:
     from datasets import load_dataset
     from verifiers.v1.task import WireTaskData
 
-    rows = load_dataset(str(exported[Format.VERIFIERS]), split="train")
+    rows = load_dataset(str(exported["verifiers"]), split="train")
     assert len(rows) == 24
     for row in rows:
         data = WireTaskData(**row)
@@ -59,10 +58,10 @@ def verl_dataset(path: Path, cache: Path) -> Any:
     return RLHFDataset(str(path), tokenizer, OmegaConf.create(settings))
 
 
-def test_verl_trains_on_the_rows_of_its_dataset(exported: dict[Format, Path], tmp_path: Path) -> None:
+def test_verl_trains_on_the_rows_of_its_dataset(exported: dict[str, Path], tmp_path: Path) -> None:
     from verl.utils.dataset.rl_dataset import collate_fn
 
-    rows = verl_dataset(exported[Format.VERL] / "train.parquet", tmp_path)
+    rows = verl_dataset(exported["verl"] / "train.parquet", tmp_path)
     # None is left out as too long or unreadable by the chat template.
     assert len(rows) == 24
     batch = collate_fn([rows[0], rows[5]])
@@ -72,10 +71,8 @@ def test_verl_trains_on_the_rows_of_its_dataset(exported: dict[Format, Path], tm
     assert truth[0]["text"] == "Identifies the builder." and batch["data_source"][0] == "scope-selfplay"
 
 
-def test_search_r1_s_rows_are_verl_s_with_golden_answers(
-    exported: dict[Format, Path], tmp_path: Path
-) -> None:
-    rows = verl_dataset(exported[Format.SEARCH_R1] / "test.parquet", tmp_path)
+def test_search_r1_s_rows_are_verl_s_with_golden_answers(exported: dict[str, Path], tmp_path: Path) -> None:
+    rows = verl_dataset(exported["search-r1"] / "test.parquet", tmp_path)
     assert len(rows) == 12 and rows[0]["raw_prompt"][0]["content"] == rows[0]["question"]
     assert rows[0]["reward_model"] == {"style": "rule", "ground_truth": {"target": []}}
     assert json.loads(rows[3]["extra_info"]["rubric"])[0]["priority"] == "critical"

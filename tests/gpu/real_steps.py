@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.config import load_config
-from scope_selfplay.embedded import pools
+from scope_selfplay.embedded import language
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
@@ -104,7 +104,7 @@ def write_policy(size: Size, folder: Path, device: str) -> Path:
         "<think>": {"THOUGHTS": 1},
         "THOUGHTS": {"THOUGHTS": size.thought, "</think>": 1},
     }
-    spoken = {name: [f" {word}" for word in getattr(pools, name)] for name in SPEECH if name.isupper()}
+    spoken = {name: [f" {word}" for word in getattr(language, name)] for name in SPEECH if name.isupper()}
     load_transitions(
         model, tokenizer, speech, {**spoken, "THOUGHTS": THOUGHTS, "start": ["\n"]}, certainty=24.0
     )

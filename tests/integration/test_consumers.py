@@ -7,7 +7,7 @@ import pytest
 
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
-from scope_selfplay.export import Format
+from scope_selfplay.export import FORMATS
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run
@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def exported(folder: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> dict[Format, Path]:
+def exported(folder: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_exports(folder, tmp_path_factory.mktemp("exports"))
 
 
@@ -39,21 +39,21 @@ def test_a_run_and_a_stage_load_as_datasets(folder: RunFolder, tmp_path: Path) -
     assert rollouts[0]["turns"][0]["passages"][0]["title"] == "The treaty"
 
 
-@pytest.mark.parametrize("form", Format)
-def test_every_export_loads_as_a_dataset(exported: dict[Format, Path], tmp_path: Path, form: Format) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_export_loads_as_a_dataset(exported: dict[str, Path], tmp_path: Path, form: str) -> None:
     found = load(exported[form], tmp_path)
     assert {split: rows.num_rows for split, rows in found.items()} == {"train": 24, "test": 12}
 
 
 def test_trl_renders_the_prompt_and_hands_the_columns_to_a_reward_function(
-    exported: dict[Format, Path], tmp_path: Path
+    exported: dict[str, Path], tmp_path: Path
 ) -> None:
     data_utils = pytest.importorskip("trl.data_utils", reason="needs the train extra")
     from transformers import AutoTokenizer
     from trl.rewards import think_format_reward
 
     tokenizer = AutoTokenizer.from_pretrained(policy_path("embedded"))
-    rows = [*load(exported[Format.TRL], tmp_path)["train"].select(range(4))]
+    rows = [*load(exported["trl"], tmp_path)["train"].select(range(4))]
     assert data_utils.is_conversational(rows[0])
     rendered = data_utils.maybe_apply_chat_template({"prompt": rows[0]["prompt"]}, tokenizer)["prompt"]
     assert rows[0]["prompt"][0]["content"] in rendered and rendered.rstrip().endswith("assistant")

@@ -12,7 +12,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.corpus import chunk, read_documents, read_sample, reading, shuffled, take_unused
 from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.schemas import Document
-from tests.reference_files import SHARED
+from tests.world_data import PASSAGES, write_world_data
 
 GOOD_LINE = b'{"id": "a", "title": "A", "text": "About a."}\n'
 
@@ -37,12 +37,9 @@ def test_the_wiki_18_form_has_its_title_on_the_first_line_of_the_contents(tmp_pa
     assert document == Document(id="7", title='The "Great" Dam', text="It stands.\nStill.")
 
 
-def test_real_wiki_18_passages_are_read() -> None:
-    path = SHARED / "data" / "passages.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent; set SCOPE_SHARED")
-    documents = read_documents(path)
-    assert len(documents) == 1240
+def test_many_wiki_18_passages_are_read(tmp_path: Path) -> None:
+    documents = read_documents(write_world_data(tmp_path) / "passages.jsonl")
+    assert len(documents) == PASSAGES
     assert all(document.title and not document.title.startswith('"') for document in documents)
 
 
@@ -94,7 +91,7 @@ def test_a_folder_gives_its_text_files_by_path(tmp_path: Path) -> None:
         (b'{"id": "b", "title": "B", "text": " "}', 'line 2: "text" must not be blank'),
         (b'{"id": "b", "contents": "only one line"}', 'line 2: "contents" needs the title on its first line'),
         (b'{"id": "b", "contents": 3}', 'line 2: "contents" must be text, found a number'),
-        (GOOD_LINE.strip(), r"line 2: the id 'a' stands already at .*c\.jsonl, line 1; ids must be unique"),
+        (GOOD_LINE.strip(), r"line 2: the id 'a' is already used at .*c\.jsonl, line 1; ids must be unique"),
     ],
 )
 def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:

@@ -34,23 +34,23 @@ def ids(documents: list[Document]) -> list[str]:
     return [document.id for document in documents]
 
 
-def deal(deck: list[Document], counts: list[int], taken: list[str]) -> list[list[str]]:
-    """Draws stage after stage, each with what those before it have taken."""
+def samples_of(documents: list[Document], counts: list[int], taken: list[str]) -> list[list[str]]:
+    """What stage after stage takes, each without what those before it have taken."""
     drawn: list[list[str]] = []
     for number, count in enumerate(counts):
         used = [*taken, *(id for stage in drawn for id in stage)]
-        drawn.append(ids(take_unused(deck, count=count, taken=used, wanted_by=f"stage {number}")))
+        drawn.append(ids(take_unused(documents, count=count, taken=used, wanted_by=f"stage {number}")))
     return drawn
 
 
 @given(st.integers(0, 60), seeds, st.randoms(use_true_random=False))
-def test_a_deck_holds_every_document_once_whatever_the_order_of_the_files(
+def test_shuffling_holds_every_document_once_whatever_the_order_of_the_files(
     size: int, seed: int, rng: random.Random
 ) -> None:
     documents = corpus(size)
-    deck = shuffled(documents, seed=seed)
-    assert sorted(ids(deck)) == sorted(ids(documents))
-    assert shuffled(rng.sample(documents, size), seed=seed) == deck
+    ordered = shuffled(documents, seed=seed)
+    assert sorted(ids(ordered)) == sorted(ids(documents))
+    assert shuffled(rng.sample(documents, size), seed=seed) == ordered
 
 
 @given(st.integers(1, 60), seeds)
@@ -60,9 +60,9 @@ def test_a_document_that_is_added_moves_no_other(size: int, seed: int) -> None:
     assert [id for id in ids(larger) if id != added] == ids(shuffled(corpus(size - 1), seed=seed))
 
 
-def test_another_seed_gives_another_deck() -> None:
-    decks = {tuple(ids(shuffled(corpus(20), seed=seed))) for seed in range(50)}
-    assert len(decks) == 50
+def test_another_seed_gives_another_order() -> None:
+    orders = {tuple(ids(shuffled(corpus(20), seed=seed))) for seed in range(50)}
+    assert len(orders) == 50
 
 
 def test_every_document_comes_first_about_as_often_as_any_other() -> None:
@@ -70,27 +70,27 @@ def test_every_document_comes_first_about_as_often_as_any_other() -> None:
     assert all(140 <= count <= 260 for count in first.values()) and len(first) == 5
 
 
-def test_an_id_that_stands_twice_is_refused() -> None:
+def test_an_id_that_occurs_twice_is_refused() -> None:
     with pytest.raises(CorpusError, match=r"the id 'a#1' occurs twice in the corpus"):
         shuffled([Document(id="a#1", title="", text="x"), Document(id="a#1", title="", text="y")], seed=0)
 
 
 @given(st.lists(st.integers(0, 10), max_size=6), seeds, st.integers(0, 5))
 def test_no_two_stages_share_a_document(counts: list[int], seed: int, reserved: int) -> None:
-    deck = shuffled(corpus(reserved + sum(counts)), seed=seed)
-    taken = ids(deck)[:reserved]
-    stages = deal(deck, counts, taken)
-    dealt = [id for stage in stages for id in stage]
+    documents = shuffled(corpus(reserved + sum(counts)), seed=seed)
+    taken = ids(documents)[:reserved]
+    stages = samples_of(documents, counts, taken)
+    found = [id for stage in stages for id in stage]
     assert [len(stage) for stage in stages] == counts
-    assert len({*dealt, *taken}) == len(dealt) + reserved
+    assert len({*found, *taken}) == len(found) + reserved
 
 
 @given(st.lists(st.integers(1, 10), min_size=2, max_size=6), seeds, st.data())
-def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
+def test_a_resumed_run_takes_what_an_undisturbed_one_takes(
     counts: list[int], seed: int, data: st.DataObject
 ) -> None:
     documents = corpus(sum(counts) + 3)
-    undisturbed = deal(shuffled(documents, seed=seed), counts, [])
+    undisturbed = samples_of(shuffled(documents, seed=seed), counts, [])
     stop = data.draw(st.integers(0, len(counts) - 1))
     taken = {id for stage in undisturbed[:stop] for id in stage}
     resumed = take_unused(
@@ -100,11 +100,11 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
 
 
 @given(st.integers(0, 20), st.integers(0, 20), seeds)
-def test_batches_of_one_stage_add_up_to_one_draw(first: int, second: int, seed: int) -> None:
-    deck = shuffled(corpus(40), seed=seed)
-    batches = deal(deck, [first, second], [])
+def test_batches_of_one_stage_add_up_to_one_sample(first: int, second: int, seed: int) -> None:
+    documents = shuffled(corpus(40), seed=seed)
+    batches = samples_of(documents, [first, second], [])
     assert [*batches[0], *batches[1]] == ids(
-        take_unused(deck, count=first + second, taken=(), wanted_by="at once")
+        take_unused(documents, count=first + second, taken=(), wanted_by="at once")
     )
 
 
@@ -118,17 +118,17 @@ def test_running_out_of_documents_says_how_many_there_are() -> None:
 @given(st.integers(0, 500), shares)
 def test_shares_add_up_and_miss_their_quota_by_less_than_one(n: int, weights: dict[str, float]) -> None:
     total = sum(weights.values())
-    dealt = apportion(n, weights)
-    assert sum(dealt.values()) == n
-    assert all(abs(dealt[choice] - n * weight / total) < 1 + 1e-6 for choice, weight in weights.items())
+    found = apportion(n, weights)
+    assert sum(found.values()) == n
+    assert all(abs(found[choice] - n * weight / total) < 1 + 1e-6 for choice, weight in weights.items())
 
 
 @given(st.integers(0, 500), shares)
 def test_a_heavier_choice_never_gets_less(n: int, weights: dict[str, float]) -> None:
-    dealt = apportion(n, weights)
+    found = apportion(n, weights)
     ranked = sorted(weights, key=lambda choice: weights[choice])
     for light, heavy in pairwise(ranked):
-        assert weights[light] == weights[heavy] or dealt[light] <= dealt[heavy]
+        assert weights[light] == weights[heavy] or found[light] <= found[heavy]
 
 
 @given(st.integers(0, 500), shares)
@@ -173,9 +173,9 @@ def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
 
 
 def test_a_negative_count_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"cannot split -1 prompts"):
+    with pytest.raises(ValueError, match=r"cannot split -1 sources"):
         search_turn_counts(-1, random.Random(0))
-    with pytest.raises(ValueError, match=r"a draw of -1 documents"):
+    with pytest.raises(ValueError, match=r"a sample of -1 documents"):
         take_unused(corpus(3), count=-1, taken=(), wanted_by="nobody")
 
 

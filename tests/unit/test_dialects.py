@@ -318,22 +318,15 @@ def test_a_family_that_thinks_natively_may_weigh_answer_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "role", "message", "syntax"),
+    ("family", "role", "message"),
     [
-        (QWEN25, "user", "<information>\nfacts\n</information>", "between <information> and </information>"),
-        (
-            QWEN3,
-            "user",
-            "<tool_response>\nfacts\n</tool_response>",
-            "between <tool_response> and </tool_response>",
-        ),
-        (OLMO3, "environment", "facts", "in a message of the role environment"),
+        (QWEN25, "user", "<information>\nfacts\n</information>"),
+        (QWEN3, "user", "<tool_response>\nfacts\n</tool_response>"),
+        (OLMO3, "environment", "facts"),
     ],
 )
-def test_results_come_back_as_the_family_expects(
-    family: Dialect, role: str, message: str, syntax: str
-) -> None:
-    assert (family.tool_role, family.tool_response("facts"), family.result_syntax) == (role, message, syntax)
+def test_results_come_back_as_the_family_expects(family: Dialect, role: str, message: str) -> None:
+    assert (family.tool_role, family.tool_response("facts")) == (role, message)
 
 
 @given(
@@ -349,7 +342,7 @@ def test_no_passage_can_end_the_block_of_results(family: Dialect, pieces: list[s
 def hostile_answers() -> list[Any]:
     """The hostile answers; judge completions and answers made from another answer are not for a dialect."""
     cases = reference_cases("hostile_answers.json", "name")
-    return [case for case in cases if case.values[0] is None or is_an_answer(case.values[0])]
+    return [case for case in cases if is_an_answer(case.values[0])]
 
 
 def is_an_answer(case: dict[str, Any]) -> bool:

@@ -92,10 +92,15 @@ PROMPTS = ChallengerPrompts(
 )
 
 
-def challenger(*, turns: int = 2, patience: int = 1) -> Conversation:
+def challenger(*, turns: int = 2, max_invalid: int = 1) -> Conversation:
     codec = WordCodec()
     episode = challenger_episode(
-        policy_format_of(codec), KEY, document_id="d1", prompts=PROMPTS, search_turns=turns, patience=patience
+        policy_format_of(codec),
+        KEY,
+        document_id="d1",
+        prompts=PROMPTS,
+        search_turns=turns,
+        max_invalid=max_invalid,
     )
     return Conversation(episode, codec)
 
@@ -225,8 +230,8 @@ def test_a_tool_result_and_its_guide_are_one_message_where_both_come_from_the_us
     assert "</information>\nWrite the task." in talk.prompt()
 
 
-def test_an_invalid_turn_is_answered_with_the_format_as_often_as_patience_lasts() -> None:
-    talk = challenger(patience=2).say("hm").say("hm")
+def test_an_invalid_turn_is_answered_with_the_format_at_most_so_often() -> None:
+    talk = challenger(max_invalid=2).say("hm").say("hm")
     assert talk.prompt().count("No search. 2 left.") == 2
     rollout = talk.say("hm").rollout
     assert rollout is not None
@@ -234,7 +239,7 @@ def test_an_invalid_turn_is_answered_with_the_format_as_often_as_patience_lasts(
 
 
 def test_a_search_beyond_the_agreed_ones_is_not_run() -> None:
-    talk = challenger(turns=1, patience=1).say(SEARCH).find(passage(1)).say(SEARCH)
+    talk = challenger(turns=1, max_invalid=1).say(SEARCH).find(passage(1)).say(SEARCH)
     assert "No search. 0 left." in talk.prompt()
     rollout = talk.say(TASK).rollout
     assert rollout is not None and rollout.task == "Name the heron."

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown, estimate, family
+from scope_selfplay.corpus import task_family
+from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown, estimate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -70,7 +71,7 @@ def task(number: int, text: str = "Report the river of Aldmoor Mill.") -> Task:
     ],
 )
 def test_families_are_links_where_they_can_be_read(text: str, name: str) -> None:
-    assert family(task(0, text)) == name
+    assert task_family(task(0, text)) == name
 
 
 def candidate(each: Task) -> Candidate:
@@ -106,7 +107,7 @@ def test_groups_come_in_order_and_missing_verdicts_are_never_zeros() -> None:
         Answered(candidate(task(2)), grade("r2", None, None)),
         Answered(candidate(task(3)), Grade(rollout_id="r3", verdicts=(), score=None)),
     ]
-    found = breakdown(answered, seed=0, resamples=100)
+    found = breakdown(answered, seed=0, resamples=100, family=task_family)
     assert list(found) == ["all", "asked criteria", "hidden criteria", "0 links", "1 link"]
     assert (found["all"].mean_score, found["all"].tasks) == (0.75, 2)
     assert (found["asked criteria"].mean_score, found["asked criteria"].tasks) == (1.0, 2)

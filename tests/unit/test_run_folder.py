@@ -12,7 +12,7 @@ from scope_selfplay.given_tasks import GivenQuestion, candidate_of
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
-from scope_selfplay.stages.stage_runner import run_stage
+from scope_selfplay.stages.stage_runner import run_stage, stage_sources, write_documents
 from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.training.policy import policy_path, weights_hash
 from tests.models import write_model
@@ -212,20 +212,23 @@ def test_a_verifier_without_right_answers_is_refused_before_anything_is_written(
 
 def test_a_task_type_that_the_pack_leaves_out_can_be_named(model: Path, tmp_path: Path) -> None:
     run = small_run(model, tmp_path, "domain=wikipedia", "tasks.types=[creative_writing]")
-    sources = run.sources(1, Stage.TASKS, 4, taken=[])
-    assert {each.task_type for each in sources} == {"creative_writing"}
+    sources = stage_sources(run, 1, Stage.TASKS, 4)
+    assert {source.task_type for source in sources} == {"creative_writing"}
 
 
 def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
     run = small_run(model, tmp_path)
-    first = run.sources(1, Stage.CHALLENGER, 6, taken=[])
-    names = [each.document.id for each in first]
-    second = run.sources(1, Stage.TASKS, 10, taken=names)
-    assert not set(names) & {each.document.id for each in second}
-    assert not any(each.document.source == "held-out" for each in first + second)
-    held_out = run.sources(0, Stage.TASKS, 16, taken=[])
-    assert all(each.document.source == "held-out" for each in held_out)
-    assert run.sources(1, Stage.CHALLENGER, 6, taken=[]) == first
+    first = stage_sources(run, 1, Stage.CHALLENGER, 6)
+    names = [source.document.id for source in first]
+    training = run.folder.stage(1, Stage.CHALLENGER)
+    training.path.mkdir(parents=True)
+    write_documents(training, names)
+    second = stage_sources(run, 1, Stage.TASKS, 10)
+    assert len(second) == 10 and not set(names) & {source.document.id for source in second}
+    assert not any(source.document.source == "held-out" for source in first + second)
+    held_out = stage_sources(run, 0, Stage.TASKS, 16)
+    assert all(source.document.source == "held-out" for source in held_out)
+    assert stage_sources(run, 1, Stage.CHALLENGER, 6) == first
 
 
 @pytest.mark.parametrize(

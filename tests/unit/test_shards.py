@@ -21,8 +21,16 @@ from scope_selfplay.schemas import (
     Role,
     Rollout,
 )
-from scope_selfplay.stages.shards import Board, Shard, new_folder, parse_shard, share_folders, up_to_quota
-from scope_selfplay.stages.task_making import fill_share, keeping, settle
+from scope_selfplay.stages.shards import (
+    Shard,
+    SharedProgress,
+    fill_share,
+    new_folder,
+    parse_shard,
+    share_folders,
+    up_to_quota,
+)
+from scope_selfplay.stages.task_making import open_records, write_kept
 from scope_selfplay.store import StageFolder, read_records
 
 
@@ -52,8 +60,8 @@ class Team:
         self.made: list[int] = []
 
     async def work(self, shard: Shard, *, die_at: int | None = None) -> None:
-        own, board = new_folder(self.folder, shard), Board(self.folder, self.place)
-        board.refresh()
+        own, shared = new_folder(self.folder, shard), SharedProgress(self.folder, self.place)
+        shared.refresh()
 
         async def make(each: TaskSource) -> CandidateRecords:
             row = self.place[each.document.id]
@@ -70,22 +78,22 @@ class Team:
             )
             return CandidateRecords(candidate(row, self.fates[row]), (rollout,))
 
-        with keeping(own) as append:
+        with open_records(own) as append:
 
             def keep(made: CandidateRecords) -> None:
                 append(made)
                 self.made.append(self.place[made.candidate.provenance.document_id])
-                board.refresh()
+                shared.refresh()
 
             await fill_share(
                 [
                     source(row)
                     for row in range(len(self.fates))
-                    if row % shard.workers == shard.number and f"d{row}" not in board.finished
+                    if row % shard.workers == shard.number and f"d{row}" not in shared.finished
                 ],
                 make,
                 in_flight=lambda: 3,
-                is_needed=lambda each: board.accepted_before(self.place[each.document.id]) < self.target,
+                is_needed=lambda each: shared.accepted_before(self.place[each.document.id]) < self.target,
                 keep=keep,
                 poll=0.001,
             )
@@ -153,13 +161,13 @@ def test_collecting_says_which_document_is_missing(tmp_path: Path) -> None:
 def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_path: Path) -> None:
     folder = StageFolder(tmp_path)
     for speaker in ("first", "second"):
-        with keeping(new_folder(folder, Shard(0, 1))) as append:
+        with open_records(new_folder(folder, Shard(0, 1))) as append:
             rollout = Rollout(
                 id="r0", role=Role.CHALLENGER, checkpoint=speaker, subject_id="d0", turns=(), task=speaker
             )
             append(CandidateRecords(candidate(0, True), (rollout,)))
     places = share_folders(folder)
-    settle(folder, up_to_quota(["d0"], places, target=1), places)
+    write_kept(folder, up_to_quota(["d0"], places, target=1), places)
     assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
 
 
@@ -168,15 +176,15 @@ def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) 
     own = new_folder(folder, Shard(0, 2))
     line = candidate(0, True).model_dump_json() + "\n"
     own.candidates.write_text(line[:40])
-    board = Board(folder, {"d0": 0, "d1": 1})
-    board.refresh()
-    assert board.accepted_before(1) == 0
+    shared = SharedProgress(folder, {"d0": 0, "d1": 1})
+    shared.refresh()
+    assert shared.accepted_before(1) == 0
     own.candidates.write_text(line)
-    board.refresh()
-    assert board.accepted_before(1) == 1 and board.accepted_before(0) == 0
+    shared.refresh()
+    assert shared.accepted_before(1) == 1 and shared.accepted_before(0) == 0
     own.candidates.write_text(line + "{}\n")
     with pytest.raises(RecordError, match="damaged line"):
-        board.refresh()
+        shared.refresh()
 
 
 @pytest.mark.parametrize("text", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])

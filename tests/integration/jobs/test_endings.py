@@ -90,7 +90,7 @@ def test_mounted_prompts_other_than_the_runs_own_end_with_64(config: Path, tmp_p
     assert ended.returncode == 64 and "was begun with prompts" in ended.stderr
 
 
-def test_one_job_makes_a_share_and_another_collects(config: Path, tmp_path: Path) -> None:
+def test_one_job_makes_a_shard_and_another_collects(config: Path, tmp_path: Path) -> None:
     where = ("--config", config, "--root", tmp_path / "runs", "--iteration", 1)
     ended = job("make_tasks", *where, "--shard", "0/2", "--collect")
     assert ended.returncode == 64 and "--shard and --collect" in ended.stderr

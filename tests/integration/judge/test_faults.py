@@ -105,7 +105,9 @@ async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
     async with judge_over(fake, cache=cache, failure_budget=0.02, concurrency=16) as judge:
         with pytest.raises(JudgeError, match=r"judgements failed \(unreadable") as raised:
             await grade_all(judge, texts)
-        paid = len(judge._cache)
+    kept = JudgementCache(cache)
+    paid = len(kept)
+    kept.close()
     assert raised.value.exit_code is ExitCode.OUTSIDE and 0 < paid < len(texts)
 
     healthy = FakeServer(sound)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from scope_selfplay.corpus.run_corpus import embedded_documents
 
 from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import JudgeError
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.server import lexical_reply

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tiny_tokenizer import build_tokenizer
-from scope_selfplay.embedded import pools
+from scope_selfplay.embedded import language
 from scope_selfplay.testing.random_policy import Transitions, load_transitions, small_qwen3
 
 POSITIONS = 1024
@@ -69,12 +69,12 @@ def write_speaking_policy(
 ) -> Path:
     """Follows `speech`; "start" is the line's end that opens a turn.
 
-    `spoken` are the words that a state in capitals stands for; those of the world's pools when left out.
+    `spoken` are the words that a state in capitals stands for; those of the embedded world when left out.
     """
     tokenizer = build_tokenizer()
     model = small_qwen3(tokenizer, positions=POSITIONS, seed=1)
     if spoken is None:
-        spoken = {name: [f" {word}" for word in getattr(pools, name)] for name in speech if name.isupper()}
+        spoken = {name: [f" {word}" for word in getattr(language, name)] for name in speech if name.isupper()}
     load_transitions(model, tokenizer, speech, {**spoken, "start": ["\n"]})
     return _save(tokenizer, model, folder)
 

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from retrieval.corpus import read_documents
-from scope_selfplay.corpus.run_corpus import embedded_documents
 
 from retrieval.build import build_bm25
+from retrieval.corpus import read_documents
 from retrieval.in_process import bm25_searcher
 from scope_selfplay.config import CorpusConfig, SearchConfig
+from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import OutsideError, RunMismatchError, SearchError
 from scope_selfplay.retriever import IndexRecord, open_retriever
 from scope_selfplay.schemas import Document, Passage

@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from retrieval.corpus import read_documents
-
 from retrieval.build import build_bm25
+from retrieval.corpus import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus

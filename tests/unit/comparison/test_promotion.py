@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.promotion import Gain, rule
+from scope_selfplay.evaluation.promotion import Gain, decide_promotion
 from scope_selfplay.store.ratings import CheckpointDifference, Decision
 
 BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)
@@ -39,7 +39,7 @@ def test_promotion_asks_for_as_much_as_it_says(
     promotion: str, interval: tuple[float, float] | None, decision: Decision
 ) -> None:
     known = {("S_1", "S_0"): interval} if interval else {}
-    found = rule(CompareConfig.model_validate({"promotion": promotion}), ["S_0"], gains(known))
+    found = decide_promotion(CompareConfig.model_validate({"promotion": promotion}), ["S_0"], gains(known))
     assert (found.decision, found.promoted) == (decision, decision is PROMOTE)
     assert "S_1" in found.reason and "S_0" in found.reason and promotion in found.reason
 
@@ -49,16 +49,16 @@ def test_promotion_asks_for_as_much_as_it_says(
 )
 def test_the_whole_interval_must_lie_beyond_the_margin(margin: float, better: bool, worse: bool) -> None:
     settings = CompareConfig(promotion="better", margin=margin)
-    assert rule(settings, ["S_0"], gains({("S_1", "S_0"): BETTER})).promoted is better
+    assert decide_promotion(settings, ["S_0"], gains({("S_1", "S_0"): BETTER})).promoted is better
     settings = CompareConfig(promotion="not_worse", margin=margin)
-    assert rule(settings, ["S_0"], gains({("S_1", "S_0"): WORSE})).promoted is not worse
+    assert decide_promotion(settings, ["S_0"], gains({("S_1", "S_0"): WORSE})).promoted is not worse
 
 
 @pytest.mark.parametrize(("interval", "decision"), [(WORSE, STOP), (OPEN, PROMOTE), (BETTER, PROMOTE)])
 def test_a_worse_solver_ends_the_run_where_asked_and_is_not_promoted(
     interval: tuple[float, float], decision: Decision
 ) -> None:
-    found = rule(CompareConfig(stop="worse"), ["S_0"], gains({("S_1", "S_0"): interval}))
+    found = decide_promotion(CompareConfig(stop="worse"), ["S_0"], gains({("S_1", "S_0"): interval}))
     assert (found.decision, found.promoted) == (decision, decision is PROMOTE)
     if decision is STOP:
         assert "S_1 is worse than S_0: -0.060 [-0.100, -0.020] over 100 tasks" in found.reason
@@ -88,17 +88,19 @@ def test_patience_ends_a_run_that_no_iteration_helps(
     starts: list[str], against_the_first: dict[str, tuple[float, float]], decision: Decision
 ) -> None:
     names, gain = history(starts, against_the_first) if len(starts) > 1 else (starts, gains({}))
-    found = rule(CompareConfig(patience=2), names, gain)
+    found = decide_promotion(CompareConfig(patience=2), names, gain)
     assert found.decision is decision
     if decision is STOP:
         assert found.promoted and f"none of the last 2 is better than {starts[-2]}" in found.reason
 
 
 def test_what_could_not_be_compared_is_no_standstill() -> None:
-    found = rule(CompareConfig(patience=1, promotion="better"), ["S_0"], gains({}))
+    found = decide_promotion(CompareConfig(patience=1, promotion="better"), ["S_0"], gains({}))
     assert (found.decision, found.promoted) == (KEEP, False)
     assert "nothing compares S_1 with S_0" in found.reason
 
 
 def test_the_first_checkpoint_is_promoted_for_want_of_another() -> None:
-    assert rule(CompareConfig(promotion="better", stop="worse", patience=1), [], gains({})).promoted
+    assert decide_promotion(
+        CompareConfig(promotion="better", stop="worse", patience=1), [], gains({})
+    ).promoted

@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from scope_selfplay.evaluation.rating import comparison_graph, judge_presentation, rate
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.pairings import CheckpointAnswers, presentations
+from scope_selfplay.corpus import task_family
+from scope_selfplay.evaluation.pairings import CheckpointAnswers, judge_presentation, presentations
+from scope_selfplay.evaluation.rating import comparison_graph, rate
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
 from scope_selfplay.store.ratings import Decision, Ratings
 from tests.unit.comparison.contestants import candidate, comparison, contestant
@@ -59,6 +60,7 @@ def rated(
         starts=starts,
         settings=CompareConfig.model_validate({"resamples": 200, **settings}),
         seed=0,
+        family=task_family,
     )
 
 
@@ -127,7 +129,15 @@ def test_the_first_checkpoint_has_nothing_to_gain_on() -> None:
 def test_a_gain_in_scores_is_paired_and_leaves_missing_scores_out() -> None:
     before = contestant("S_0", ["x"] * 3, scores=[1.0, 0.0, None])
     after = contestant("S_1", ["x"] * 3, scores=[1.0, 1.0, 1.0])
-    found = rate(CANDIDATES[:3], [before, after], [], starts=["S_0"], settings=CompareConfig(), seed=0)
+    found = rate(
+        CANDIDATES[:3],
+        [before, after],
+        [],
+        starts=["S_0"],
+        settings=CompareConfig(),
+        seed=0,
+        family=task_family,
+    )
     assert found.gain is not None and (found.gain.mean_score, found.gain.tasks) == (0.5, 2)
 
 

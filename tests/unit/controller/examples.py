@@ -1,4 +1,4 @@
-"""Authors and steps that the controller's tests share."""
+"""Run configs and manifest contexts for the controller's tests."""
 
 from typing import Any
 

@@ -32,9 +32,9 @@ def test_an_edit_lets_the_running_stage_end_and_is_then_refused_by_name(
 ) -> None:
     world, controller = _running(tmp_path)
     world.inputs = world.inputs._replace(edited=edited)
-    finish = world.drive(controller)
-    assert finish.code is ExitCode.USER
-    assert finish.message.startswith(f"changed since the run began: {', '.join(edited)};")
+    run_end = world.drive(controller)
+    assert run_end.code is ExitCode.USER
+    assert run_end.message.startswith(f"changed since the run began: {', '.join(edited)};")
     assert list(world.jobs_created) == [f"r1-{STAGE}-a1"]
     assert world.stages.published == [f"{STAGE} by r1-{STAGE}-a1"]
     assert "Edited" in world.reasons
@@ -80,9 +80,9 @@ def test_a_longer_run_is_no_edit(tmp_path: Path) -> None:
 def test_a_running_job_that_computes_something_else_is_never_adopted(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     world.inputs = world.inputs._replace(prompt_hash="fedcba9876543210")
-    finish = world.drive(controller)
-    assert finish.code is ExitCode.USER
-    assert finish.message.startswith(f"r1-{STAGE}-a1 was made from other settings or prompts")
+    run_end = world.drive(controller)
+    assert run_end.code is ExitCode.USER
+    assert run_end.message.startswith(f"r1-{STAGE}-a1 was made from other settings or prompts")
 
 
 @pytest.mark.fault(19)
@@ -108,8 +108,8 @@ def test_a_controller_that_starts_after_an_edit_ends_the_run_as_one_that_saw_it(
     second = world.controller(read=mounted.read)
     second.round()
     assert world.nodes.taken() > 0, "the running stage was not let end"
-    finish = world.drive(second)
-    assert (finish.code, said in finish.message) == (ExitCode.USER, True), finish.message
+    run_end = world.drive(second)
+    assert (run_end.code, said in run_end.message) == (ExitCode.USER, True), run_end.message
     assert list(world.jobs_created) == [f"r1-{STAGE}-a1"]
     assert world.stages.published == [f"{STAGE} by r1-{STAGE}-a1"]
     assert (world.status["phase"], world.nodes.taken()) == ("Failed", 0)
@@ -139,16 +139,16 @@ def test_a_run_that_is_done_is_not_done_under_other_settings(tmp_path: Path) -> 
     world = World(tmp_path)
     world.have_done_all_but("nothing")
     world.inputs = world.inputs._replace(edited=("seed",))
-    finish = world.drive()
-    assert (finish.code, finish.message[:35]) == (ExitCode.USER, "changed since the run began: seed; ")
+    run_end = world.drive()
+    assert (run_end.code, run_end.message[:35]) == (ExitCode.USER, "changed since the run began: seed; ")
 
 
-def test_a_damaged_marker_ends_the_run_and_frees_the_gpus(tmp_path: Path) -> None:
+def test_a_damaged_manifest_ends_the_run_and_frees_the_gpus(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     folder = world.stages.folder.path / "iteration-00" / "compare"
     (folder / "manifest.json").write_text("{")
-    finish = world.drive(controller)
-    assert (finish.code, "manifest.json: not a manifest" in finish.message) == (ExitCode.USER, True)
+    run_end = world.drive(controller)
+    assert (run_end.code, "manifest.json: not a manifest" in run_end.message) == (ExitCode.USER, True)
     assert world.end_state()["servers"] == []
     assert world.nodes.taken() == 0
 
@@ -158,8 +158,8 @@ def test_a_record_of_attempts_that_was_edited_by_hand_ends_the_run(tmp_path: Pat
     world.have_done_all_but(STAGE)
     body = {"metadata": {"name": "r1-status", "labels": {}}, "data": {"ledger": "{"}}
     world.cluster.put(ObjectKind.CONFIG_MAP, body)
-    finish = world.drive()
-    assert (finish.code, "its ledger cannot be read" in finish.message) == (ExitCode.USER, True)
+    run_end = world.drive()
+    assert (run_end.code, "its ledger cannot be read" in run_end.message) == (ExitCode.USER, True)
 
 
 class Mounted(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.goals import steps_of
+from scope_selfplay.controller.plan_parts import steps_of
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.worlds import ONE, World
@@ -18,7 +18,7 @@ EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memory
 TARGET = {"conditions": [{"type": "DisruptionTarget", "status": "True", "message": "preempted by a queue"}]}
 STAGE = "i01-train-solver"
 
-SPARED = [
+FREE = [
     (PodEnding(exit_code=75, message="judge is down"), "something outside was down (judge is down)"),
     (PodEnding(exit_code=143), "it was stopped after saving"),
     (PodEnding(exit_code=130), "it was stopped after saving"),
@@ -30,7 +30,7 @@ SPARED = [
         "its pod was evicted, preempted or lost its node",
     ),
 ]
-BURNED = [
+COUNTED = [
     (PodEnding(exit_code=1, message="Traceback\nKeyError: 'x'\n"), "it ended with an error (KeyError: 'x')"),
     (PodEnding(exit_code=2), "it ended with an error; see its log"),
     (PodEnding(exit_code=137), "it was killed with SIGKILL"),
@@ -41,7 +41,7 @@ FATAL = [
 ]
 
 
-@pytest.mark.parametrize(("ending", "why"), SPARED)
+@pytest.mark.parametrize(("ending", "why"), FREE)
 def test_what_is_nobodys_fault_is_tried_again_however_often(
     tmp_path: Path, ending: PodEnding, why: str, record_property: Report
 ) -> None:
@@ -52,7 +52,7 @@ def test_what_is_nobodys_fault_is_tried_again_however_often(
     assert why in world.messages
 
 
-@pytest.mark.parametrize(("ending", "why"), BURNED)
+@pytest.mark.parametrize(("ending", "why"), COUNTED)
 def test_our_own_failures_are_tried_again_within_the_budget(
     tmp_path: Path, ending: PodEnding, why: str, record_property: Report
 ) -> None:
@@ -61,8 +61,8 @@ def test_our_own_failures_are_tried_again_within_the_budget(
     assert world.drive().code is ExitCode.DONE
     assert why in world.messages
     world = _world(tmp_path / "beyond", ending, times=4)
-    finish = world.drive()
-    assert (finish.code, finish.message.startswith(f"{STAGE}: {why}")) == (ExitCode.BUG, True)
+    run_end = world.drive()
+    assert (run_end.code, run_end.message.startswith(f"{STAGE}: {why}")) == (ExitCode.BUG, True)
     assert [name for name in world.jobs_created if STAGE in name] == [
         f"r1-{STAGE}-a{attempt}" for attempt in (1, 2, 3, 4)
     ]
@@ -71,9 +71,9 @@ def test_our_own_failures_are_tried_again_within_the_budget(
 @pytest.mark.parametrize(("ending", "why"), FATAL)
 def test_what_a_person_must_mend_is_never_tried_again(tmp_path: Path, ending: PodEnding, why: str) -> None:
     world = _world(tmp_path, ending, times=1)
-    finish = world.drive()
-    assert finish.code is ExitCode.USER
-    assert finish.message.startswith(f"{STAGE}: {why}")
+    run_end = world.drive()
+    assert run_end.code is ExitCode.USER
+    assert run_end.message.startswith(f"{STAGE}: {why}")
     assert f"r1-{STAGE}-a2" not in world.jobs_created
     assert world.status["phase"] == "Failed"
     assert not world.cluster.objects(ObjectKind.DEPLOYMENT)
@@ -91,14 +91,14 @@ def test_a_failed_run_stays_failed_until_it_is_applied_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ending", [PodEnding(exit_code=64, message="no such model"), PodEnding(exit_code=1)])
-def test_the_pods_that_its_job_makes_after_a_verdict_say_it_again_and_do_nothing(
+def test_the_pods_that_its_job_makes_after_the_end_report_it_again_and_do_nothing(
     tmp_path: Path, ending: PodEnding
 ) -> None:
     world = _world(tmp_path, ending, times=99)
-    finish = world.drive()
+    run_end = world.drive()
     created, before = dict(world.cluster.created), len(world.cluster.calls)
     for number in range(5):
-        assert world.drive(world.controller(identity=f"later-{number}")) == finish
+        assert world.drive(world.controller(identity=f"later-{number}")) == run_end
     assert world.cluster.created == created
     written = {call.kind for call in world.cluster.calls[before:] if call.method != "GET"}
     assert written == {ObjectKind.LEASE, ObjectKind.CONFIG_MAP}
@@ -145,7 +145,7 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
     assert world.drive() == (ExitCode.USER, f"{STAGE}: no such model")
 
 
-def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(
+def test_a_job_that_ends_well_without_a_manifest_does_not_finish_the_stage(
     tmp_path: Path, record_property: Report
 ) -> None:
     world = _world(tmp_path, PodEnding(), times=2)
@@ -155,7 +155,7 @@ def test_a_job_that_ends_well_without_a_marker_is_no_done_stage(
     assert "its manifest is not on the volume" in world.messages
 
 
-def test_a_marker_that_shows_late_is_waited_for(tmp_path: Path) -> None:
+def test_a_manifest_that_appears_late_is_waited_for(tmp_path: Path) -> None:
     world = _world(tmp_path, PodEnding(), times=99)
     controller = world.controller()
     while "waiting for its manifest" not in world.status.get("message", ""):
@@ -171,8 +171,8 @@ def test_a_stage_that_outlives_its_deadline_is_tried_again_within_the_budget(tmp
     world = World(tmp_path, data)
     world.have_done_all_but(STAGE)
     world.nodes.work = lambda job, rank: None if STAGE in job["metadata"]["name"] else world.stages(job, rank)
-    finish = world.drive()
-    assert (finish.code, "met its deadline" in finish.message) == (ExitCode.BUG, True)
+    run_end = world.drive()
+    assert (run_end.code, "met its deadline" in run_end.message) == (ExitCode.BUG, True)
     assert f"r1-{STAGE}-a2" in world.jobs_created
 
 

@@ -18,15 +18,15 @@ from tests.unit.controller.worlds import World
 def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     first, second = world.controller(identity="pod-1"), world.controller(identity="pod-2")
-    finish, led = None, set()
+    run_end, led = None, set()
     for number in range(200):
         for each in (first, second) if number % 2 else (second, first):
-            finish = finish or each.round()
+            run_end = run_end or each.round()
             led.add((each is first, each.leadership.holds))
-        if finish is not None:
+        if run_end is not None:
             break
         world.cluster.advance(10)
-    assert finish is not None and finish.code is ExitCode.DONE
+    assert run_end is not None and run_end.code is ExitCode.DONE
     assert set(world.jobs_created.values()) == {1}
     assert len([holds for _, holds in led if holds]) == 1, "the Lease wandered"
 
@@ -75,7 +75,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first
 
 
 @pytest.mark.fault(12)
-def test_a_marker_of_a_stale_job_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_of_a_stale_job_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     step = RunStep(1, Stage.SOLVER)
     world.stages.publish(step, "the successor")

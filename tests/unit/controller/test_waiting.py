@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import VERBS, ObjectKind
-from scope_selfplay.controller.goals import RunEnd, VolumeState, desired_steps
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.observed import ObservedCluster
 from scope_selfplay.controller.plan import next_actions
+from scope_selfplay.controller.plan_parts import RunEnd, VolumeState, desired_steps
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.examples import config_of, context_of
@@ -135,7 +135,7 @@ def test_a_server_that_was_given_up_is_gone_for_the_length_of_its_pause(tmp_path
     assert [pause <= gap <= pause + 10 for pause, gap in zip((15, 30, 60), gaps, strict=True)] == [True] * 3
 
 
-def test_what_was_down_outside_is_no_verdict_for_good() -> None:
+def test_an_end_for_an_outside_reason_is_not_recorded() -> None:
     context = context_of(config_of(ONE))
     nothing = VolumeState(frozenset())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):

@@ -11,9 +11,9 @@ import pytest
 
 from scope_selfplay.controller import VERBS
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.goals import steps_of
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.names import SHARD
+from scope_selfplay.controller.plan_parts import steps_of
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.examples import PAPER, config_of
@@ -32,8 +32,8 @@ ORDER = [
 @pytest.mark.integration
 def test_a_run_goes_through_every_stage_once_and_leaves_no_server(tmp_path: Path) -> None:
     world = World(tmp_path, PAPER | {"iterations": 2})
-    finish = world.drive()
-    assert finish == (ExitCode.DONE, "every stage is done")
+    run_end = world.drive()
+    assert run_end == (ExitCode.DONE, "every stage is done")
     later = [f"i02-{stage}" for stage in ("train-challenger", "make-tasks", "train-solver", "compare")]
     assert list(world.jobs_created) == [f"r1-{step}-a1" for step in (*ORDER, *later)]
     assert set(world.jobs_created.values()) == {1}
@@ -85,17 +85,17 @@ def test_iterations_one_by_one_make_what_the_run_makes(tmp_path: Path) -> None:
     for iteration in (1, 2):
         job = parts.add_controller_job(f"r1-i0{iteration}-controller")
         identity = f"pod-{iteration}"
-        finish = parts.drive(parts.controller(job=job, identity=identity, only=iteration))
-        assert finish.code is ExitCode.DONE
+        run_end = parts.drive(parts.controller(job=job, identity=identity, only=iteration))
+        assert run_end.code is ExitCode.DONE
     assert parts.stages.published == whole.stages.published
 
 
 @pytest.mark.integration
 def test_an_iteration_whose_predecessor_is_not_complete_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path, PAPER | {"iterations": 2})
-    finish = world.drive(world.controller(only=2))
-    assert finish.code is ExitCode.USER
-    assert finish.message.endswith("apply iteration-01 first")
+    run_end = world.drive(world.controller(only=2))
+    assert run_end.code is ExitCode.USER
+    assert run_end.message.endswith("apply iteration-01 first")
     assert not world.jobs_created
 
 
@@ -103,8 +103,8 @@ def test_an_iteration_whose_predecessor_is_not_complete_is_refused(tmp_path: Pat
 def test_an_iteration_that_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.drive()
-    finish = world.drive(world.controller(identity="pod-2", only=2))
-    assert (finish.code, finish.message[:33]) == (ExitCode.USER, "the run has no such iteration; se")
+    run_end = world.drive(world.controller(identity="pod-2", only=2))
+    assert (run_end.code, run_end.message[:33]) == (ExitCode.USER, "the run has no such iteration; se")
 
 
 def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iterations(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iteratio
     assert world.drive() == (ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
     assert world.status["progress"] == "6 of 6 stages done"
     job = world.add_controller_job("r1-i02-controller")
-    finish = world.drive(world.controller(identity="pod-2", job=job, only=2))
-    assert (finish.code, "S_1 is worse than S_0" in finish.message) == (ExitCode.USER, True)
+    run_end = world.drive(world.controller(identity="pod-2", job=job, only=2))
+    assert (run_end.code, "S_1 is worse than S_0" in run_end.message) == (ExitCode.USER, True)
     going_on = PAPER | {"iterations": 3}
     world.inputs = world.inputs._replace(config=config_of(going_on))
     assert world.drive(world.controller(identity="pod-3")).message == "every stage is done"
@@ -136,15 +136,15 @@ def test_applying_a_finished_run_again_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_shares_of_task_making_run_side_by_side_and_are_collected(tmp_path: Path) -> None:
+def test_shards_of_task_making_run_side_by_side_and_are_collected(tmp_path: Path) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"make_tasks": {"shards": 3}}})
     assert world.drive().code is ExitCode.DONE
     making = [name for name in world.jobs_created if "i01-make-tasks" in name]
-    assert making == [*(f"r1-i01-make-tasks-s0{share}-a1" for share in range(3)), "r1-i01-make-tasks-a1"]
+    assert making == [*(f"r1-i01-make-tasks-s0{shard}-a1" for shard in range(3)), "r1-i01-make-tasks-a1"]
 
 
 @pytest.mark.integration
-def test_a_share_that_fails_is_made_again_without_the_others(tmp_path: Path) -> None:
+def test_a_shard_that_fails_is_made_again_without_the_others(tmp_path: Path) -> None:
     world = World(tmp_path, ONE | {"cluster": ONE["cluster"] | {"make_tasks": {"shards": 3}}})
     failed: list[str] = []
 
@@ -158,7 +158,7 @@ def test_a_share_that_fails_is_made_again_without_the_others(tmp_path: Path) -> 
     assert world.drive().code is ExitCode.DONE
     making = [name for name in world.jobs_created if "i00-make-tasks" in name]
     assert making == [
-        *(f"r1-i00-make-tasks-s0{share}-a1" for share in range(3)),
+        *(f"r1-i00-make-tasks-s0{shard}-a1" for shard in range(3)),
         "r1-i00-make-tasks-s01-a2",
         "r1-i00-make-tasks-a1",
     ]
@@ -239,7 +239,7 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
 
     def work(job: dict[str, Any], rank: int) -> PodEnding | None:
         if "i01-make-tasks" in job["metadata"]["name"]:
-            # One share ends with the user's mistake while the other still runs and has to be deleted.
+            # One shard ends with the user's mistake while the other still runs and has to be deleted.
             return PodEnding(exit_code=64) if job["metadata"]["labels"][SHARD] == "1" else None
         return world.stages(job, rank)
 

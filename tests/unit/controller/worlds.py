@@ -8,9 +8,9 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.goals import RunEnd, steps_of
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.plan_parts import RunEnd, steps_of
 from scope_selfplay.store import Stage, StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from scope_selfplay.testing.fake_nodes import FakeNodes, SimulatedStages, Work
@@ -79,15 +79,15 @@ class World:
         )
 
     def drive(self, controller: Controller | None = None, *, rounds: int = 400) -> RunEnd:
-        """Rounds until the verdict."""
+        """Rounds until the run has ended."""
         controller = controller or self.controller()
         for _ in range(rounds):
-            finish = controller.round()
-            if finish is not None:
+            run_end = controller.round()
+            if run_end is not None:
                 controller.stop()
-                return finish
+                return run_end
             self.cluster.advance(15)
-        raise AssertionError(f"no verdict after {rounds} rounds; last: {self.status.get('message')}")
+        raise AssertionError(f"not ended after {rounds} rounds; last: {self.status.get('message')}")
 
     @property
     def status(self) -> dict[str, str]:

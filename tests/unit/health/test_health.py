@@ -8,9 +8,15 @@ import pytest
 
 from scope_selfplay.health import BOUNDS, examine
 from scope_selfplay.health.costs import JudgeUse, judge_use
-from scope_selfplay.health.diversity import measure_diversity
-from scope_selfplay.health.drift import divergence, topic_drift
-from scope_selfplay.health.searches import needed_searches, worth_of_passages
+from scope_selfplay.health.tasks import (
+    Need,
+    Worth,
+    divergence,
+    measure_diversity,
+    needed_searches,
+    topic_drift,
+    worth_of_passages,
+)
 from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
 from scope_selfplay.store import (
     RunFolder,
@@ -105,12 +111,12 @@ def test_a_search_is_needed_when_only_it_found_what_the_rubric_asks(
     tmp_path: Path, found: list[str], asked: str, needed: float
 ) -> None:
     with write_one_task(tmp_path / "run", found, asked) as reader:
-        assert needed_searches(reader, 1) == (needed, len(found))
+        assert needed_searches(reader, 1) == Need(needed, len(found))
 
 
 def test_a_passage_is_worth_what_those_who_saw_it_score_more(tmp_path: Path) -> None:
     with write_one_task(tmp_path / "run", ["2290 crowns."], "Provides 2290.") as reader:
-        assert worth_of_passages(reader, 1) == (0.5, 1)
+        assert worth_of_passages(reader, 1) == Worth(0.5, 1)
 
 
 def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:

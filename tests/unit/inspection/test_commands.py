@@ -15,7 +15,7 @@ from rich.console import Console
 
 from scope_selfplay.cli import cli
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.inspection.charts import histogram, line_chart
+from scope_selfplay.inspection.charts import Line, histogram, lines
 from scope_selfplay.inspection.html_report import render_report
 from scope_selfplay.inspection.overview import overview
 from scope_selfplay.inspection.text import one_line, printable, show_list
@@ -186,8 +186,8 @@ def test_printable_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
 
 
 def test_charts_hold_all_values() -> None:
-    assert line_chart([1.0]) == "" and histogram([0, 0]) == ""
-    assert (
-        line_chart([0.0, 1.0, 0.5]).partition("points=")[2].count(",") == 3
-        and histogram([1, 0, 3]).count("<rect") == 3
-    )
+    assert lines([Line("one point", [1], [1.0])]) == ""
+    drawn = lines([Line("reward", [1, 2, 3], [0.0, 1.0, 0.5])])
+    assert drawn.partition("points=")[2].partition(">")[0].count(",") == 3
+    assert "reward from 0 to 0.5" in drawn
+    assert histogram([1, 0, 3]).count('class="bar"') == 3 and "href" not in histogram([1, 0, 3])

@@ -124,11 +124,11 @@ def test_a_writer_that_is_killed_leaves_a_sound_file(file: Path) -> None:
     assert cache.get(b"new") == REPLY
 
 
-def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_cache_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("These are my notes. " * 100)
 
-    with pytest.raises(RecordError, match=r"notes\.txt: is no judgement cache"):
+    with pytest.raises(RecordError, match=r"notes\.txt: not a judgement cache"):
         JudgementCache(file)
     assert file.read_text().startswith("These are my notes.")
 

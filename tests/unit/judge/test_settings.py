@@ -11,7 +11,8 @@ from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
 from scope_selfplay.prompts.folder import pack_path
-from scope_selfplay.run import open_run, with_judge_prompts
+from scope_selfplay.run import open_run
+from scope_selfplay.run_directory import with_judge_prompts
 from tests.models import write_model
 
 TWO_LINES = ["judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:8001/v1"]

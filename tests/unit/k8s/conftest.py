@@ -87,5 +87,5 @@ def with_components(top: Path, source: Path, *components: str, text: str | None 
     return folder
 
 
-def asked(folder: Path) -> ClusterCheck:
+def cluster_check(folder: Path) -> ClusterCheck:
     return check_cluster(check_folder(folder), folder, Kubectl())

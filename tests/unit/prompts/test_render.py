@@ -1,6 +1,5 @@
 """What a model reads: golden texts, one pass over hostile values, strict inputs."""
 
-import json
 import os
 import pickle
 from pathlib import Path
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from scope_selfplay.errors import PromptError
 from scope_selfplay.gates import Gate
 from scope_selfplay.prompts import CONTRACTS, Pack, PromptRole, load_pack
+from tests.reference_files import read_reference
 from tests.unit.prompts.packs import PROMPTS, REPOSITORY, SAMPLES, TAUGHT_PACK, prompt_text, write_pack
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "prompts"
@@ -134,15 +134,8 @@ def test_a_role_that_a_pack_lacks_is_a_users_mistake(wikipedia: Pack) -> None:
         bare.render(PromptRole.GRADE, task="t", answer="a", criterion="c")
 
 
-def test_values_of_the_shared_hostile_cases_stay_as_they_are(wikipedia: Pack) -> None:
-    path = (
-        Path(os.environ.get("SCOPE_SHARED", REPOSITORY.parent / "shared"))
-        / "reference"
-        / "hostile_answers.json"
-    )
-    if not path.is_file():
-        pytest.skip(f"no reference cases at {path}; set SCOPE_SHARED")
-    for case in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+def test_values_of_the_hostile_cases_stay_as_they_are(wikipedia: Pack) -> None:
+    for case in read_reference("hostile_answers.json")["cases"]:
         answer = case.get("answer")
         if isinstance(answer, str):
             text = wikipedia.render(PromptRole.GRADE, task="T", answer=answer, criterion="C")

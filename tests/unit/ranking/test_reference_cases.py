@@ -1,4 +1,4 @@
-"""Every exact case of the shared reference file, one check each."""
+"""Every exact case of tests/reference/ranking_cases.json, one check each."""
 
 import asyncio
 import math
@@ -29,6 +29,7 @@ from scope_selfplay.ranking import (
     swiss,
 )
 from scope_selfplay.ranking.brackets import bracket_slots
+from tests.reference_files import read_reference
 from tests.unit.ranking.judges import Unshuffled, best_of, drive, lower_number
 
 Case = dict[str, Any]
@@ -237,15 +238,16 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "soft_from_logprobs": check_log_probabilities,
     "live_opponents": check_live_opponents,
 }
+CASES = read_reference("ranking_cases.json")["cases"]
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_reference_case(name: str, reference: Callable[[str], Any]) -> None:
-    CHECKS[name](next(case for case in reference("ranking_cases.json")["cases"] if case["id"] == name))
+def test_reference_case(name: str) -> None:
+    CHECKS[name](next(case for case in CASES if case["id"] == name))
 
 
-def test_every_reference_case_has_a_check(reference: Callable[[str], Any]) -> None:
-    assert {case["id"] for case in reference("ranking_cases.json")["cases"]} == set(CHECKS)
+def test_every_reference_case_has_a_check() -> None:
+    assert {case["id"] for case in CASES} == set(CHECKS)
 
 
 def columns(case: Case, given: str, *expected: str) -> list[tuple[Any, ...]]:

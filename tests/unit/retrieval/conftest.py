@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import numpy as np
@@ -6,15 +5,12 @@ import pytest
 
 from scope_selfplay.schemas import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
+from tests.world_data import write_world_data
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real passages and questions, which stay outside the repository."""
-    root = Path(os.environ.get("SCOPE_SHARED", Path(__file__).parents[4] / "shared"))
-    if not (root / "data" / "passages.jsonl").is_file():
-        pytest.skip("the shared folder with real passages is absent (SCOPE_SHARED names it)")
-    return root / "data"
+def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world_data(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.readers import read_documents
+from retrieval.corpus import read_documents
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
+from tests.world_data import PASSAGES
 
 
 def read(path: Path) -> list[tuple[str, str, str]]:
@@ -101,7 +102,7 @@ def test_a_missing_source_is_a_clear_error(tmp_path: Path) -> None:
         read(tmp_path / "nowhere.jsonl")
 
 
-def test_every_real_passage_is_read(shared_data: Path) -> None:
-    documents: list[Document] = list(read_documents(shared_data / "passages.jsonl"))
-    assert len(documents) == 1240
-    assert all(document.title and document.text for document in documents if document.id.startswith("x"))
+def test_every_passage_of_the_wiki_18_form_is_read(world_data: Path) -> None:
+    documents: list[Document] = list(read_documents(world_data / "passages.jsonl"))
+    assert len(documents) == PASSAGES
+    assert all(document.text.startswith(f"{document.title} lies in ") for document in documents)

@@ -20,7 +20,7 @@ from scope_selfplay.schemas import (
 from scope_selfplay.store import RunFolder, Stage, read_records, write_atomic, write_records
 from scope_selfplay.viewer.app import Site, build_app
 from scope_selfplay.viewer.shown_run import ShownRun
-from tests.reference_files import reference_cases
+from tests.reference_files import read_reference
 from tests.unit.store.runs import write_judgements, write_run
 
 MARKUP = (
@@ -30,11 +30,11 @@ MARK = "alert("
 
 
 def hostile_texts() -> list[str]:
-    """Markup of our own, and the reference cases where they are at hand, as they reach a record: valid UTF-8."""
+    """Markup of our own, and the reference cases as they reach a record: valid UTF-8."""
     found = [MARKUP]
-    for case in (each.values[0] for each in reference_cases("hostile_answers.json", "name")):
-        builder = (case or {}).get("answer_builder", {})
-        if case and "same_as" not in builder:
+    for case in read_reference("hostile_answers.json")["cases"]:
+        builder = case.get("answer_builder", {})
+        if "same_as" not in builder:
             text = builder["repeat"] * min(builder["times"], 2000) if builder else case["answer"]
             found.append(text.encode("utf-8", "replace").decode())
     return found

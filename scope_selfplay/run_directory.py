@@ -1,0 +1,190 @@
+"""The directory of a run: what must hold before work begins, and what a new run writes into it.
+
+A run directory belongs to one config and one prompt pack; another one is refused, nothing is written over.
+"""
+
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from scope_selfplay.config import JudgeConfig, RunConfig, changed_settings, load_config
+from scope_selfplay.corpus import read_run_corpus
+from scope_selfplay.errors import ConfigError, RunMismatchError
+from scope_selfplay.given_tasks import check_references, read_given_tasks
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
+from scope_selfplay.progress import Progress
+from scope_selfplay.prompts import Pack, TaskType, load_pack
+from scope_selfplay.prompts.folder import pack_path
+from scope_selfplay.schemas import Document
+from scope_selfplay.store import RunFolder, write_atomic, write_records
+from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.training.policy import check_context, check_policy, policy_path
+
+
+class RunDirectory(NamedTuple):
+    """An existing run directory and the prompts that the run keeps in it."""
+
+    folder: RunFolder
+    pack: Pack
+
+
+def enter_run_directory(
+    config: RunConfig, root: Path, progress: Progress, *, packs: Path | None, record: bool
+) -> RunDirectory:
+    """Check that the directory belongs to this run, or begin a new one. Raises UserError before anything is written.
+
+    `packs` is a folder of prompt packs that goes before those that ship. Without `record`, the `run.yaml` of an
+    existing run stays as it is.
+    """
+    pack = with_judge_prompts(load_pack(pack_path(config.domain, packs)), config.judge, packs=packs)
+    _check_settings(config, pack)
+    folder = RunFolder(root / config.name)
+    base = policy_path(config.model.path)
+    if folder.config.exists():
+        before = _begun_with(folder)
+        _check_same(folder, before, config, pack)
+        check_context(base, config)
+        # How far the run goes and where it runs may have changed.
+        if record and before != config:
+            _write_config(folder, config)
+    else:
+        _check_empty(folder)
+        check_policy(base, config)
+        if config.corpus.sample is not None:
+            progress.say(f"sampling {config.corpus.sample} documents of {config.corpus.path}")
+        _begin(folder, config, pack, run_documents(config, pack))
+    return RunDirectory(folder, pack)
+
+
+def run_documents(config: RunConfig, pack: Pack) -> list[Document]:
+    """The documents that a run of this config begins with, cut to size by the policy's tokenizer."""
+
+    @cache
+    def tokenizer() -> Any:
+        from scope_selfplay.inference.codec import ChatCodec
+
+        return ChatCodec.load(policy_path(config.model.path)).tokenizer
+
+    return read_run_corpus(
+        config.corpus,
+        pack.domain.corpus_reader,
+        config.seed,
+        encode=lambda text: tokenizer()(text, add_special_tokens=False)["input_ids"],
+        decode=lambda tokens: str(tokenizer().decode(tokens)),
+    )
+
+
+def task_types_of(config: RunConfig, pack: Pack) -> list[TaskType]:
+    """Those that the config names, enabled by the pack or not; else all that the pack enables."""
+    named = config.tasks.types
+    return [
+        kind for kind in pack.domain.task_types if (kind.enabled if named is None else kind.name in named)
+    ]
+
+
+def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = None) -> Pack:
+    """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
+    if config.kind != "model":
+        return pack
+    lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
+    if not lacking:
+        return pack
+    other = load_pack(pack_path(config.prompts, packs))
+    borrowed = [prompt for prompt in other.prompts if prompt.role in lacking]
+    return Pack(domain=pack.domain, prompts=(*pack.prompts, *borrowed))
+
+
+def _check_settings(config: RunConfig, pack: Pack) -> None:
+    """Raises ConfigError for settings that fit each other but not this pack."""
+    known = [kind.name for kind in pack.domain.task_types]
+    for name in config.tasks.types or ():
+        if name not in known:
+            raise ConfigError(
+                f"tasks.types: found {name!r}; the {pack.domain.name} pack has {', '.join(known)}"
+            )
+    if not task_types_of(config, pack):
+        raise ConfigError(
+            f"tasks.types: no task type is left; the {pack.domain.name} pack has {', '.join(known)}"
+        )
+    if config.corpus.path == "none":
+        _check_without_corpus(config)
+    given = None if config.solver.tasks is None else read_given_tasks(config.solver.tasks)
+    check_references(config.solver, given)
+    if config.compare.given is not None:
+        read_given_tasks(config.compare.given, "compare.given")
+
+
+def _check_without_corpus(config: RunConfig) -> None:
+    """A run without documents makes no tasks and searches nothing. Raises ConfigError with what is missing."""
+    wanted = {
+        "solver.tasks": config.solver.tasks is not None,
+        "compare.given": config.compare.given is not None,
+        "challenger.frozen=true": config.challenger.frozen,
+        "solver.max_search_turns=0": config.solver.max_search_turns == 0,
+    }
+    lacking = [name for name, is_set in wanted.items() if not is_set]
+    if lacking:
+        raise ConfigError(
+            f"corpus.path: none leaves nothing to write tasks about and nothing to search; set {', '.join(lacking)}, "
+            "or give documents"
+        )
+
+
+def _begun_with(folder: RunFolder) -> RunConfig:
+    """The config of a run directory. Raises ConfigError where it was emptied: no setting would be the run's own."""
+    if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
+        raise ConfigError(
+            f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
+            "another --name"
+        )
+    return load_config(folder.config)
+
+
+def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: Pack) -> None:
+    if before.hash != config.hash:
+        keys = ", ".join(changed_settings(before, config))
+        raise RunMismatchError(
+            f"{folder.path}: belongs to another config (changed: {keys}); use another --name, or the config in "
+            f"{folder.config}"
+        )
+    kept = load_pack(folder.prompts)
+    if kept.hash != pack.hash:
+        raise RunMismatchError(
+            f"{folder.path}: was begun with prompts {kept.hash}, found {pack.hash}; use another --name, or the "
+            f"pack in {folder.prompts}"
+        )
+
+
+def _check_empty(folder: RunFolder) -> None:
+    if folder.path.exists() and not folder.path.is_dir():
+        raise RunMismatchError(
+            f"{folder.path}: is a file, a run needs a folder; use another --name or --root"
+        )
+    if folder.beginning.exists() or not folder.path.exists():
+        return
+    if any(not path.name.startswith(".") for path in folder.path.iterdir()):
+        raise RunMismatchError(
+            f"{folder.path}: has files but no run.yaml, so it is no run directory; use another --name or --root"
+        )
+
+
+def _begin(folder: RunFolder, config: RunConfig, pack: Pack, documents: Sequence[Document]) -> None:
+    """Write what a run starts from; `run.yaml` last, so that a run which has it is complete."""
+    with disk_faults(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.beginning.touch()
+        shutil.rmtree(folder.prompts, ignore_errors=True)
+        folder.prompts.mkdir()
+    for name, text in pack.files().items():
+        write_atomic(folder.prompts / name, text)
+    write_records(folder.corpus, documents)
+    _write_config(folder, config)
+    folder.beginning.unlink()
+
+
+def _write_config(folder: RunFolder, config: RunConfig) -> None:
+    write_atomic(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

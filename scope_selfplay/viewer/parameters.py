@@ -1,0 +1,115 @@
+"""The query parameters of the pages, and links within the site. Every URL can be shared, so every part is checked."""
+
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import Field, ValidationError
+
+from scope_selfplay.errors import did_you_mean
+from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Value
+from scope_selfplay.store.folders import Stage
+from scope_selfplay.store.query import Sort, TaskQuery
+
+Parameters = TypeVar("Parameters", bound=Value)
+
+
+class BadParameterError(Exception):
+    """A query string with an unknown or invalid parameter; its text is one line for a person."""
+
+
+class TaskListParameters(Value):
+    """A list of candidates: its filters, its order and its page. An empty field of a form counts as not given."""
+
+    iteration: int | None = Field(default=None, ge=0)
+    stage: Literal["tasks", "challenger", "all"] = "tasks"
+    status: CandidateStatus | None = None
+    reason: Reason | None = None
+    gate: Gate | None = None
+    type: str | None = Field(default=None, max_length=200)
+    searches: int | None = Field(default=None, ge=0)
+    low: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    high: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    below: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    text: str = Field(default="", max_length=500)
+    sort: Sort = Sort.ORDER
+    desc: int = Field(default=0, ge=0, le=1)
+    page: int = Field(default=1, ge=1, le=10**9)
+    size: int = Field(default=50, ge=1, le=200)
+
+    @property
+    def query(self) -> TaskQuery:
+        return TaskQuery(
+            **self.model_dump(exclude={"stage", "desc", "page", "size"}),
+            stage=None if self.stage == "all" else Stage(self.stage),
+            descending=bool(self.desc),
+            limit=self.size,
+            offset=(self.page - 1) * self.size,
+        )
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """What narrows the list, as it is typed."""
+        return {
+            name: value
+            for name, value in self._given().items()
+            if name not in ("sort", "desc", "page", "size")
+        }
+
+    def but(self, **changes: object) -> str:
+        """The same query string with some parameters changed; None drops one."""
+        given = self._given() | {name: str(value) for name, value in changes.items() if value is not None}
+        kept = {
+            name: value for name, value in given.items() if name not in changes or changes[name] is not None
+        }
+        return urlencode(kept)
+
+    def _given(self) -> dict[str, str]:
+        return {
+            name: str(value) for name, value in self.model_dump(mode="json", exclude_defaults=True).items()
+        }
+
+
+class ComparisonParameters(Value):
+    """Two checkpoints, and the order of their tasks."""
+
+    a: str = Field(default="", max_length=100)
+    b: str = Field(default="", max_length=100)
+    sort: Literal["change", "gain", "loss"] = "change"
+    page: int = Field(default=1, ge=1, le=10**9)
+
+
+class PackParameters(Value):
+    """The prompt pack to compare the run's own with."""
+
+    against: str = Field(default="", max_length=200)
+
+
+def read_parameters(model: type[Parameters], given: Mapping[str, str]) -> Parameters:
+    """Raises BadParameterError for an unknown parameter and for an invalid value."""
+    known = list(model.model_fields)
+    for name in given:
+        if name not in known:
+            raise BadParameterError(
+                f"{name!r} is nothing that this page can be asked{did_you_mean(name, known)}; it knows "
+                + ", ".join(known)
+            )
+    try:
+        return model.model_validate({name: value for name, value in given.items() if value.strip()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadParameterError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
+
+
+class Links:
+    """Addresses within the site; all begin with the base path."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def __call__(self, *path: object, query: str = "", anchor: str = "", **parameters: object) -> str:
+        """`path` are segments; `parameters` go before a finished `query`, None is left out."""
+        where = self.base + "/" + "/".join(quote(str(part), safe="") for part in path)
+        asks = urlencode({name: value for name, value in parameters.items() if value is not None})
+        whole = "&".join(part for part in (asks, query) if part)
+        return where + (f"?{whole}" if whole else "") + (f"#{quote(anchor)}" if anchor else "")

@@ -1,0 +1,338 @@
+"""Settings: the paper's numbers, the complaints about wrong ones, and what the hash covers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scope_selfplay.cli import DEFAULT_CONFIG
+from scope_selfplay.config import PRESETS, RunConfig, changed_settings, field_names, load_config, parse_config
+from scope_selfplay.errors import ConfigError
+from tests.configuration_page import PAGE, field_of, render
+
+REPOSITORY = Path(__file__).parents[3]
+TABLE_9 = {
+    "iterations": 3,
+    "model.max_length": 16_384,
+    "search.topk": 3,
+    "search.max_tokens": 500,
+    "challenger.steps": 20,
+    "challenger.batch": 64,
+    "challenger.group_size": 8,
+    "challenger.learning_rate": 1e-6,
+    "challenger.warmup_ratio": 0.03,
+    "challenger.clip_norm": 1.0,
+    "challenger.kl_beta": 1e-3,
+    "challenger.max_prompt": 1024,
+    "challenger.max_response": 8192,
+    "challenger.rollouts": 8,
+    "challenger.format_weight": 0.5,
+    "challenger.difficulty_weight": 1.0,
+    "challenger.target": 0.5,
+    "solver.steps": 20,
+    "solver.batch": 256,
+    "solver.group_size": 8,
+    "solver.learning_rate": 1e-6,
+    "solver.warmup_ratio": 0.03,
+    "solver.clip_norm": 1.0,
+    "solver.kl_beta": 1e-3,
+    "solver.max_prompt": 2048,
+    "solver.max_response": 8192,
+    "solver.max_search_turns": 5,
+    "solver.rubric_weight": 1.0,
+    "solver.format_weight": 0.5,
+    "solver.search_weight": 0.1,
+    "solver.search_saturation": 3,
+    "solver.length_soft": 1024,
+    "solver.length_hard": 2048,
+    "solver.length_floor": 0.05,
+    "tasks.target": 5120,
+    "tasks.rollouts": 4,
+    "tasks.low": 0.2,
+    "tasks.high": 0.8,
+    "tasks.max_missing": 0.5,
+    "judge.failure_budget": 0.02,
+    "compare.tasks": 200,
+    "compare.promotion": "always",
+}
+
+
+def value_of(config: RunConfig, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize("name", TABLE_9)
+def test_defaults_are_the_numbers_of_the_paper(name: str) -> None:
+    assert value_of(RunConfig(), name) == TABLE_9[name]
+
+
+def test_the_laptop_config_loads_and_changes_no_equation() -> None:
+    config = load_config(DEFAULT_CONFIG)
+    assert config.domain == "embedded"
+    for name in TABLE_9:
+        if (
+            name.endswith(("_weight", "target", "kl_beta", "low", "high", "group_size"))
+            and name != "tasks.target"
+        ):
+            assert value_of(config, name) == TABLE_9[name], name
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("solver.lenght_soft=3", "unknown setting solver.lenght_soft; did you mean solver.length_soft?"),
+        ("solvr.steps=8", "unknown setting solvr; did you mean solver?"),
+        ("judge.endpont.model=m", "unknown setting judge.endpont; did you mean judge.endpoint?"),
+        ("solver.topk=2", "unknown setting solver.topk; did you mean"),
+        ("solver.reward={design: arena, topolgy: swiss}", "rubrics; did you mean topology?"),
+        ("steps=3", "did you mean challenger.steps?|did you mean solver.steps?"),
+        ("zzz=1", "unknown setting zzz; `scope config` lists all settings"),
+        ("solver.steps=many", "solver.steps: found 'many', input should be a valid integer"),
+        ("solver.steps=0", "solver.steps: found 0, input should be greater than or equal to 1"),
+        ("solver.learning_rate=.inf", "solver.learning_rate: found inf"),
+        ("solver=5", "solver: found 5"),
+        ("name=Bad_Name", "name: found 'Bad_Name'"),
+        ("model.dialect=qwen", "model.dialect: found 'qwen', input should be 'qwen2.5', 'qwen3' or 'olmo3'"),
+        ("judge.gates=[entty]", "judge.gates.0: found 'entty'"),
+        ("tasks.low=0.9", "tasks: low (0.9) must be below high (0.8)"),
+        ("solver.length_soft=5000", "solver: length_hard (2048) must exceed length_soft (5000)"),
+        ("tasks.search_turns={0: 1}", "tasks.search_turns.0: found 0"),
+        ("tasks.search_turns={1: 0}", "tasks: search_turns needs a share above 0"),
+        ("solver.micro_batch=7", "solver: micro_batch (7) must divide batch * group_size (2048)"),
+        ("cluster.keep=0", "cluster.keep: found 0, input should be greater than or equal to 600"),
+        (
+            "cluster.labels={scope/run: x}",
+            "cluster.labels: found scope/run; keys under scope/ are the controller's",
+        ),
+        ("solver.steps", "--set solver.steps: expected key=value"),
+        ("=3", "--set =3: expected key=value"),
+        ("name={", "--set name={: '{' is not a YAML value"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_was_found(override: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert any(part in str(caught.value) for part in complaint.split("|")), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "begins"),
+    [
+        (["solver.steps=many"], {}, "--set solver.steps=many: solver.steps: found 'many'"),
+        (["solver.steps=3", "solver.steps=0"], {}, "--set solver.steps=0: solver.steps: found 0"),
+        (["tasks.low=0.9"], {}, "--set tasks.low=0.9: tasks: low (0.9) must be below high (0.8)"),
+        (["solver=5"], {}, "--set solver=5: solver: found 5"),
+        (["seed=3"], {"name": "Not A Name"}, "--name Not A Name: name: found 'Not A Name'"),
+        (["name=ok"], {"seed": -1}, "--seed -1: seed: found -1"),
+        (["seed=3", "solver.batch=8"], {}, "FILE: solver.steps: found 'lots'"),
+    ],
+)
+def test_a_wrong_value_is_blamed_on_whoever_gave_it(
+    tmp_path: Path, overrides: list[str], options: dict[str, object], begins: str
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("solver: {steps: lots}\n" if begins.startswith("FILE") else "iterations: 2\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides, options=options)
+    assert str(caught.value).startswith(begins.replace("FILE", str(file))), str(caught.value)
+
+
+def test_a_list_is_added_to(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("cluster: {tolerations: [{key: a}]}\n")
+    config = load_config(file, ["cluster.tolerations+=[{key: b}]", "cluster.tolerations+=[{key: c}]"])
+    assert [each.key for each in config.cluster.tolerations] == ["a", "b", "c"]
+    assert load_config(None, ["cluster.prepare.index+=[--seed, '1']"]).cluster.prepare.index == (
+        *("--profile", "compact"),
+        *("--seed", "1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("cluster.tolerations+={key: b}", "expected a list to add"),
+        ("solver.steps+=[1]", "solver.steps is not a list of settings"),
+        ("cluster.tolerations+=[{kye: b}]", r"--set cluster\.tolerations\+=.*cluster.tolerations.0.kye"),
+    ],
+)
+def test_what_cannot_be_added_is_named(override: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_config(None, [override])
+
+
+def test_overrides_come_after_the_file_and_the_file_after_the_base(tmp_path: Path) -> None:
+    base, file = tmp_path / "base.yaml", tmp_path / "run.yaml"
+    base.write_text("seed: 1\nsolver: {steps: 3, group_size: 4}\n")
+    file.write_text("solver: {steps: 5}\n")
+    config = load_config(file, ["solver.learning_rate=1e-3"], base=base)
+    assert (config.seed, config.solver.steps, config.solver.group_size) == (1, 5, 4)
+    assert config.solver.learning_rate == 1e-3
+
+
+def test_quoted_numbers_are_text() -> None:
+    assert load_config(None, ['name="2024"']).name == "2024"
+    assert load_config(None, ["name=2e24x"]).name == "2e24x"
+
+
+def test_a_ratio_of_search_turns_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("tasks: {search_turns: {1: 4, 2: 3}}\n")
+    assert load_config(file, ["tasks.search_turns={3: 1}"]).tasks.search_turns == {3: 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"- a\n- b\n", "found a list, expected a mapping"),
+        (b"solver: [1\n", "not valid YAML"),
+        (b"\xff\xfe", "cannot be read as UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_config_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load_config(file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("# nothing\n")
+    assert load_config(file) == RunConfig()
+
+
+def test_the_hash_ignores_what_a_run_is_called_and_how_far_it_goes() -> None:
+    config = RunConfig()
+    assert (
+        config.hash
+        == load_config(
+            None, ["name=other", "iterations=9", "stop_after=1", "compare.stop=worse", "compare.patience=2"]
+        ).hash
+    )
+    assert len(config.hash) == 16
+
+
+HASHES = json.loads((REPOSITORY / "tests/golden/config_hashes.json").read_text())
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_the_hashes_of_shipped_configs_and_presets_stay_as_recorded(name: str) -> None:
+    """A run that was begun with one release goes on with the next only where its hash is the same."""
+    file = REPOSITORY / name
+    config = load_config(file) if file.suffix == ".yaml" else load_config(None, [name])
+    assert config.hash == HASHES[name]
+
+
+def test_every_shipped_config_and_preset_has_a_recorded_hash() -> None:
+    files = [*REPOSITORY.glob("k8s/runs/*/run.yaml"), *REPOSITORY.glob("scope_selfplay/*/run.yaml")]
+    presets = [f"solver.reward={preset}" for preset in PRESETS]
+    assert HASHES.keys() == {*(str(file.relative_to(REPOSITORY)) for file in files), *presets}
+
+
+WHERE = [
+    "search.url=http://127.0.0.1:8000",
+    "search.outage=5",
+    "partners.solver.base_url=http://127.0.0.1:9000/v1",
+    "partners.challenger.model=c1",
+    "judge.endpoint.base_url=http://127.0.0.1:9001/v1",
+]
+
+
+@pytest.mark.parametrize("setting", WHERE)
+def test_the_hash_ignores_where_others_run(setting: str) -> None:
+    assert RunConfig().hash == load_config(None, [setting]).hash
+
+
+CHANGES = {
+    "search.topk": 1,
+    "seed": 1,
+    "domain": "x",
+    "model.path": "x",
+    "solver.kl_beta": 0.5,
+    "judge.gates": [],
+    "tasks.low": 0.1,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_hash_covers_what_a_run_computes(name: str) -> None:
+    assert RunConfig().hash != load_config(None, [f"{name}={CHANGES[name]}"]).hash
+
+
+def test_a_resolved_config_reads_back_as_itself() -> None:
+    config = load_config(DEFAULT_CONFIG, ["tasks.search_turns={1: 2}", "judge.gates=[]"])
+    dumped = yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))
+    assert parse_config(dumped) == config
+
+
+@pytest.mark.parametrize("name", field_names())
+def test_every_setting_says_what_it_means(name: str) -> None:
+    description = field_of(name).description or ""
+    assert description.endswith("."), f"{name} has no docstring that is a sentence"
+
+
+def test_the_page_of_settings_lists_every_setting_as_it_is() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run `python -m tests.configuration_page`"
+
+
+def test_every_setting_in_which_two_runs_differ_is_named_once_from_either_side() -> None:
+    configs = [
+        load_config(None, changes)
+        for changes in (
+            [],
+            ["solver.reward=verifier", "seed=3"],
+            ["solver.reward=reasoning_arena_live"],
+            ["tasks.search_turns={1: 1}", "model.lora.rank=4"],
+        )
+    ]
+    plain, verified, live, turned = configs
+    assert changed_settings(verified, live) == ["seed", "solver.reward", "solver.routing"]
+    assert changed_settings(plain, turned) == ["model.lora.rank", "tasks.search_turns"]
+    for one in configs:
+        for other in configs:
+            names = changed_settings(one, other)
+            assert names == changed_settings(other, one)
+            assert bool(names) == (one.hash != other.hash)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("seed: 1\nname: a\nseed: 2\n", ":3: the key 'seed' appears a second time; keep one of the two"),
+        ("solver:\n  steps: 1\n  batch: 2\n  steps: 3\n", ":4: the key 'steps'"),
+        ("solver:\n  steps: 1\nseed: 0\nsolver:\n  batch: 2\n", ":4: the key 'solver'"),
+    ],
+)
+def test_a_key_that_stands_twice_in_a_file_is_refused_with_its_line(
+    tmp_path: Path, text: str, place: str
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value).startswith(f"{file}{place}")
+
+
+def test_equal_keys_of_different_groups_and_of_anchors_are_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("challenger: &both\n  steps: 2\n  batch: 8\nsolver:\n  <<: *both\n  steps: 3\n")
+    config = load_config(file)
+    assert (config.challenger.steps, config.solver.steps, config.solver.batch) == (2, 3, 8)
+
+
+def test_a_kill_of_the_embedded_run_costs_the_step_at_work_and_no_more() -> None:
+    config = load_config(DEFAULT_CONFIG)
+    assert (config.challenger.save_every, config.solver.save_every) == (1, 1)

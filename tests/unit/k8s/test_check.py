@@ -1,0 +1,143 @@
+"""`scope k8s check`: what of a run's folder and config no cluster could do, one clear problem each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check import check_folder, config_of
+from scope_selfplay.k8s.check_cluster import peak_gpus
+from scope_selfplay.k8s.objects import ManifestProblem
+from scope_selfplay.planning import Assumptions, make_plan
+from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, rendered, with_components
+from tests.unit.k8s.test_check_cluster import enough_but_quota, quota
+
+
+def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path) -> None:
+    folder = with_components(tmp_path, QWEN, "multi-node", "kueue", "sharded-tasks")
+    checked = check_folder(folder)
+    assert checked.problems == []
+    assert peak_gpus(checked.config)["train-solver"] == 10
+    assert any("train-solver 10" in note for note in checked.notes)
+    (trainer,) = [
+        each for each in checked.objects if each["metadata"]["name"] == "qwen3-8b-i01-train-solver-a1"
+    ]
+    assert trainer["spec"]["parallelism"] == 2
+    assert trainer["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
+    # The controller, four workers and their four servers.
+    enough_but_quota(answers, quota("pods", "8"))
+    assert "takes 9" in cluster_check(folder).problems[0].message
+
+
+PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
+
+
+@pytest.mark.parametrize("name", PAPER_RUNS)
+@pytest.mark.parametrize(
+    ("components", "peaks"), [((), (6, 6, 6, 4)), (("eight-gpus",), (8, 8, 8, 6))], ids=["six", "eight"]
+)
+def test_the_papers_runs_fit_six_gpus_or_eight(
+    name: str, components: tuple[str, ...], peaks: tuple[int, ...], tmp_path: Path
+) -> None:
+    checked = check_folder(with_components(tmp_path, REPOSITORY / "k8s/runs" / name, *components))
+    assert checked.problems == []
+    found = peak_gpus(checked.config)
+    order = ("train-challenger", "make-tasks", "train-solver", "compare")
+    assert tuple(found[stage] for stage in order) == peaks
+    plan = make_plan(checked.config, gpus=max(peaks), gates=2, assumptions=Assumptions(), parameters=8e9)
+    assert plan.gpu_hours > 0
+
+
+def test_a_setting_of_a_component_that_is_wrong_is_blamed_on_it(tmp_path: Path) -> None:
+    objects = rendered(with_components(tmp_path, QWEN, "multi-node"))
+    (controller,) = [each for each in objects if each["kind"] == "Job"]
+    controller["spec"]["template"]["spec"]["containers"][0]["args"][-1] = "cluster.train_solver.nodes=none"
+    with pytest.raises(ConfigError, match=r"^--set cluster\.train_solver\.nodes=none: "):
+        config_of(objects, tmp_path)
+
+
+def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
+    text = (QWEN / "setup" / "run.yaml").read_text()
+    for name in ("trainer", "server"):
+        text = text.replace(f"    {name}: scope-trainer:latest\n", "")
+    text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:latest\n")
+    found = {
+        each.where: each.message for each in check_folder(with_components(tmp_path, QWEN, text=text)).problems
+    }
+    assert found.keys() == {"cluster.images.trainer", "cluster.images.server"}
+    assert "train_challenger, train_solver would get GPUs" in found["cluster.images.trainer"]
+    assert "judge, solver, challenger would get GPUs" in found["cluster.images.server"]
+
+
+EXTERNAL = {
+    "judge.endpoint.base_url": "https://judge.example/v1",
+    "search.url": "https://search.example",
+}
+
+
+def external_text(port: str = "") -> str:
+    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
+    run["judge"]["endpoint"]["base_url"] = f"https://judge.example{port}/v1"
+    run |= {"search": {"url": EXTERNAL["search.url"]}}
+    for server in ("judge", "retriever"):
+        run["cluster"][server] = {"serve": False}
+    return yaml.safe_dump(run)
+
+
+def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "without", QWEN, text=external_text())
+    found = {each.where: each.message for each in check_folder(folder).problems}
+    assert found.keys() == EXTERNAL.keys()
+    for where, message in found.items():
+        assert EXTERNAL[where] in message and "lets trainer and worker out to port 443" in message
+    folder = with_components(tmp_path / "with", QWEN, "external-servers", text=external_text())
+    assert check_folder(folder).problems == []
+    folder = with_components(tmp_path / "port", QWEN, "external-servers", text=external_text(":8443"))
+    (problem,) = check_folder(folder).problems
+    assert problem.where == "judge.endpoint.base_url" and "out to port 8443" in problem.message
+
+
+ONE_GPU = REPOSITORY / "k8s/runs/one-gpu"
+
+
+def problems_of(top: Path, source: Path, change: dict[str, Any], *components: str) -> list[ManifestProblem]:
+    run = yaml.safe_load((source / "setup" / "run.yaml").read_text())
+    for key, value in change.items():
+        place = run
+        *way, last = key.split(".")
+        for step in way:
+            place = place[step]
+        place[last] = value
+    return check_folder(with_components(top, source, *components, text=yaml.safe_dump(run))).problems
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "where", "message"),
+    [
+        (QWEN, {"name": "1run"}, "name", "is '1run'; on a cluster a run's id begins with a letter"),
+        (ONE_GPU, {"cluster.judge": {"gpus": 0}}, "cluster.judge", "articles of the embedded world"),
+        (
+            ONE_GPU,
+            {"cluster.train_solver": {"gpus": 0}},
+            "cluster.train_solver",
+            "has no GPU, and model.engine vllm_colocated samples on the trainer's",
+        ),
+    ],
+    ids=["name", "judge", "engine"],
+)
+def test_what_no_cluster_can_do_is_one_problem(
+    source: Path, change: dict[str, Any], where: str, message: str, tmp_path: Path
+) -> None:
+    assert problems_of(tmp_path / "before", source, {}) == []
+    (problem,) = problems_of(tmp_path / "after", source, change)
+    assert problem.where == where and message in problem.message
+
+
+def test_a_quota_in_the_folder_is_compared_with_what_the_other_components_take(tmp_path: Path) -> None:
+    assert problems_of(tmp_path / "eight", QWEN, {}, "eight-gpus", "quota") == []
+    (problem,) = problems_of(tmp_path / "more", QWEN, {}, "multi-node", "quota")
+    assert problem.where == "ResourceQuota/scope"
+    assert "allows 8 requests.nvidia.com/gpu" in problem.message
+    assert problem.message.endswith("the stage train-solver takes 10")

@@ -1,0 +1,176 @@
+"""Quotas, volumes and nodes, before a `kubectl` that answers from files and refuses what is not there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scope_selfplay.k8s.check import check_folder
+from scope_selfplay.k8s.objects import pods_of
+from tests.unit.k8s.conftest import QWEN, Answers, cluster_check, with_components
+
+
+def test_rights_in_one_namespace_are_enough_for_a_check(answers: Answers) -> None:
+    answers.give("resourcequotas")
+    found = cluster_check(QWEN)
+    assert found.problems == []
+    assert [each.partition(" not checked: ")[0] for each in found.notes] == [
+        "storage classes",
+        "nodes and their GPUs",
+    ]
+    assert all("Forbidden" in each for each in found.notes)
+
+
+def quota(name: str, hard: str, used: str = "0", **spec: Any) -> dict[str, Any]:
+    status = {"hard": {name: hard}, "used": {name: used}}
+    return {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec, "status": status}
+
+
+def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
+    answers.give("resourcequotas", *quotas)
+    for kind in ("pods", "jobs", "deployments", "services"):
+        answers.give(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "enough", "too_little"),
+    [
+        # Controller, Job, judge, retriever, Challenger and Solver while tasks are made.
+        ("pods", "6", "5"),
+        ("count/jobs.batch", "2", "1"),
+        ("count/deployments.apps", "4", "3"),
+        ("requests.nvidia.com/gpu", "6", "5"),
+        # Trainer of the Solver 32, retriever 16, judge 8, controller 0.25.
+        ("requests.cpu", "56250m", "56"),
+        ("cpu", "57", "56"),
+        ("limits.memory", "609Gi", "608Gi"),
+    ],
+)
+def test_a_quota_is_compared_with_the_largest_stage(
+    answers: Answers, name: str, enough: str, too_little: str
+) -> None:
+    enough_but_quota(answers, quota(name, enough))
+    assert cluster_check(QWEN).problems == []
+    enough_but_quota(answers, quota(name, too_little))
+    (problem,) = cluster_check(QWEN).problems
+    assert (
+        problem.where == "ResourceQuota/team"
+        and f"allows {too_little} {name}, others use 0" in problem.message
+    )
+
+
+def test_what_others_use_is_not_there_and_what_the_run_uses_is(answers: Answers) -> None:
+    enough_but_quota(answers, quota("requests.nvidia.com/gpu", "8", used="4"))
+    (problem,) = cluster_check(QWEN).problems
+    assert "others use 4, the stage" in problem.message and problem.message.endswith("takes 6")
+    pod = {"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}}
+    answers.give("pods", {**pod, "status": {"phase": "Running"}})
+    assert cluster_check(QWEN).problems == []
+    answers.give("pods", {**pod, "status": {"phase": "Succeeded"}})
+    assert len(cluster_check(QWEN).problems) == 1
+
+
+def test_a_quota_for_some_pods_only_is_none_of_ours(answers: Answers) -> None:
+    enough_but_quota(answers, quota("pods", "1", scopes=["BestEffort"]))
+    assert cluster_check(QWEN).problems == []
+
+
+def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
+    checked = check_folder(with_components(tmp_path / "one", QWEN, "single-node"))
+    assert checked.problems == []
+    for pods in pods_of(checked.objects):
+        assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
+    folder = with_components(tmp_path / "loose", QWEN)
+    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
+    volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
+    found = check_folder(folder).problems
+    assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
+    assert all("which is ReadWriteOnce" in each.message for each in found)
+
+
+def text_with(**cluster: Any) -> str:
+    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
+    run["cluster"] |= cluster
+    return yaml.safe_dump(run)
+
+
+def claim(*modes: str) -> dict[str, Any]:
+    return {"spec": {"accessModes": list(modes)}, "status": {"phase": "Bound"}}
+
+
+def node(name: str, gpus: int, **labels: str) -> dict[str, Any]:
+    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}}
+    return {"metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def messages(folder: Path, where: str) -> list[str]:
+    return [each.message for each in cluster_check(folder).problems if each.where == where]
+
+
+def test_a_claim_of_ones_own_is_looked_for_on_the_cluster(answers: Answers, tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "top", QWEN, text=text_with(volume_claim="mine"))
+    assert check_folder(folder).problems == []
+    where = "PersistentVolumeClaim/mine"
+    assert messages(folder, where) == ["does not exist; create it, or leave cluster.volume_claim out"]
+    answers.give_one("persistentvolumeclaims", "mine", claim("ReadWriteOnce"))
+    (message,) = messages(folder, where)
+    assert message.startswith("is ReadWriteOnce, and the run wants ReadWriteMany")
+    answers.give_one("persistentvolumeclaims", "mine", claim("ReadWriteMany"))
+    assert messages(folder, where) == []
+
+
+def test_every_pod_goes_to_the_node_of_the_volume(tmp_path: Path) -> None:
+    text = text_with(node_selector={"pool": "a"})
+    folder = with_components(tmp_path, QWEN, "single-node", text=text)
+    checked = check_folder(folder)
+    assert checked.problems == []
+    assert checked.config.cluster.node_selector == {"pool": "a", "scope/single-node": "true"}
+    # What an earlier render wrote: the whole selector over that of the component.
+    setup = folder / "setup" / "kustomization.yaml"
+    written = yaml.safe_load(setup.read_text())
+    written["patches"][-1] = {
+        "target": {"kind": "Job", "name": "controller"},
+        "patch": yaml.safe_dump(
+            [{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"pool": "a"}}]
+        ),
+    }
+    setup.write_text(yaml.safe_dump(written))
+    (problem,) = check_folder(folder).problems
+    assert problem.where == "Job/qwen3-8b-controller"
+    assert "on a node with pool=a, and the run's other pods go to one with pool=a,scope/single-node=true" in (
+        problem.message
+    )
+
+
+def test_gpus_of_nodes_that_the_run_may_not_go_to_do_not_count(answers: Answers, tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "top", QWEN, "single-node")
+    label = {"scope/single-node": "true"}
+    answers.give("nodes", node("a", 4), node("b", 4))
+    (message,) = messages(folder, "nodes")
+    assert message.startswith("none has scope/single-node=true; label one")
+    answers.give("nodes", node("a", 4, **label), node("b", 4, **label))
+    two, few = messages(folder, "nodes")
+    assert two.startswith("2 have scope/single-node=true, and the volume is ReadWriteOnce")
+    assert few == ("offer 4 nvidia.com/gpu, the largest stage takes 6 all on the one node of the volume")
+    answers.give("nodes", node("a", 8, **label), node("b", 4))
+    assert messages(folder, "nodes") == []
+
+
+def test_several_nodes_share_a_run_whose_volume_they_share(answers: Answers) -> None:
+    answers.give("nodes", node("a", 4), node("b", 4))
+    assert messages(QWEN, "nodes") == []
+    answers.give("nodes", node("a", 4), node("b", 1))
+    assert messages(QWEN, "nodes") == ["offer 5 nvidia.com/gpu, the largest stage takes 6 at once"]
+
+
+def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path) -> None:
+    own = {"key": "team", "operator": "Equal", "value": "x", "effect": "NoSchedule"}
+    checked = check_folder(with_components(tmp_path, QWEN, "spot", text=text_with(tolerations=[own])))
+    assert checked.problems == []
+    for pods in pods_of(checked.objects):
+        keys = [each["key"] for each in pods.spec["tolerations"]]
+        spot = ["kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot"]
+        more = [] if pods.owner == "Job/qwen3-8b-controller" else [*spot, "eks.amazonaws.com/capacityType"]
+        assert keys == ["team", *more], pods.owner
+        assert pods.spec["tolerations"][0] == own

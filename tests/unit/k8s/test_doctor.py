@@ -1,0 +1,15 @@
+"""`scope k8s doctor` before a `kubectl` that answers from files, and refuses what is not there."""
+
+from scope_selfplay.k8s.doctor import examine
+from scope_selfplay.k8s.kubectl import Kubectl
+from tests.unit.k8s.conftest import Answers
+
+
+def test_rights_in_one_namespace_are_enough_for_a_doctor(answers: Answers) -> None:
+    answers.give("resourcequotas")
+    assert all(finding.ok for finding in examine(Kubectl()))
+
+
+def test_a_doctor_that_may_see_no_quota_says_so(answers: Answers) -> None:
+    (quotas,) = [each for each in examine(Kubectl()) if each.what == "quotas"]
+    assert quotas.ok and "cannot be seen" in quotas.found

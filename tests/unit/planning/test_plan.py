@@ -1,0 +1,147 @@
+"""Plans: the volume of the paper's iteration comes out, memory and hours follow from named assumptions."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from scope_selfplay.cli import cli
+from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.planning import Assumptions, make_plan
+from scope_selfplay.planning.memory import PodMemory, model_size
+from scope_selfplay.store import Stage
+
+ROOT = Path(__file__).parents[3]
+RUNS = sorted(ROOT.glob("k8s/runs/*/run.yaml"))
+PAPERS = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
+PAPER = load_config(None, PAPERS)
+QWEN3_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+
+
+def test_the_volume_of_one_iteration_is_that_of_the_paper() -> None:
+    """SCOPE appendix G at 40 % acceptance and four criteria; the held-out tasks of stage D are ours."""
+    plan = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions())
+    learning = {each.stage: each for each in plan.stages if each.stage is not Stage.COMPARE}
+    assert learning[Stage.CHALLENGER].challenger_rollouts == 10_240
+    assert [each.solver_rollouts for each in learning.values()] == [81_920, 51_200, 40_960]
+    assert sum(each.solver_rollouts for each in learning.values()) == 174_080
+    assert sum(each.judge_calls for each in learning.values()) == 765_440
+    assert learning[Stage.TASKS].prompts == 12_800
+    grades = 4 * sum(each.solver_rollouts for each in learning.values())
+    assert grades / 765_440 > 0.9
+
+
+def test_a_frozen_challenger_and_given_tasks_cost_nothing() -> None:
+    config = load_config(None, ["model.path=Qwen3-8B", "challenger.frozen=true", "solver.tasks=x.jsonl"])
+    plan = make_plan(config, gpus=6, gates=3, assumptions=Assumptions())
+    assert [each.stage for each in plan.stages] == [Stage.SOLVER, Stage.COMPARE]
+
+
+def test_two_gpus_of_80_gb_hold_an_8b_trainer_only_with_offload() -> None:
+    plan = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions())
+    trainer = next(pod for pod in plan.pods if pod.pod == "challenger trainer")
+    assert (trainer.gpus, trainer.fits) == (2, False)
+    assert "offload" in trainer.advice and sum(trainer.parts.values()) == pytest.approx(trainer.gib)
+    smaller = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions(), parameters=1.7e9)
+    assert next(pod for pod in smaller.pods if pod.pod == "challenger trainer").fits
+
+
+def solver_trainer(*settings: str, path: str = "Qwen3-8B") -> PodMemory:
+    config = load_config(None, [*PAPERS, f"model.path={path}", *settings])
+    pods = make_plan(config, gpus=6, gates=2, assumptions=Assumptions()).pods
+    return next(pod for pod in pods if pod.pod == "solver trainer")
+
+
+def test_an_adapter_needs_gradients_and_moments_of_its_own_size_and_no_reference(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    whole, adapted = (solver_trainer(f"model.lora.rank={rank}", path=str(tmp_path)).parts for rank in (0, 16))
+    # 43.6 million parameters: 36 layers, 16 x (in + out) of seven linear layers; four GPUs share them.
+    assert adapted["gradients"] == pytest.approx(4 * 43.65e6 / 2**30 / 4, rel=0.001)
+    assert adapted["optimizer"] == pytest.approx(2 * adapted["gradients"])
+    assert adapted["reference"] == 0.0 < whole["reference"]
+    assert whole["weights"] == pytest.approx(adapted["weights"], rel=0.01)
+
+
+def test_the_engine_takes_what_its_kind_takes() -> None:
+    assert solver_trainer("model.vllm_memory=0.6").parts["engine"] == pytest.approx(48)
+    server = ("model.engine=vllm_server", "model.vllm_url=http://127.0.0.1:8000")
+    assert solver_trainer(*server).parts["engine"] == 0.0
+    few, many = (solver_trainer("model.engine=in_process", f"model.slots={slots}") for slots in (8, 96))
+    assert 4 * 8e9 / 2**30 < few.parts["engine"] < many.parts["engine"]
+    assert not many.fits and "fewer model.slots" in many.advice
+
+
+def test_activations_follow_the_width_of_the_model() -> None:
+    small, large = (solver_trainer(path=f"Mine-{size}B").parts["activations"] for size in (1, 8))
+    assert small < large / 3
+
+
+def test_hours_scale_with_the_model_and_fall_with_the_rates() -> None:
+    whole = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions())
+    half = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions(), parameters=4e9)
+    assert half.gpu_hours == pytest.approx(whole.gpu_hours / 2)
+    faster = Assumptions(decode_rate=6000, prefill_rate=40_000, utilisation=0.7)
+    assert make_plan(PAPER, gpus=6, gates=2, assumptions=faster).gpu_hours == pytest.approx(
+        whole.gpu_hours / 2
+    )
+
+
+def test_sizes_come_from_the_model_its_name_or_the_user(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    size = model_size(str(tmp_path))
+    assert size.parameters == pytest.approx(8.19e9, rel=0.002)
+    assert size.cache_bytes == 147_456
+    assert model_size("/models/Qwen2.5-7B-Instruct").parameters == 7e9
+    assert model_size("/models/mine", 3e9).parameters == 3e9
+    with pytest.raises(ConfigError, match=r"/models/mine is not here and its name has no size such as 8B"):
+        model_size("/models/mine")
+
+
+def test_the_command_prints_the_plan_as_text_and_as_data() -> None:
+    text = CliRunner().invoke(cli, ["plan"])
+    assert text.exit_code == 0 and "10,240" in text.stdout and "assumed: acceptance=0.4" in text.stdout
+    data = json.loads(CliRunner().invoke(cli, ["plan", "--json", "--assume", "acceptance=0.8"]).stdout)
+    assert data["stages"][1]["prompts"] == 6400
+    assert data["assumptions"]["acceptance"] == 0.8
+    wrong = CliRunner().invoke(cli, ["plan", "--assume", "luck=2"])
+    assert wrong.exit_code != 0 and "names are acceptance" in wrong.output
+    assert CliRunner().invoke(cli, ["plan", "--gpus", "7"]).exception is not None
+
+
+@pytest.mark.parametrize("file", RUNS, ids=lambda file: str(file.parent.name))
+def test_every_run_config_loads_and_can_be_planned(file: Path) -> None:
+    config = load_config(file)
+    assert config.hash != RunConfig().hash
+    assert make_plan(config, gpus=1, gates=2, assumptions=Assumptions(), parameters=8e9).gpu_hours > 0
+
+
+def test_the_configs_of_the_papers_models_keep_its_numbers() -> None:
+    for folder, dialect in (("qwen3-8b", "qwen3"), ("qwen2.5-7b", "qwen2.5"), ("olmo-3-7b", "olmo3")):
+        config = load_config(ROOT / "k8s" / "runs" / folder / "run.yaml")
+        assert config.model.dialect == dialect
+        plain = RunConfig()
+        for role in ("challenger", "solver"):
+            ours, papers = getattr(config, role), getattr(plain, role)
+            assert ours == papers.model_copy(update={"micro_batch": ours.micro_batch})
+        assert (config.tasks, config.iterations) == (plain.tasks, plain.iterations)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_trainers_shard_over_as_many_gpus_as_their_groups_divide_by(gpus: int) -> None:
+    launch = yaml.safe_load((ROOT / "k8s" / "base" / "accelerate" / f"fsdp2-{gpus}.yaml").read_text())
+    assert launch["num_processes"] == gpus and launch["fsdp_config"]["fsdp_version"] == 2
+    assert launch["fsdp_config"]["fsdp_state_dict_type"] == "FULL_STATE_DICT"
+    plain = RunConfig()
+    assert plain.challenger.batch % gpus == plain.solver.batch % gpus == 0
