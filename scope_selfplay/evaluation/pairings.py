@@ -68,7 +68,8 @@ def presentations(
 ) -> list[Presentation]:
     """The newest checkpoint against every earlier one, on every task that both have answered.
 
-    A failed rollout is not an answer; a finished one without an answer is. `key` says which tasks show the newest first.
+    A failed rollout is not an answer; a finished one without an answer is. `key` decides on which tasks the newest is
+    shown first.
     """
     return [each for other in earlier for each in _against(newest, other, key, both_orders)]
 
