@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.build import build_bm25
+from retrieval.corpus import read_documents
 from retrieval.in_process import bm25_searcher
-from retrieval.readers import read_documents
 from scope_selfplay.config import CorpusConfig, SearchConfig
 from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import OutsideError, RunMismatchError, SearchError
