@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from retrieval.bm25 import Bm25Index
 from retrieval.build import Recipe, build_bm25
+from retrieval.dense import ExhaustiveSearch, IvfIndex, RefinedIvf, fine_codes, fine_span
 from retrieval.passages import Passages
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory
-from retrieval.recall_gate import RecallTooLow, exact, look, measure, recall, tune
-from retrieval.vectors import Cells, ExhaustiveSearch, RefinedIvf, fine_codes, fine_span
+from retrieval.recall_gate import RecallTooLow, exact, measure, recall, set_effort, tune
 from scope_selfplay.schemas import Document
 
 QUERIES = 256
@@ -178,8 +178,8 @@ def try_cells(
     try:
         way, _ = tune(search, queries, expected, PROFILES[name].recall)
     except RecallTooLow as refusal:
-        way, refused = refusal.looking, f"; its gate asks for {PROFILES[name].recall:g} and refuses"
-        look(search, way)
+        way, refused = refusal.effort, f"; its gate asks for {PROFILES[name].recall:g} and refuses"
+        set_effort(search, way)
     built = time.process_time() - start + trained.seconds
     found = measure(search.nearest, queries, expected)
     looking = f"{way.nprobe} of {cells(len(corpus)):,} cells"
@@ -188,7 +188,7 @@ def try_cells(
     return Row(name, built, size / 1e9, found, rate_of(search, queries), looking + refused)
 
 
-def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cells | RefinedIvf, int]:
+def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[IvfIndex | RefinedIvf, int]:
     """The index, and its bytes on a disk."""
     rows, dimensions = corpus.shape
     sample = training_sample(corpus)
@@ -199,7 +199,7 @@ def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cell
     for start in range(0, rows, BLOCK):
         index.add(np.ascontiguousarray(corpus[start : start + BLOCK]))
     size = len(faiss.serialize_index(index))
-    coarse = Cells(index, 1)
+    coarse = IvfIndex(index, 1)
     if name is not ProfileName.COMPACT:
         return coarse, size
     span = fine_span(sample)
@@ -209,7 +209,7 @@ def in_cells(name: ProfileName, corpus: Vectors, trained: Trained) -> tuple[Cell
     return RefinedIvf(coarse, codes, span, 4.0), size + codes.nbytes
 
 
-def rate_of(search: ExhaustiveSearch | Cells | RefinedIvf, queries: Vectors) -> float:
+def rate_of(search: ExhaustiveSearch | IvfIndex | RefinedIvf, queries: Vectors) -> float:
     """Queries per CPU second, in batches of 32."""
     start = time.process_time()
     for first in range(0, len(queries), 32):

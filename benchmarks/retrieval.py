@@ -125,9 +125,8 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
     """The model's folder and an exhaustive index of `passages` made-up passages, vectors drawn instead of
     encoded.
     """
-    from retrieval.build import Recipe, begin, seal, store_passages
+    from retrieval.build import Recipe, finish_build, start_build, store_passages
     from retrieval.encoder import (
-        ENCODER,
         FAMILIES,
         MINILM,
         Backend,
@@ -136,7 +135,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         model_folder,
         prepare_encoder,
     )
-    from retrieval.manifest import IndexKind, IndexManifest
+    from retrieval.index_folder import ENCODER, IndexKind, IndexManifest
     from scope_selfplay.schemas import Document
     from scope_selfplay.testing.random_encoder import write_random_encoder
 
@@ -146,7 +145,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         draw = np.random.default_rng(1)
         model = write_random_encoder(folder / "model", draw, tokenizer=minilm / "tokenizer.json")
     index = folder / "index"
-    begin(index, Recipe(profile="flat", source="made up", source_bytes=0))
+    start_build(index, Recipe(profile="flat", source="made up", source_bytes=0))
     words = random.Random(2)
     documents = (
         Document(id=str(row), title=f"Article {row}", text=" ".join(words.choices(WORDS, k=100)))
@@ -164,7 +163,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         dimensions=vectors.shape[1],
         encoder_hash=encoder_hash(index / ENCODER),
     )
-    seal(index, manifest, 0.0)
+    finish_build(index, manifest, 0.0)
     return model, index
 
 
@@ -229,11 +228,11 @@ async def put_load(
     async def client() -> None:
         while waiting:
             body = {"queries": [waiting.pop()], "topk": 3, "return_scores": True}
-            begin = time.perf_counter()
+            start_build = time.perf_counter()
             async with session.post(url + "/retrieve", json=body) as response:
                 assert response.status == 200, response.status
                 await response.read()
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - start_build)
 
     cpu, start = cpu_seconds(pid), time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))

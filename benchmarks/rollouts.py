@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from scope_selfplay.dialects import dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_episode
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Message, Sample
 from scope_selfplay.schemas import Finish, Key, Passage, RolloutStatus
 
@@ -134,7 +134,7 @@ def ours(trace: Trace, load: Load) -> float:
             prompt=str(number),
             max_search_turns=load.most_turns,
         )
-        rollout = await drive(episode, engine, index, key=(number,), topk=3)
+        rollout = await run_episode(episode, engine, index, key=(number,), topk=3)
         assert rollout.status is RolloutStatus.FINISHED and len(rollout.turns) == len(trace[number])
 
     async def all_of_them() -> float:

@@ -155,7 +155,7 @@ class Classroom(NamedTuple):
             document_id="lesson",
             prompts=prompts,
             search_turns=searches,
-            patience=0,
+            max_invalid=0,
         )
 
 

@@ -21,7 +21,7 @@ from scope_selfplay.terminal import quiet_libraries
 def main(config: Path, prompts: Path, index: Path, source: Path | None, options: tuple[str, ...]) -> None:
     """Build the retriever's index; OPTIONS are those of `scope index build`."""
     quiet_libraries()
-    from retrieval.cli import build
+    from retrieval.build_command import build
 
     index.parent.mkdir(parents=True, exist_ok=True)
     given = source or _documents_of(config, index, prompts)

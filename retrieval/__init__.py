@@ -1,11 +1,13 @@
 """The retriever: passages in, the few that answer a query out.
 
-Reading order: `passages`, `readers`, `chunking` (a corpus on disk), `hits` (what a search returns), `bm25`,
-`encoder`, `dense` (the indexes), `profiles`, `build`, `gate`, `manifest` (how an index is made and trusted),
-`in_process` (a searcher without a server), `wire`, `cache`, `batching`, `workers`, `service`, `server` (the
-HTTP server), `client`, `router` (its two callers), `cli`.
+A corpus: `corpus` (its documents, as they were published), `passages` (as an index folder keeps them).
+An index: `hits` (what a search gives), `bm25`, `encoder`, `bert_onnx`, `dense`.
+Building one: `profiles` (which index, and what it costs), `build`, `build_dense`, `recall_gate`, `index_folder` (the
+manifest and the files).
+Searching it: `in_process` (without a server); `server`, `index_service`, `cache`, `batching`, `search_workers` (the
+path of a query over HTTP), `wire`, `rendering`, `metrics`; `client`, `router` (the callers of servers).
+Commands: `cli`, `build_command`.
 
-Pure: `hits`, `chunking`, `profiles`, `wire`. Talks to the disk: `passages`, `readers`, `manifest`, `build`,
-`bm25`, `dense`, `encoder`. Talks to the network: `server`, `client`, `router`. Importing the package or
-`in_process` loads neither faiss nor onnxruntime nor torch.
+Pure: `hits`, `wire`. Talk to the network: `server`, `client`, `router`. Importing the package or `in_process` loads
+neither faiss nor onnxruntime nor torch.
 """

@@ -1,7 +1,7 @@
 """Gathers single queries into batches: encoding a batch of 32 costs a fraction of encoding 32 times one.
 
-A free engine takes what waits at once. Only right after a batch of several, whose clients are about to come
-back, it waits up to `linger` seconds for as many again; a lone client never waits.
+A free engine takes what waits at once. Only right after a batch of several, whose clients are about to come back, it
+waits up to `linger` seconds for as many again; a lone client never waits.
 """
 
 import asyncio
@@ -36,7 +36,10 @@ class WaitingQuery(NamedTuple):
 
 
 class Batcher:
-    """A request is let in while fewer than `capacity` queries wait; `on_batch` hears the size of every batch."""
+    """A request is let in while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
+
+    `seconds_per_query` is what a search is thought to take until some have been measured.
+    """
 
     def __init__(
         self,
@@ -45,9 +48,10 @@ class Batcher:
         max_batch: int = 32,
         linger: float = 0.005,
         capacity: int = 4096,
+        seconds_per_query: float = 0.01,
         on_batch: Callable[[int], None] = lambda size: None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._max_batch = max_batch
         self._linger = linger
         self._capacity = capacity
@@ -58,7 +62,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._last_size = 1
         self._last_end = 0.0
-        self._seconds_per_query = 0.01
+        self._seconds_per_query = seconds_per_query
 
     @property
     def waiting(self) -> int:
@@ -75,7 +79,7 @@ class Batcher:
 
     def overloaded(self) -> Overloaded:
         missing = len(self._queue) - self._capacity + 1
-        return Overloaded(max(0.1, missing * self._seconds_per_query / self._engine.slots))
+        return Overloaded(max(0.1, missing * self._seconds_per_query / self.engine.slots))
 
     def submit(self, query: str, topk: int) -> "asyncio.Future[list[Hit]]":
         """The future raises SearchError. Who cancels it while the query waits takes it out of the queue; who
@@ -83,7 +87,7 @@ class Batcher:
         """
         answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         self._queue[answer] = WaitingQuery(query, topk, answer)
-        answer.add_done_callback(self._drop)
+        answer.add_done_callback(lambda done: self._queue.pop(done, None))
         self._pump()
         return answer
 
@@ -94,19 +98,16 @@ class Batcher:
             await asyncio.sleep(0 if self._running else self._linger)
 
     def _pump(self) -> None:
-        while self._queue and len(self._running) < self._engine.slots:
+        while self._queue and len(self._running) < self.engine.slots:
             left = self._linger - (asyncio.get_running_loop().time() - self._last_end)
             if left > 0 and len(self._queue) < min(self._last_size, self._max_batch):
-                self._wake_in(left)
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(left, self._wake)
                 return
             if batch := self._take():
                 task = asyncio.create_task(self._run(batch))
                 self._running.add(task)
                 task.add_done_callback(self._finished)
-
-    def _wake_in(self, seconds: float) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
@@ -128,15 +129,12 @@ class Batcher:
             del self._queue[item.answer]
         return batch
 
-    def _drop(self, answer: "asyncio.Future[list[Hit]]") -> None:
-        self._queue.pop(answer, None)
-
     async def _run(self, batch: list[WaitingQuery]) -> None:
         self._on_batch(len(batch))
         start = asyncio.get_running_loop().time()
         try:
-            answers = await self._engine.search([item.query for item in batch], batch[0].topk)
-        except Exception as error:  # noqa: BLE001 - whatever it was, every waiting client hears of it
+            answers = await self.engine.search([item.query for item in batch], batch[0].topk)
+        except Exception as error:  # noqa: BLE001 - whatever it was, every waiting client gets it
             for item in batch:
                 if not item.answer.done():
                     item.answer.set_exception(error)

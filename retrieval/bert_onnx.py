@@ -1,18 +1,21 @@
 """Writes a BERT encoder (E5, MiniLM) as one ONNX graph, straight from its safetensors, without torch.
 
-Text in tokens goes in, one pooled and normalised vector per text comes out. The graph uses ONNX Runtime's
-fused operators (embedding, attention, skip-normalisation, bias-GELU), which an export through torch only
-reaches after an optimiser guessed them. Weights go into a second file that ONNX Runtime maps.
+Tokens go in, one pooled and normalised vector per text comes out. ONNX Runtime's fused operators (embedding, attention,
+skip-normalisation, bias-GELU) keep the graph short. Weights go into a second file, which ONNX Runtime maps.
+
+The pooling is the one that the model's folder names: sentence-transformers writes it into `modules.json` and the
+pooling module's `config.json`, in an older form (one flag for each mode) and a newer one (`pooling_mode`). A wrong
+pooling gives vectors that look fine and find less, so what cannot be honoured is refused.
 """
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.pooling import Pooling, read_pooling
 from scope_selfplay.errors import CheckpointError
 
 GRAPH = "model.onnx"
@@ -21,6 +24,17 @@ BLOCK = 64
 MICROSOFT = "com.microsoft"
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 Weights = dict[str, NDArray[np.float32]]
+ADVICE = "use the sentence-transformers backend for this model"
+FLAG = "pooling_mode_"
+FLAGS = {FLAG + "mean_tokens": "mean", FLAG + "cls_token": "cls"}
+KNOWN_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
+
+
+class Pooling(StrEnum):
+    MEAN = "mean"
+    """The mean over the tokens that are not padding."""
+    CLS = "cls"
+    """The first token's vector."""
 
 
 def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool = False) -> None:
@@ -78,6 +92,56 @@ def _weights(model: Path) -> Weights:
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{model}: model.safetensors cannot be read: {error}") from None
     return {name.removeprefix("bert."): value.astype(np.float32) for name, value in weights.items()}
+
+
+def read_pooling(model: Path) -> Pooling:
+    """The pooling of a model's folder; the mean for a folder that says nothing, as sentence-transformers takes it.
+
+    Raises CheckpointError for files that cannot be read, another pooling, and modules after it.
+    """
+    folder = "1_Pooling"
+    for module in _read(model / "modules.json", []):
+        if not isinstance(module, dict):
+            raise CheckpointError(f"{model}: modules.json lists a {type(module).__name__}, expected objects")
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind not in KNOWN_MODULES:
+            raise CheckpointError(
+                f"{model}: modules.json names {kind!r}; the ONNX path takes a transformer, a pooling and a "
+                f"normalisation: {ADVICE}"
+            )
+        if kind == "Pooling":
+            folder = str(module.get("path", folder))
+    path = model / folder / "config.json"
+    config = _read(path, {})
+    modes = _modes(config)
+    if len(modes) != 1 or modes[0] not in [*Pooling] or config.get("include_prompt") is False:
+        said = "+".join(modes) or "no pooling"
+        if config.get("include_prompt") is False:
+            said += " without the prompt's tokens"
+        raise CheckpointError(f"{path} says {said}; the ONNX path pools by mean or cls: {ADVICE}")
+    return Pooling(modes[0])
+
+
+def _modes(config: dict[str, Any]) -> list[str]:
+    found = config.get("pooling_mode")
+    if found is not None:
+        return [found] if isinstance(found, str) else [str(mode) for mode in found]
+    flags = {name: value for name, value in config.items() if name.startswith(FLAG)}
+    if not flags:
+        return [Pooling.MEAN]
+    return [FLAGS.get(name, name.removeprefix(FLAG)) for name, value in flags.items() if value]
+
+
+def _read(path: Path, absent: Any) -> Any:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return absent
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, type(absent)):
+        raise CheckpointError(f"{path}: a {type(found).__name__}, expected a {type(absent).__name__}")
+    return found
 
 
 class _Graph:

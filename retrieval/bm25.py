@@ -1,7 +1,7 @@
 """BM25 over a corpus: exact, deterministic, no model, no download (bm25s, Lucene's variant).
 
 Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article
-whose whole title stands in the query gets `title tokens * log(1 + rows / rows with that title)`, times the
+whose whole title occurs in the query gets `title tokens * log(1 + rows / rows with that title)`, times the
 title's share of the query. With Lucene's variant a term adds less than its idf, and a title's words are never
 rarer than the title, so for a query that is exactly a title the bonus exceeds whatever other articles can
 score.
@@ -19,12 +19,13 @@ import numpy as np
 from bm25s.tokenization import Tokenized
 from numpy.typing import NDArray
 
-from retrieval.arrays import FAULTS, map_array
 from retrieval.hits import Hit, Scores, best_rows
+from retrieval.index_folder import ARRAY_FAULTS, map_array
 from retrieval.passages import Passages
 from scope_selfplay.errors import CorpusError, RecordError
 
 K1, B = 1.5, 0.75
+TITLE_FILES = ("title_keys.npy", "title_starts.npy", "title_rows.npy")
 LONGEST_TITLE = 12
 """Titles of more words get no bonus; bounds the work for one query."""
 WORD = re.compile(r"\w+")
@@ -77,7 +78,7 @@ class Bm25Index:
             scorer = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             size = json.loads((folder / "size.json").read_text())["rows"]
             return cls(scorer, TitleMap.open(folder), size)
-        except (*FAULTS, KeyError) as error:
+        except (*ARRAY_FAULTS, KeyError) as error:
             raise RecordError(f"{folder}: not a readable BM25 index: {error}") from None
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
@@ -96,7 +97,7 @@ class Bm25Index:
         return scores
 
     def _named_articles(self, query: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Titles that stand in the query: their length in words and their rows."""
+        """Titles that occur in the query: their length in words and their rows."""
         words = all_words(query)
         seen: set[int] = set()
         for start in range(len(words)):
@@ -130,17 +131,13 @@ class TitleMap:
         return self._rows[self._starts[place] : self._starts[place + 1]]
 
     def save(self, folder: Path) -> None:
-        for name, array in zip(self._names(), (self._keys, self._starts, self._rows), strict=True):
+        for name, array in zip(TITLE_FILES, (self._keys, self._starts, self._rows), strict=True):
             np.save(folder / name, array)
 
     @classmethod
     def open(cls, folder: Path) -> "TitleMap":
-        keys, starts, rows = (map_array(folder / name) for name in cls._names())
+        keys, starts, rows = (map_array(folder / name) for name in TITLE_FILES)
         return cls(keys, starts, rows)
-
-    @staticmethod
-    def _names() -> tuple[str, str, str]:
-        return "title_keys.npy", "title_starts.npy", "title_rows.npy"
 
 
 def title_key(words: Sequence[str]) -> int:

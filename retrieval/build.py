@@ -1,21 +1,25 @@
 """Builds an index folder: passages, then the index, then the manifest. A folder with a manifest is finished.
 
-`build.json` says what is being built. A second start with the same recipe goes on where the first one ended;
-with another one it is refused.
+`build.json` records what is being built. A second start with the same recipe goes on where the first one ended; with
+another one it is refused. One process builds in a folder at a time: two can meet there, as the same command in two
+terminals or as a Job's pod that still ends while the one that replaces it has started already.
 """
 
 import contextlib
 import errno
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
-from retrieval.manifest import (
+from retrieval.index_folder import (
     MANIFEST,
+    OFFSETS,
+    PASSAGES,
     IndexKind,
     IndexManifest,
     SourceRows,
@@ -23,15 +27,17 @@ from retrieval.manifest import (
     index_hash,
     read_manifest,
     write_json,
-    write_manifest,
 )
-from retrieval.passages import OFFSETS, PASSAGES, Passages, PassageWriter, unique
-from retrieval.sole_builder import LOCK, sole_builder
+from retrieval.passages import Passages, write_passages
 from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
+from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.schemas import Document, Value
 
 RECIPE = "build.json"
 STORED = "stored.json"
+LOCK = "build.lock"
+LOCK_TIMEOUT = 60.0
+"""Seconds: longer than a stopped pod takes to end."""
 LIBRARIES = ("bm25s", "faiss-cpu", "onnxruntime", "sentence-transformers", "numpy")
 CONTENT = {
     "source_bytes": "another content of the source",
@@ -56,7 +62,7 @@ class Recipe(Value):
     source: str
     source_bytes: int
     source_hash: str = ""
-    """`sources.source_hash`; empty for documents that Python code made."""
+    """`corpus.source_hash`; empty for documents that Python code made."""
     chunk_tokens: int = 0
     chunk_overlap: int = 0
     tokenizer_hash: str = ""
@@ -79,33 +85,44 @@ class StoredCorpus(Value):
 
     rows: int
     corpus_hash: str
-    is_end: bool | None = None
-    """Whether the source ends with these rows; None in a folder of an older release."""
+    is_end: bool
+    """Whether the source ends with these rows."""
 
 
 @contextlib.contextmanager
-def begun(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
-    """`begin`, and `folder` held against other builds for as long as the block lasts.
+def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
+    """`start_build`, with `folder` locked against other builds for as long as the block lasts.
 
     Raises StorageError where another process is building there.
     """
     with contextlib.ExitStack() as stack:
         # A finished index may lie where nothing can be written any more, and nothing has to be.
         if not (folder / MANIFEST).exists():
-            with _usable(folder):
-                _make(folder)
-                stack.enter_context(sole_builder(folder))
-        yield begin(folder, recipe)
+            with _folder_errors(folder):
+                _make_folder(folder)
+                stack.enter_context(lock_folder(folder))
+        yield start_build(folder, recipe)
 
 
-def begin(folder: Path, recipe: Recipe) -> IndexManifest | None:
+@contextlib.contextmanager
+def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
+    """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    with folder_lock(folder, folder / LOCK, work="building", say=say, timeout=timeout):
+        yield
+
+
+def start_build(folder: Path, recipe: Recipe) -> IndexManifest | None:
     """Open `folder` for a build; gives the manifest when an equal build has finished there.
 
-    Raises RunMismatchError, saying what differs, when the folder belongs to another recipe, and ConfigError for one
-    that cannot be written.
+    Raises RunMismatchError, which names the difference, when the folder belongs to another recipe, and ConfigError for
+    one that cannot be written.
     """
-    with _usable(folder):
-        _make(folder)
+    with _folder_errors(folder):
+        _make_folder(folder)
         if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
             # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
             write_json(folder / RECIPE, recipe)
@@ -120,7 +137,7 @@ def begin(folder: Path, recipe: Recipe) -> IndexManifest | None:
         raise
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ours = {RECIPE, RECIPE + ".part", LOCK}
     if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
@@ -128,8 +145,8 @@ def _make(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    """What the disk says of a folder that cannot be made or written, as the user's mistake that it is."""
+def _folder_errors(folder: Path) -> Iterator[None]:
+    """Turn the OSError of a folder that cannot be made or written into the user's mistake that it is."""
     try:
         yield
     except OSError as error:
@@ -141,7 +158,7 @@ def _usable(folder: Path) -> Iterator[None]:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """What was built in `folder`. Raises RecordError when it does not say."""
+    """What was built in `folder`. Raises RecordError when that is not recorded."""
     path = folder / RECIPE
     try:
         return Recipe.model_validate_json(path.read_bytes())
@@ -153,9 +170,6 @@ def read_recipe(folder: Path) -> Recipe:
 
 def difference(before: Recipe, now: Recipe) -> str:
     """How a build differs from the one that is asked for now, for a person; empty where both are the same."""
-    if now.source_hash and not before.source_hash:
-        # A finished index of such a build still opens and serves; only nobody can say that it is the same.
-        return "by an older release, which did not record what its files held"
     for name, value in now.model_dump().items():
         if getattr(before, name) != value:
             plain = f"with {name} {getattr(before, name)!r}, now it is {value!r}"
@@ -174,15 +188,16 @@ def store_passages(
     if not done.exists():
         first, end = row_range(rows)
         every = iter(documents)
-        with PassageWriter(folder) as writer:
-            for document in unique(islice(every, first, end)):
-                writer.add(document)
-                if writer.size % 10_000 == 0:
-                    progress("passages", writer.size, 0)
-        if not writer.size:
+
+        def on_row(written: int) -> None:
+            if written % 10_000 == 0:
+                progress("passages", written, 0)
+
+        size, corpus_hash = write_passages(islice(every, first, end), folder, on_row)
+        if not size:
             raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
         is_end = next(every, None) is None
-        write_json(done, StoredCorpus(rows=writer.size, corpus_hash=writer.corpus_hash, is_end=is_end))
+        write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash, is_end=is_end))
     stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
@@ -205,7 +220,7 @@ def row_range(text: str) -> tuple[int, int | None]:
 
 
 def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
-    """What the stored corpus of `folder` is of its source; None where the recipe knows no source."""
+    """Which rows of its source the stored corpus of `folder` holds; None where the recipe knows no source."""
     if not recipe.source_hash:
         return None
     stored = read_stored(folder)
@@ -218,69 +233,53 @@ def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
 
 
 def build_bm25(
-    documents: Iterable[Document],
-    folder: Path,
-    recipe: Recipe | None = None,
-    progress: Progress = silent,
+    documents: Iterable[Document], folder: Path, recipe: Recipe | None = None, progress: Progress = silent
 ) -> IndexManifest:
-    """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `begun` does."""
-    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
-    with begun(folder, recipe) as finished:
-        return finished or _build_bm25(documents, folder, recipe, progress)
-
-
-def _build_bm25(
-    documents: Iterable[Document], folder: Path, recipe: Recipe, progress: Progress
-) -> IndexManifest:
+    """A BM25 index of `documents` in `folder`. Raises CorpusError, and as `open_build` does."""
     from retrieval.bm25 import Bm25Index
 
-    start = time.monotonic()
-    passages = store_passages(documents, folder, progress, recipe.rows)
-    progress("bm25", 0, passages.size)
-    Bm25Index.build(passages).save(folder)
-    progress("bm25", passages.size, passages.size)
-    manifest = IndexManifest(
-        kind=IndexKind.BM25,
-        profile="bm25",
-        rows=passages.size,
-        corpus_hash=passages.corpus_hash,
-        source_rows=source_rows(folder, recipe),
-    )
-    return seal(folder, manifest, time.monotonic() - start)
+    recipe = recipe or Recipe(profile="bm25", source="", source_bytes=0)
+    with open_build(folder, recipe) as finished:
+        if finished:
+            return finished
+        start = time.monotonic()
+        passages = store_passages(documents, folder, progress, recipe.rows)
+        progress("bm25", 0, passages.size)
+        Bm25Index.build(passages).save(folder)
+        progress("bm25", passages.size, passages.size)
+        manifest = IndexManifest(
+            kind=IndexKind.BM25,
+            profile="bm25",
+            rows=passages.size,
+            corpus_hash=passages.corpus_hash,
+            source_rows=source_rows(folder, recipe),
+        )
+        return finish_build(folder, manifest, time.monotonic() - start)
 
 
-def seal(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
+def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
     """Write the manifest over every file of the folder: the build is finished."""
-    paths = (path for path in folder.rglob("*") if path.is_file())
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    files = checksums(folder, (name for name in names if _is_sealed(name)))
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    # Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash.
+    files = checksums(
+        folder,
+        (
+            name
+            for name in names
+            if name not in (RECIPE, STORED, LOCK)
+            and not name.startswith("shards/")
+            and not name.endswith(".part")
+        ),
+    )
     if {PASSAGES, OFFSETS} - files.keys():
         raise RecordError(f"{folder}: {PASSAGES} or {OFFSETS} vanished during the build")
-    sealed = manifest.model_copy(
-        update={
-            "files": files,
-            "corpus_hash": files[PASSAGES].sha256,
-            "seconds": seconds,
-            "versions": _versions(),
-        }
-    )
-    sealed = sealed.model_copy(update={"index_hash": index_hash(sealed)})
-    write_manifest(folder, sealed)
-    return sealed
-
-
-def _is_sealed(name: str) -> bool:
-    """Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash."""
-    return (
-        name not in (RECIPE, STORED, LOCK) and not name.startswith("shards/") and not name.endswith(".part")
-    )
-
-
-def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    corpus_hash = files[PASSAGES].sha256
+    added = {"files": files, "corpus_hash": corpus_hash, "seconds": seconds, "versions": versions}
+    finished = manifest.model_copy(update=added)
+    finished = finished.model_copy(update={"index_hash": index_hash(finished)})
+    write_json(folder / MANIFEST, finished)
+    return finished

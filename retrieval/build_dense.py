@@ -1,16 +1,17 @@
-"""Builds a dense index: encode in shards, train, add, pass the recall gate, seal.
+"""Builds a dense index: encode in shards, train, add, pass the recall gate, write the manifest.
 
-Encoding is nearly all of the time, so every finished shard is kept and a restart goes on with the next one.
-Only one block of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it
-is built, that of `compact` needs an eighth of it.
+Encoding is nearly all of the time, so every finished shard is kept and a restart goes on with the next one. Only one
+block of vectors is in memory at a time; the IVF part of `balanced` has to fit into memory while it is built, that of
+`compact` needs an eighth of it.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faiss
 import numpy as np
@@ -20,16 +21,26 @@ from retrieval.build import (
     STORED,
     Progress,
     Recipe,
-    begun,
     difference,
+    finish_build,
+    open_build,
     read_recipe,
-    seal,
     silent,
     source_rows,
     store_passages,
 )
+from retrieval.dense import (
+    FINE,
+    FINE_RANGE,
+    FLAT,
+    IVF,
+    ExhaustiveSearch,
+    IvfIndex,
+    RefinedIvf,
+    fine_codes,
+    fine_span,
+)
 from retrieval.encoder import (
-    ENCODER,
     FAMILIES,
     Backend,
     Encoder,
@@ -39,27 +50,25 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.manifest import IndexKind, IndexManifest, RecallReport
-from retrieval.passages import OFFSETS, PASSAGES, Passages, split_contents
+from retrieval.index_folder import (
+    ENCODER,
+    OFFSETS,
+    PASSAGES,
+    IndexKind,
+    IndexManifest,
+    RecallReport,
+    map_array,
+    save_array,
+    write_stacked,
+)
+from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
-from retrieval.vectors import (
-    FINE,
-    FINE_RANGE,
-    FLAT,
-    IVF,
-    ExhaustiveSearch,
-    IvfIndex,
-    RefinedIvf,
-    Rows,
-    fine_codes,
-    fine_span,
-    open_array,
-)
 from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.schemas import Document, numpy_rng_from
 
 SHARDS = "shards"
+TRAINED = "trained.faiss"
 BATCH = 64
 SHARD_ROWS = 128 * BATCH
 """Rows that are encoded between two points where a build can be stopped: about 80 s of one core on E5-base. Whole
@@ -72,7 +81,8 @@ GATE_QUERIES = 512
 QUERY_WORDS = 12
 
 
-class DenseBuild(NamedTuple):
+@dataclass(frozen=True)
+class DenseBuild:
     """Everything a dense build needs to know."""
 
     folder: Path
@@ -83,7 +93,16 @@ class DenseBuild(NamedTuple):
     questions: Sequence[str] = ()
     """For the gate; without any, spans of sampled passages serve as queries."""
     encoded: Path | None = None
-    """Folder of a finished build with kept shards; its passages and vectors are taken over."""
+    """Folder of a finished build with kept shards; its passages and vectors are linked."""
+
+    @property
+    def profile(self) -> ProfileName:
+        return ProfileName(self.recipe.profile)
+
+    @property
+    def vector_type(self) -> Any:
+        """In which vectors are kept."""
+        return np.dtype(np.float32 if vector_bytes(self.profile) == 4 else np.float16)
 
 
 def build_dense(
@@ -91,43 +110,40 @@ def build_dense(
 ) -> IndexManifest:
     """A dense index in `plan.folder`.
 
-    Raises CorpusError (the recall gate too), CheckpointError, and as `begun` does.
+    Raises CorpusError (the recall gate too), CheckpointError, and as `open_build` does.
     """
-    with begun(plan.folder, plan.recipe) as finished:
-        return finished or _build(documents, plan, progress)
+    with open_build(plan.folder, plan.recipe) as finished:
+        if finished:
+            return finished
+        start = time.monotonic()
+        faiss.omp_set_num_threads(plan.threads)
+        if plan.encoded is not None:
+            link_encoded(plan.encoded, plan.folder, plan.recipe)
+        passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
+        encoder = _encoder(plan)
+        shards = _encode(passages, encoder, plan, progress)
+        effort, report = _index(passages, encoder, shards, plan, progress)
+        if not plan.keep_shards:
+            shutil.rmtree(plan.folder / SHARDS, ignore_errors=True)
+        (plan.folder / TRAINED).unlink(missing_ok=True)
+        manifest = IndexManifest(
+            kind=IndexKind.DENSE,
+            profile=plan.profile,
+            rows=passages.size,
+            factory=factory(plan.profile, passages.size),
+            dimensions=encoder.dimensions,
+            encoder=plan.recipe.encoder,
+            encoder_hash=encoder_hash(plan.folder / ENCODER),
+            nprobe=effort.nprobe,
+            refine=effort.refine,
+            gate=report,
+            corpus_hash=passages.corpus_hash,
+            source_rows=source_rows(plan.folder, plan.recipe),
+        )
+        return finish_build(plan.folder, manifest, time.monotonic() - start)
 
 
-def _build(documents: Iterable[Document], plan: DenseBuild, progress: Progress) -> IndexManifest:
-    start = time.monotonic()
-    faiss.omp_set_num_threads(plan.threads)
-    if plan.encoded is not None:
-        take_over(plan.encoded, plan.folder, plan.recipe)
-    passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
-    encoder = _encoder(plan)
-    shards = _encode(passages, encoder, plan, progress)
-    looking, report = _index(passages, encoder, shards, plan, progress)
-    if not plan.keep_shards:
-        shutil.rmtree(plan.folder / SHARDS, ignore_errors=True)
-    (plan.folder / "trained.faiss").unlink(missing_ok=True)
-    profile = ProfileName(plan.recipe.profile)
-    manifest = IndexManifest(
-        kind=IndexKind.DENSE,
-        profile=profile,
-        rows=passages.size,
-        factory=factory(profile, passages.size),
-        dimensions=encoder.dimensions,
-        encoder=plan.recipe.encoder,
-        encoder_hash=encoder_hash(plan.folder / ENCODER),
-        nprobe=looking.nprobe,
-        refine=looking.refine,
-        gate=report,
-        corpus_hash=passages.corpus_hash,
-        source_rows=source_rows(plan.folder, plan.recipe),
-    )
-    return seal(plan.folder, manifest, time.monotonic() - start)
-
-
-def take_over(encoded: Path, folder: Path, recipe: Recipe) -> None:
+def link_encoded(encoded: Path, folder: Path, recipe: Recipe) -> None:
     """Link the passages, encoder and shards of `encoded` into `folder`.
 
     Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
@@ -191,11 +207,10 @@ class VectorShards:
         path = self.path(start)
         if not path.exists():
             return False
-        found, expected = open_array(path).shape, (self.end(start) - start, dimensions)
+        found, expected = map_array(path, axes=2).shape, (self.end(start) - start, dimensions)
         if found != expected:
             raise RunMismatchError(
-                f"{path} holds {found} values, expected {expected}: encoded by another release; encode anew, in "
-                "another folder"
+                f"{path} holds {found} values, expected {expected}: encode anew, in another folder"
             )
         return True
 
@@ -203,7 +218,7 @@ class VectorShards:
         """Blocks of consecutive rows, of many shards where those are small."""
         at_once = max(1, BLOCK_ROWS // self._rows)
         for first in range(0, len(self.starts), at_once):
-            parts = [open_array(self.path(start)) for start in self.starts[first : first + at_once]]
+            parts = [map_array(self.path(start), axes=2) for start in self.starts[first : first + at_once]]
             yield np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def sample(self, count: int, draw: np.random.Generator) -> Vectors:
@@ -212,7 +227,7 @@ class VectorShards:
         parts = []
         for start in self.starts:
             inside = chosen[(chosen >= start) & (chosen < self.end(start))] - start
-            parts.append(np.asarray(open_array(self.path(start))[inside], dtype=np.float32))
+            parts.append(np.asarray(map_array(self.path(start), axes=2)[inside], dtype=np.float32))
         return np.concatenate(parts)
 
 
@@ -220,11 +235,10 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
     folder = plan.folder / SHARDS
     folder.mkdir(exist_ok=True)
     shards = VectorShards(folder, plan.shard_rows, passages.size)
-    kept = np.dtype(np.float32 if vector_bytes(ProfileName(plan.recipe.profile)) == 4 else np.float16)
     for start in shards.starts:
         rows = range(start, shards.end(start))
         if not shards.has(start, encoder.dimensions):
-            vectors = np.empty((len(rows), encoder.dimensions), dtype=kept)
+            vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
                 vectors[first : first + len(batch)] = encoder.passages(
@@ -239,13 +253,15 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
 def _index(
     passages: Passages, encoder: Encoder, shards: VectorShards, plan: DenseBuild, progress: Progress
 ) -> tuple[SearchEffort, RecallReport]:
-    name = ProfileName(plan.recipe.profile)
-    target = PROFILES[name].recall
+    """Write the index over the vectors of `shards`, and compare it with an exhaustive search of them."""
+    shape = (passages.size, encoder.dimensions)
+    target = PROFILES[plan.profile].recall
     index: ExhaustiveSearch | IvfIndex | RefinedIvf
-    if PROFILES[name].is_ivf:
-        index = _cells(name, passages.size, shards, plan, progress)
+    if PROFILES[plan.profile].is_ivf:
+        index = _build_ivf(shape, shards, plan, progress)
     else:
-        index = _flat(passages.size, encoder.dimensions, shards, plan)
+        write_stacked(plan.folder / FLAT, shape, plan.vector_type, shards)
+        index = ExhaustiveSearch(map_array(plan.folder / FLAT, axes=2))
     texts = gate_texts(passages, plan)
     progress("recall gate", 0, len(texts))
     expected = exact(in_batches(encoder.exact_queries, texts), shards, min(TOPK, passages.size)).rows
@@ -253,48 +269,35 @@ def _index(
     queries = in_batches(encoder.queries, texts)
     if isinstance(index, IvfIndex | RefinedIvf):
         return tune(index, queries, expected, target)
-    return SearchEffort(0, 0.0), _gate_exact(index, queries, expected, target)
-
-
-def _gate_exact(index: ExhaustiveSearch, queries: Vectors, expected: Rows, target: float) -> RecallReport:
     reached = measure(index.nearest, queries, expected)
     # Two rows that score the same to the last bit may change places between two ways of summing.
     if reached < target - 0.005:
         raise CorpusError(
             f"recall gate: {reached:.3f} on an exhaustive index: its vectors are not what was encoded"
         )
-    return RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
+    report = RecallReport(recall=reached, topk=expected.shape[1], queries=len(queries), target=target)
+    return SearchEffort(0, 0.0), report
 
 
-def _flat(size: int, dimensions: int, shards: VectorShards, plan: DenseBuild) -> ExhaustiveSearch:
-    """All shards in one file, for the profiles that search exhaustively."""
-    name = ProfileName(plan.recipe.profile)
-    kept = np.float32 if vector_bytes(name) == 4 else np.float16
-    write_stacked(plan.folder / FLAT, (size, dimensions), kept, shards)
-    return ExhaustiveSearch(open_array(plan.folder / FLAT))
-
-
-def _cells(
-    name: ProfileName, size: int, shards: VectorShards, plan: DenseBuild, progress: Progress
+def _build_ivf(
+    shape: tuple[int, int], shards: VectorShards, plan: DenseBuild, progress: Progress
 ) -> IvfIndex | RefinedIvf:
     draw = numpy_rng_from(plan.recipe.seed, "train")
-    sample = shards.sample(max(cells(size) * TRAINING_POINTS_PER_CELL, 1024), draw)
-    index = _trained(factory(name, size), sample, plan.folder / "trained.faiss", progress)
+    sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
+    index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
     for block in shards:
         # `add` and never `add_core`: on fast-scan indexes the latter stores garbage without a word.
         index.add(np.ascontiguousarray(block, dtype=np.float32))
-        progress("index", index.ntotal, size)
-    part = plan.folder / (IVF + ".part")
-    faiss.write_index(index, str(part))
-    part.replace(plan.folder / IVF)
+        progress("index", index.ntotal, shape[0])
+    _write_index(index, plan.folder / IVF)
     coarse = IvfIndex.open(plan.folder, 1)
-    if name is not ProfileName.COMPACT:
+    if plan.profile is not ProfileName.COMPACT:
         return coarse
     span = fine_span(sample)
     save_array(plan.folder / FINE_RANGE, span)
     codes = (fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
-    write_stacked(plan.folder / FINE, (size, sample.shape[1]), np.uint8, codes)
-    return RefinedIvf(coarse, open_array(plan.folder / FINE), span, 4.0)
+    write_stacked(plan.folder / FINE, shape, np.uint8, codes)
+    return RefinedIvf(coarse, map_array(plan.folder / FINE, axes=2), span, 4.0)
 
 
 def _trained(description: str, sample: Vectors, path: Path, progress: Progress) -> Any:
@@ -306,10 +309,14 @@ def _trained(description: str, sample: Vectors, path: Path, progress: Progress) 
     # Small corpora cannot offer what FAISS would like; our own gate judges the result.
     faiss.extract_index_ivf(index).cp.min_points_per_centroid = 1
     index.train(sample)
+    _write_index(index, path)
+    return index
+
+
+def _write_index(index: Any, path: Path) -> None:
     part = path.with_name(path.name + ".part")
     faiss.write_index(index, str(part))
     part.replace(path)
-    return index
 
 
 def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
@@ -328,26 +335,3 @@ def gate_texts(passages: Passages, plan: DenseBuild) -> list[str]:
 
 def in_batches(encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
     return np.concatenate([encode(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)])
-
-
-def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Durable before it is visible."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        np.save(file, array)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def write_stacked(path: Path, shape: tuple[int, int], kind: Any, blocks: Iterable[NDArray[Any]]) -> None:
-    """Blocks of rows, one after the other, as one .npy file of `shape`."""
-    part = path.with_name(path.name + ".part")
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
-    with part.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks:
-            file.write(np.ascontiguousarray(block, dtype=kind).data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -1,6 +1,4 @@
-"""Remembers answers and joins equal queries in flight: a GRPO group asks the same thing several times at
-once.
-"""
+"""Remembers answers and joins equal queries in flight: a GRPO group asks the same thing several times at once."""
 
 import asyncio
 import struct
@@ -107,8 +105,6 @@ class AnswerCache:
             self._remember(key, _packed(under_way.search.result()))
 
     def _remember(self, key: bytes, packed: bytes) -> None:
-        if (before := self._answers.pop(key, None)) is not None:
-            self.bytes -= ENTRY_BYTES + len(before)
         self._answers[key] = packed
         self.bytes += ENTRY_BYTES + len(packed)
         while len(self._answers) > self._capacity or self.bytes > self._capacity * ANSWER_BYTES:

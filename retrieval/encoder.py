@@ -1,9 +1,8 @@
 """Encoders: texts to unit vectors whose inner product is the score.
 
-A family says how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked
-mean pooling; Wang et al. 2022). Two backends give the same vectors: ONNX Runtime (fast on CPUs, no torch),
-and sentence-transformers (any architecture, GPUs). Both take safetensors only and run no code from a model's
-folder.
+A family says how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked mean
+pooling; Wang et al. 2022). Two backends give the same vectors: ONNX Runtime (CPUs, no torch), and sentence-transformers
+(any architecture, GPUs). Both take safetensors only and run no code from a model's folder.
 """
 
 import hashlib
@@ -16,14 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.sources import hash_of_files
+from retrieval.corpus import hash_of_files
+from retrieval.index_folder import ENCODER_SETTINGS, file_sha256
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Value
 
 Vectors = NDArray[np.float32]
-ENCODER = "encoder"
-"""Folder of the encoder inside an index folder."""
-SETTINGS = "encoder.json"
 QUERY_GRAPH = "queries.onnx"
 ONNX_FILES = ("model.onnx", "model.onnx.data", QUERY_GRAPH, QUERY_GRAPH + ".data", "tokenizer.json")
 DECIDING = frozenset({".json", ".safetensors", ".txt", ".model"})
@@ -61,7 +58,7 @@ FAMILIES = {
 
 
 class EncoderSettings(Value):
-    """What `encoder/encoder.json` of an index folder says."""
+    """`encoder/encoder.json` of an index folder."""
 
     family: Family
     backend: Backend
@@ -124,7 +121,7 @@ def prepare_encoder(
     settings = EncoderSettings(
         family=family, backend=backend, source=source, query_precision=precision, model=kept
     )
-    (folder / SETTINGS).write_text(settings.model_dump_json(indent=1) + "\n")
+    (folder / ENCODER_SETTINGS).write_text(settings.model_dump_json(indent=1) + "\n")
     return settings
 
 
@@ -169,15 +166,14 @@ def _deciding_files(model: Path) -> list[Path]:
 
 def _settings(folder: Path) -> EncoderSettings:
     try:
-        return EncoderSettings.model_validate_json((folder / SETTINGS).read_bytes())
+        return EncoderSettings.model_validate_json((folder / ENCODER_SETTINGS).read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / SETTINGS}: cannot be read: {error}") from None
+        raise CheckpointError(f"{folder / ENCODER_SETTINGS}: cannot be read: {error}") from None
 
 
 def _checksum(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise CheckpointError(f"{path}: the encoder's file cannot be read: {error.strerror}") from None
 
@@ -289,8 +285,8 @@ class SentenceTransformersEncoder:
 def length_groups(lengths: Sequence[int], waste: float = 0.02) -> Iterator[list[int]]:
     """Places of texts to encode together: sorted by length, a new group where padding would pass `waste`.
 
-    Padding costs what a token costs, while a small group costs hardly more per token than a large one: on a
-    CPU, groups of equal length beat full batches by an eighth.
+    Padding costs what a token costs, while a small group costs hardly more per token than a large one: on a CPU, groups
+    of equal length beat full batches by an eighth.
     """
     group: list[int] = []
     total = 0

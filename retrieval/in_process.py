@@ -10,18 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from retrieval.bm25 import Bm25Index
 from retrieval.hits import Index
-from retrieval.indexes import open_index
-from retrieval.manifest import IndexKind, Verify, read_manifest
+from retrieval.index_folder import IndexKind, IndexManifest, Verify, read_manifest
 from retrieval.passages import Passages
 from retrieval.wire import LONGEST_QUERY
-from scope_selfplay.errors import ScopeError, SearchError
+from scope_selfplay.errors import RecordError, ScopeError, SearchError
 from scope_selfplay.schemas import Document, Passage
 
 
 class InProcessSearcher:
-    """Answers queries from one index and its corpus; `identity` names both, `info` says what a server's would."""
+    """Answers queries from one index and its corpus; `identity` names both, `info` is what a server's /info gives."""
 
     def __init__(
         self, index: Index, passages: Passages, identity: str, info: dict[str, Any] | None = None
@@ -35,7 +33,7 @@ class InProcessSearcher:
         self._index = index
         self._passages = passages
         # A thread's lock, not asyncio's: a searcher outlives the event loop that first used it.
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     async def search(self, query: str, topk: int) -> list[Passage]:
         """At most `topk` passages, best first; [] only when no word of the query occurs in the corpus.
@@ -48,13 +46,33 @@ class InProcessSearcher:
 
     def _search(self, query: str, topk: int) -> list[Passage]:
         try:
-            with self._turn:
+            with self._lock:
                 (hits,) = self._index.search([query], topk)
             return [Passage(**self._passages.document(row).model_dump(), score=score) for row, score in hits]
         except ScopeError:
             raise
         except Exception as error:  # the wall to faiss and onnxruntime
             raise SearchError(f"the in-process search failed: {type(error).__name__}: {error}") from error
+
+
+def open_index(folder: Path, manifest: IndexManifest, *, threads: int = 1) -> Index:
+    """An index ready to search with `threads` threads. Raises RecordError when it is not the manifest's.
+
+    The heavy libraries are imported only for the kind that needs them.
+    """
+    index: Index
+    match manifest.kind:
+        case IndexKind.BM25:
+            from retrieval.bm25 import Bm25Index
+
+            index = Bm25Index.open(folder)
+        case IndexKind.DENSE:
+            from retrieval.dense import DenseIndex
+
+            index = DenseIndex.open(folder, manifest, threads=threads)
+    if index.size != manifest.rows:
+        raise RecordError(f"{folder}: the index has {index.size:,} rows, the manifest says {manifest.rows:,}")
+    return index
 
 
 def open_searcher(folder: Path, *, threads: int = 1, verify: Verify = Verify.AUTO) -> InProcessSearcher:
@@ -71,6 +89,8 @@ def bm25_searcher(documents: Iterable[Document]) -> InProcessSearcher:
 
     Raises CorpusError for no documents and for an id given twice.
     """
+    from retrieval.bm25 import Bm25Index
+
     passages = Passages.from_documents(documents)
     info = {"kind": IndexKind.BM25.value, "rows": passages.size, "corpus_hash": passages.corpus_hash}
     identity = f"bm25-{passages.corpus_hash[:16]}"

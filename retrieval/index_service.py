@@ -1,7 +1,12 @@
-"""What a running retriever does, without HTTP: open an index, answer requests, change the index, drain."""
+"""A retriever over one index, without HTTP: open the index, answer requests, change the index, drain.
+
+A query goes through `answer`, the cache, the batcher and a search engine; its hits come back as the stored bytes of
+their passages.
+"""
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +15,13 @@ from pydantic import Field
 from retrieval.batching import Batcher, SearchEngine
 from retrieval.cache import Answer, AnswerCache, LookupCounts
 from retrieval.hits import Hit
-from retrieval.indexes import open_index
-from retrieval.manifest import IndexManifest, Verify, read_manifest
+from retrieval.in_process import open_index
+from retrieval.index_folder import IndexManifest, Verify, read_manifest
 from retrieval.metrics import RetrieverMetrics
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
-from retrieval.rendering import Renderer, is_large
+from retrieval.rendering import Renderer, TokenCap, is_large
 from retrieval.search_workers import ThreadEngine, WorkerEngine
-from retrieval.token_cap import TokenCap
 from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits, least_size, too_large
 from scope_selfplay.errors import ConfigError, SearchError
 from scope_selfplay.schemas import Value
@@ -41,24 +45,17 @@ class ServiceSettings(Value):
     limits: WireLimits = WireLimits()
 
 
+@dataclass
 class ServedIndex:
     """One opened index with its engine, queue and cache; a reload makes the next one."""
 
-    def __init__(
-        self,
-        manifest: IndexManifest,
-        passages: Passages,
-        engine: SearchEngine,
-        batcher: Batcher,
-        cache: AnswerCache,
-    ):
-        self.manifest = manifest
-        self.passages = passages
-        self.engine = engine
-        self.batcher = batcher
-        self.cache = cache
-        self.requests = 0
-        self.idle = asyncio.Event()
+    manifest: IndexManifest
+    passages: Passages
+    engine: SearchEngine
+    batcher: Batcher
+    cache: AnswerCache
+    requests: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def close(self) -> None:
         """Wait for the requests that began here, then free the index; only free it when cancelled."""
@@ -74,25 +71,26 @@ class ServedIndex:
 class IndexService:
     """Raises SearchError, WireError and Overloaded; the HTTP layer turns them into statuses."""
 
-    def __init__(self, settings: ServiceSettings, metrics: RetrieverMetrics) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.limits = settings.limits
         self.deadline = settings.deadline
-        self.metrics = metrics
+        self.metrics = RetrieverMetrics()
         self.draining = False
-        self._generation: ServedIndex | None = None
-        self._before = LookupCounts(0, 0, 0)
+        self.served: ServedIndex | None = None
+        self._counts_before = LookupCounts(0, 0, 0)
+        """Of the indexes that were served before."""
         self._closing: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
-        self._cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
+        self.token_cap = TokenCap(settings.tokenizer) if settings.tokenizer else None
         self._renderer = Renderer(settings.limits)
 
     @property
     def is_ready(self) -> bool:
         """True from the first answered query until draining, while a worker lives."""
-        if self._generation is None or self.draining:
+        if self.served is None or self.draining:
             return False
-        engine = self._generation.engine
+        engine = self.served.engine
         return not isinstance(engine, WorkerEngine) or engine.alive > 0
 
     def info(self) -> dict[str, Any]:
@@ -107,52 +105,50 @@ class IndexService:
         Raises RecordError or SearchError and keeps what was served before.
         """
         async with self._reloading:
-            generation = await self._open()
-            before, self._generation = self._generation, generation
+            opened = await self._open()
+            before, self.served = self.served, opened
             if before is not None:
-                self._before = self.counts(before)
+                self._counts_before = self._counts(before)
                 task = asyncio.create_task(before.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
     async def answer(self, request: Retrieval) -> tuple[bytes, str]:
         """The response body, and the identity of the index that it came from."""
-        if request.max_tokens is not None and self._cap is None:
+        if request.max_tokens is not None and self.token_cap is None:
             raise WireError(400, "max_tokens needs a server that was started with --tokenizer")
-        generation = self._current()
-        generation.requests += 1
+        index = self._current()
+        index.requests += 1
         try:
-            async with asyncio.timeout(self.settings.deadline):
-                answers = await self._search(generation, request)
-                body = await self._render(generation, request, answers)
+            async with asyncio.timeout(self.deadline):
+                hits = await self._search(index, request)
+                return await self._render(index, request, hits), index.manifest.identity
         finally:
-            generation.requests -= 1
-            generation.idle.set()
-        return body, generation.manifest.identity
+            index.requests -= 1
+            index.idle.set()
 
     async def close(self) -> None:
-        if self._generation is not None:
-            await self._generation.close()
+        if self.served is not None:
+            await self.served.close()
         await asyncio.gather(*self._closing)
         self._renderer.close()
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
-        counts = self._before
-        if self._generation is not None:
-            counts = self.counts(self._generation)
-            self.metrics.waiting.set(self._generation.batcher.waiting)
-            if isinstance(self._generation.engine, WorkerEngine):
-                self.metrics.restarts.set(self._generation.engine.restarts)
-        return self.metrics.render(counts)
+        if self.served is None:
+            return self.metrics.render(self._counts_before)
+        self.metrics.waiting.set(self.served.batcher.waiting)
+        if isinstance(self.served.engine, WorkerEngine):
+            self.metrics.restarts.set(self.served.engine.restarts)
+        return self.metrics.render(self._counts(self.served))
 
-    def counts(self, generation: ServedIndex) -> LookupCounts:
-        return LookupCounts(*(a + b for a, b in zip(self._before, generation.cache.counts, strict=True)))
+    def _counts(self, index: ServedIndex) -> LookupCounts:
+        return LookupCounts(*(a + b for a, b in zip(self._counts_before, index.cache.counts, strict=True)))
 
     def _current(self) -> ServedIndex:
-        if self._generation is None:
+        if self.served is None:
             raise SearchError("the index is not open yet")
-        return self._generation
+        return self.served
 
     async def _open(self) -> ServedIndex:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
@@ -172,15 +168,16 @@ class IndexService:
             capacity=self.settings.queue,
             on_batch=self.metrics.batch.observe,
         )
-        generation = ServedIndex(
-            manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
-        )
         try:
-            await self._try_out(generation)
+            # Search for the first passage's own words: ready means that a real query was answered.
+            for hit in await batcher.submit(passages.contents(0)[:200], 1):
+                passages.document(hit.row)
         except BaseException:
             await engine.close()
             raise
-        return generation
+        return ServedIndex(
+            manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
+        )
 
     async def _engine(self, folder: Path, manifest: IndexManifest) -> SearchEngine:
         """The engine over verified files."""
@@ -194,19 +191,12 @@ class IndexService:
         for outcome in (verified, started):
             if isinstance(outcome, BaseException):
                 await engine.close()
-                # A damaged file explains whatever a worker says about it.
+                # A damaged file explains whatever a worker reports about it.
                 raise outcome
         return engine
 
-    async def _try_out(self, generation: ServedIndex) -> None:
-        """Search for the first passage's own words: ready means that a real query was answered."""
-        words = generation.passages.contents(0)[:200]
-        hits = await generation.batcher.submit(words, 1)
-        for hit in hits:
-            generation.passages.document(hit.row)
-
-    async def _search(self, generation: ServedIndex, request: Retrieval) -> list[list[Hit]]:
-        cache, batcher = generation.cache, generation.batcher
+    async def _search(self, index: ServedIndex, request: Retrieval) -> list[list[Hit]]:
+        cache, batcher = index.cache, index.batcher
         if batcher.is_full and cache.is_missing(request.queries, request.topk):
             raise batcher.overloaded()
         answers: list[Answer] = []
@@ -221,9 +211,9 @@ class IndexService:
             for answer in answers:
                 answer.cancel()
 
-    async def _render(self, generation: ServedIndex, request: Retrieval, answers: list[list[Hit]]) -> bytes:
+    async def _render(self, index: ServedIndex, request: Retrieval, answers: list[list[Hit]]) -> bytes:
         """The response body. Raises WireError (413), for whole passages before any of them is read."""
-        passages, cap, max_tokens = generation.passages, self._cap, request.max_tokens
+        passages, cap, max_tokens = index.passages, self.token_cap, request.max_tokens
         size = passages.length([hit.row for hits in answers for hit in hits])
         results: Iterable[Iterable[ResponseRow]] = (
             (ResponseRow(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers

@@ -27,7 +27,7 @@ class RetrieverMetrics:
         self.ready = Gauge(name + "ready", "1 while searches are answered", registry=self._registry)
         self.restarts = Gauge(name + "worker_restarts", "Search workers replaced", registry=self._registry)
         self.reloads = Counter(name + "reloads", "Index reloads", ["outcome"], registry=self._registry)
-        self._queries = _Queries()
+        self._queries = _LookupCollector()
         self._registry.register(self._queries)
 
     def render(self, counts: LookupCounts) -> bytes:
@@ -36,7 +36,7 @@ class RetrieverMetrics:
         return generate_latest(self._registry)
 
 
-class _Queries(Collector):
+class _LookupCollector(Collector):
     """Reads the cache's own counts, so that a lookup pays for counting only once."""
 
     def __init__(self) -> None:

@@ -10,20 +10,18 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.arrays import map_array
+from retrieval.index_folder import OFFSETS, PASSAGES, durable_file, map_array, save_array
 from scope_selfplay.errors import CorpusError, RecordError
 from scope_selfplay.schemas import Document
 
-PASSAGES = "passages.jsonl"
-OFFSETS = "offsets.npy"
 LONGEST_PASSAGE = 1 << 20
 LONGEST_ID = 256
 
@@ -92,8 +90,7 @@ class Passages:
     def from_documents(cls, documents: Iterable[Document]) -> "Passages":
         lines = [passage_line(document) + b"\n" for document in unique(documents)]
         buffer = b"".join(lines)
-        offsets = np.zeros(len(lines) + 1, dtype=np.int64)
-        np.cumsum([len(line) for line in lines], out=offsets[1:])
+        offsets = _offsets(array("q", map(len, lines)))
         return cls(buffer, offsets, hashlib.sha256(buffer).hexdigest())
 
     @classmethod
@@ -142,9 +139,8 @@ class Passages:
 def unique(documents: Iterable[Document]) -> Iterator[Document]:
     """Pass documents on; raises CorpusError at the first id that came before.
 
-    Ids are remembered as 64-bit hashes (8 bytes each instead of about 90, so that 21M fit into 1.5 GB less).
-    Two different ids of one corpus of that size meet with a chance of 1 in 80,000; then one has to be
-    renamed.
+    Ids are remembered as 64-bit hashes (8 bytes each instead of about 90, so that 21M fit into 1.5 GB less). Two
+    different ids of one corpus of that size meet with a chance of 1 in 80,000; then one has to be renamed.
     """
     seen: set[bytes] = set()
     for document in documents:
@@ -157,53 +153,30 @@ def unique(documents: Iterable[Document]) -> Iterator[Document]:
         yield document
 
 
-class PassageWriter:
-    """Streams documents into a folder; the two files appear under their names only after a clean exit."""
+def write_passages(
+    documents: Iterable[Document], folder: Path, on_row: Callable[[int], None] = lambda rows: None
+) -> tuple[int, str]:
+    """Stream documents into a folder; gives their number and the corpus's hash.
 
-    def __init__(self, folder: Path) -> None:
-        self._paths = [folder / PASSAGES, folder / OFFSETS]
-        self._parts = [path.with_name(path.name + ".part") for path in self._paths]
-        self._hash = hashlib.sha256()
-        self._offsets = [np.zeros(1, dtype=np.int64)]
-        self._lengths: list[int] = []
-        self.size = 0
+    The files have their names only after all is written. `on_row` is called with the rows so far. Raises CorpusError,
+    as `passage_line` and `unique` do.
+    """
+    digest = hashlib.sha256()
+    # Eight bytes a row; a list would take forty.
+    lengths = array("q")
+    with durable_file(folder / PASSAGES) as file:
+        for document in unique(documents):
+            line = passage_line(document) + b"\n"
+            file.write(line)
+            digest.update(line)
+            lengths.append(len(line))
+            on_row(len(lengths))
+    save_array(folder / OFFSETS, _offsets(lengths))
+    return len(lengths), digest.hexdigest()
 
-    def __enter__(self) -> "PassageWriter":
-        self._file = self._parts[0].open("wb", buffering=1 << 20)
-        return self
 
-    def add(self, document: Document) -> None:
-        line = passage_line(document) + b"\n"
-        self._file.write(line)
-        self._hash.update(line)
-        self._lengths.append(len(line))
-        self.size += 1
-        if len(self._lengths) == 1 << 16:
-            self._fold()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._file.close()
-            return
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._fold()
-        with self._parts[1].open("wb") as file:
-            np.save(file, np.concatenate(self._offsets))
-            file.flush()
-            os.fsync(file.fileno())
-        for part, path in zip(self._parts, self._paths, strict=True):
-            part.replace(path)
-
-    @property
-    def corpus_hash(self) -> str:
-        return self._hash.hexdigest()
-
-    def _fold(self) -> None:
-        if self._lengths:
-            ends = np.cumsum(np.asarray(self._lengths, dtype=np.int64)) + self._offsets[-1][-1]
-            self._offsets.append(ends)
-            self._lengths = []
+def _offsets(lengths: "array[int]") -> NDArray[np.int64]:
+    """Where each line starts, and where the last one ends (rows + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(np.frombuffer(lengths, dtype=np.int64), out=offsets[1:])
+    return offsets

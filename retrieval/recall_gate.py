@@ -1,8 +1,7 @@
-"""The recall gate: an index is only finished when it finds what an exhaustive search of the same vectors
-finds.
+"""The recall gate: an index is only finished when it finds what an exhaustive search of the same vectors finds.
 
-It also chooses how hard the index has to look: the cheapest setting that reaches the target. An index that
-stored garbage (FAISS offers several ways to do that silently) cannot pass at any setting.
+It also chooses the search effort: the cheapest setting that reaches the target. An index that stored garbage (FAISS
+offers several ways to do that silently) cannot pass at any setting.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +11,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.dense import IvfIndex, Nearest, RefinedIvf, Rows
 from retrieval.encoder import Vectors
-from retrieval.manifest import RecallReport
-from retrieval.vectors import IvfIndex, Nearest, RefinedIvf, Rows
+from retrieval.index_folder import RecallReport
 from scope_selfplay.errors import CorpusError
 
 TOPK = 3
@@ -23,21 +22,19 @@ REFINES = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class RecallTooLow(CorpusError):
-    """No way of looking found enough; `looking` found the most, `recall` of it."""
+    """No search effort found enough; `effort` found the most, `recall` of it."""
 
-    def __init__(self, looking: "SearchEffort", recall: float, target: float) -> None:
+    def __init__(self, effort: "SearchEffort", recall: float, target: float) -> None:
         super().__init__(
             f"recall gate: at best {recall:.3f} of what an exhaustive search finds, {target} is needed; "
             "the index is not usable. Build it again; with another profile if this repeats"
         )
-        self.looking = looking
+        self.effort = effort
         self.recall = recall
 
 
 class SearchEffort(NamedTuple):
-    """How hard an index looks: cells per query, and candidates per wanted row that are scored again (0:
-    none).
-    """
+    """Cells that are searched per query, and candidates per wanted row that are scored again (0: none)."""
 
     nprobe: int
     refine: float
@@ -79,35 +76,34 @@ def measure(search: Callable[[Vectors, int], Nearest], queries: Vectors, expecte
 def tune(
     index: IvfIndex | RefinedIvf, queries: Vectors, expected: Rows, target: float
 ) -> tuple[SearchEffort, RecallReport]:
-    """Set the cheapest way of looking that reaches `target` on `index`.
+    """Set the cheapest effort that reaches `target` on `index`.
 
-    Raises RecallTooLow when looking everywhere is not enough: the index does not hold what was added.
+    Raises RecallTooLow when searching everywhere is not enough: the index does not hold what was added.
     """
-    best, best_way = -1.0, SearchEffort(1, 0.0)
-    for looking in _ways(index):
-        look(index, looking)
+    best, best_effort = -1.0, SearchEffort(1, 0.0)
+    for effort in _efforts(index):
+        set_effort(index, effort)
         reached = measure(index.nearest, queries, expected)
         if reached > best:
-            best, best_way = reached, looking
+            best, best_effort = reached, effort
         if reached >= target:
             topk, count = expected.shape[1], len(queries)
-            return looking, RecallReport(recall=reached, topk=topk, queries=count, target=target)
-    raise RecallTooLow(best_way, best, target)
+            return effort, RecallReport(recall=reached, topk=topk, queries=count, target=target)
+    raise RecallTooLow(best_effort, best, target)
 
 
-def _ways(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
+def _efforts(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
     """From cheap to expensive: more cells first, then more candidates."""
-    coarse = index.coarse if isinstance(index, RefinedIvf) else index
-    nlist = coarse.nlist
+    nlist = (index.coarse if isinstance(index, RefinedIvf) else index).nlist
     probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
     for refine in REFINES if isinstance(index, RefinedIvf) else (0.0,):
         yield from (SearchEffort(nprobe, refine) for nprobe in probes)
 
 
-def look(index: IvfIndex | RefinedIvf, looking: SearchEffort) -> None:
-    """Search `index` this way from now on."""
+def set_effort(index: IvfIndex | RefinedIvf, effort: SearchEffort) -> None:
+    """Search `index` with this effort from now on."""
     if isinstance(index, RefinedIvf):
-        index.refine = looking.refine
-        index.coarse.nprobe = looking.nprobe
+        index.refine = effort.refine
+        index.coarse.nprobe = effort.nprobe
     else:
-        index.nprobe = looking.nprobe
+        index.nprobe = effort.nprobe

@@ -1,8 +1,8 @@
-"""One retriever out of many: every query goes to all row-range shards, the best answers by score are given.
+"""One retriever out of many: every query goes to all row-range shards, and the best answers by score are given.
 
-Stateless; run as many as needed. A shard that does not answer fails the request: a part of the corpus
-silently missing would change what a policy learns. Only dense shards of one encoder and one profile can be
-merged: BM25 scores depend on the other passages of their own shard.
+Stateless; run as many as needed. A shard that does not answer fails the request: a part of the corpus silently missing
+would change what a policy learns. Only dense shards of one encoder and one profile can be merged: BM25 scores depend on
+the other passages of their own shard.
 """
 
 import asyncio
@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 from retrieval.batching import Overloaded
 from retrieval.cache import LookupCounts
 from retrieval.client import HttpSearcher, RefusedError
-from retrieval.manifest import SourceRows
+from retrieval.index_folder import SourceRows
 from retrieval.metrics import RetrieverMetrics
-from retrieval.rendering import Renderer
-from retrieval.token_cap import TokenCap
+from retrieval.rendering import Renderer, TokenCap
 from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
 from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
@@ -29,10 +28,10 @@ from scope_selfplay.wire.json_client import RetryPolicy
 
 SAME = ("kind", "profile", "encoder_hash", "dimensions")
 PROBE_SECONDS = 2.0
-"""Between two looks at whether all shards still answer."""
+"""Between two checks that all shards still answer."""
 FULL_SECONDS = 1.0
 """After which a request that found the router full may come back: only the shards know how fast they are."""
-NOTE_SECONDS = 1.0
+LOG_SECONDS = 1.0
 MANY = 128
 """Rows of all shards that are merged and written within a millisecond or two."""
 MANY_CUT = 16
@@ -63,35 +62,35 @@ class ShardConnections:
         tries = await asyncio.gather(
             *(searcher.__aenter__() for searcher in self._searchers), return_exceptions=True
         )
-        faults = [each for each in tries if isinstance(each, BaseException)]
         try:
-            if faults:
-                raise faults[0]
-            self.info = _common_info(self._searchers)
+            for outcome in tries:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            self.info = common_info([searcher.info for searcher in self._searchers])
             self.identity = self.info["identity"]
         except BaseException:
-            await _leave([each for each in tries if isinstance(each, HttpSearcher)])
+            await _disconnect([searcher for searcher in tries if isinstance(searcher, HttpSearcher)])
             raise
 
     async def close(self) -> None:
-        """Wait for the requests that began here, then leave the shards."""
+        """Wait for the requests that began here, then disconnect."""
         while self._requests:
             self._idle.clear()
             await self._idle.wait()
-        await _leave(self._searchers)
+        await _disconnect(self._searchers)
 
     async def ask(self, body: bytes) -> list[dict[str, Any]]:
         """The answers of all shards to one request of the wire, in row order. Raises SearchError, and
         RunMismatchError for a shard with another index than at the handshake.
         """
         self._requests += 1
-        asked = [asyncio.create_task(searcher.ask(body)) for searcher in self._searchers]
+        requests = [asyncio.create_task(searcher.ask(body)) for searcher in self._searchers]
         try:
-            return await asyncio.gather(*asked)
+            return await asyncio.gather(*requests)
         finally:
             # After one shard's refusal nobody waits for the others.
-            for each in asked:
-                each.cancel()
+            for request in requests:
+                request.cancel()
             self._requests -= 1
             self._idle.set()
 
@@ -138,9 +137,8 @@ class ShardRouter:
         self._closing: set[asyncio.Task[None]] = set()
         self._loading = asyncio.Lock()
         self._queue = queue
-        self._asked = 0
-        """Queries that are with the shards."""
-        self._noted = -math.inf
+        self.queries_at_shards = 0
+        self._last_logged = -math.inf
         self.metrics = RetrieverMetrics()
         self.draining = False
 
@@ -189,17 +187,17 @@ class ShardRouter:
             raise WireError(400, "max_tokens needs a router that was started with --tokenizer")
         shards = self._current()
         # As in front of an index: one free place lets any request in, else a large one would never find room.
-        if self._asked >= self._queue:
+        if self.queries_at_shards >= self._queue:
             raise Overloaded(FULL_SECONDS)
-        self._asked += len(request.queries)
+        self.queries_at_shards += len(request.queries)
         try:
             async with asyncio.timeout(self.deadline):
-                answers = await self._ask(shards, request)
+                answers = await self.ask_shards(shards, request)
                 return await self._render(request, answers), shards.identity
         finally:
-            self._asked -= len(request.queries)
+            self.queries_at_shards -= len(request.queries)
 
-    async def _ask(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
+    async def ask_shards(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         """The shards' answers. Raises WireError for what one refuses for good, SearchError for what may pass;
         neither names a shard's URL, which is nobody's business outside.
         """
@@ -207,22 +205,22 @@ class ShardRouter:
         try:
             return await shards.ask(json.dumps(body).encode())
         except RefusedError as refused:
-            self._note(refused)
+            self._log(refused)
             if refused.status in (400, 413):
                 raise WireError(refused.status, refused.reason or "a shard refuses the request") from None
             raise SearchError("a shard refuses the router; its log says why") from None
         except RunMismatchError as changed:
-            self._note(changed)
+            self._log(changed)
             raise SearchError("a shard has changed its index: the router has to be reloaded") from None
         except SearchError as fault:
-            self._note(fault)
+            self._log(fault)
             raise SearchError("a shard does not answer") from None
 
-    def _note(self, fault: ScopeError) -> None:
-        """Into the log, at most one in NOTE_SECONDS: all requests fail while a shard is away."""
+    def _log(self, fault: ScopeError) -> None:
+        """At most one line in LOG_SECONDS: all requests fail while a shard is away."""
         now = asyncio.get_running_loop().time()
-        if now - self._noted >= NOTE_SECONDS:
-            self._noted = now
+        if now - self._last_logged >= LOG_SECONDS:
+            self._last_logged = now
             print(f"router: {fault}", file=sys.stderr, flush=True)
 
     async def _render(self, request: Retrieval, answers: list[dict[str, Any]]) -> bytes:
@@ -240,7 +238,7 @@ class ShardRouter:
 
     def render_metrics(self) -> bytes:
         self.metrics.ready.set(self.is_ready)
-        self.metrics.waiting.set(self._asked)
+        self.metrics.waiting.set(self.queries_at_shards)
         return self.metrics.render(LookupCounts(0, 0, 0))
 
     def _current(self) -> ShardConnections:
@@ -257,13 +255,12 @@ class ShardRouter:
                 self._all_answer = answer
 
 
-async def _leave(searchers: Sequence[HttpSearcher]) -> None:
+async def _disconnect(searchers: Sequence[HttpSearcher]) -> None:
     await asyncio.gather(*(searcher.__aexit__(None, None, None) for searcher in searchers))
 
 
-def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
-    """What /info says of all shards together. Raises RunMismatchError when they do not belong together."""
-    infos = [searcher.info for searcher in searchers]
+def common_info(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The /info of all shards together. Raises RunMismatchError when they do not belong together."""
     if {info.get("kind") for info in infos} != {"dense"}:
         raise RunMismatchError(
             "only dense shards can be merged: BM25 scores depend on the shard's other rows"
@@ -275,13 +272,13 @@ def _common_info(searchers: Sequence[HttpSearcher]) -> dict[str, Any]:
     if len(set(corpora)) < len(corpora):
         raise RunMismatchError("two shards hold the same passages")
     _check_rows([info.get("source_rows") for info in infos])
-    names = " ".join(searcher.identity for searcher in searchers)
+    names = " ".join(info["identity"] for info in infos)
     identity = f"router-{hashlib.sha256(names.encode()).hexdigest()[:32]}"
     rows = sum(int(info.get("rows", 0)) for info in infos)
     return {
         "identity": identity,
         "rows": rows,
-        "shards": infos,
+        "shards": list(infos),
         **{name: infos[0].get(name) for name in SAME},
     }
 
@@ -290,8 +287,8 @@ def _check_rows(records: Sequence[Any]) -> None:
     """Whether the shards hold every row of one source, once and in order. Raises RunMismatchError."""
     if None in records:
         print(
-            f"retriever: warning: {records.count(None)} of {len(records)} shards were built by an older release and "
-            "do not say which rows they hold: that none is missing, there twice or out of order is not checked",
+            f"retriever: warning: {records.count(None)} of {len(records)} shards were built without a source file: "
+            "that no row is missing, there twice or out of order is not checked",
             file=sys.stderr,
             flush=True,
         )
@@ -299,7 +296,7 @@ def _check_rows(records: Sequence[Any]) -> None:
     try:
         shards = [SourceRows.model_validate(record) for record in records]
     except ValueError as error:
-        raise RunMismatchError(f"a shard says of its rows what cannot be read: {error}") from None
+        raise RunMismatchError(f"a shard's source_rows cannot be read: {error}") from None
     if len({shard.source for shard in shards}) > 1:
         raise RunMismatchError("the shards are not of one source, cut into passages in one way")
     held = " ".join(f"{shard.first}:{shard.end}" for shard in shards)
@@ -318,16 +315,20 @@ def _check_rows(records: Sequence[Any]) -> None:
 def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Iterator[Iterator[ResponseRow]]:
     """The `topk` best rows per query over all shards, each written only when it is asked for.
 
-    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort leaves
-    equal scores in row order. Raises SearchError for an answer of another shape.
+    A shard's answer is in row order among equal scores and shards are in row order, so the stable sort leaves equal
+    scores in row order. Raises SearchError for an answer of another shape.
     """
-    shards = [_found(answer, queries) for answer in answers]
+
+    def response_row(passage: ShardPassage) -> ResponseRow:
+        return ResponseRow(json.dumps(passage.document, ensure_ascii=False).encode(), passage.score)
+
+    shards = [_shard_passages(answer, queries) for answer in answers]
     for place in range(queries):
-        found = [row for results in shards for row in results[place]]
-        yield map(_row, sorted(found, key=lambda row: -row.score)[:topk])
+        found = [passage for results in shards for passage in results[place]]
+        yield map(response_row, sorted(found, key=lambda passage: -passage.score)[:topk])
 
 
-def _found(answer: dict[str, Any], queries: int) -> list[list[ShardPassage]]:
+def _shard_passages(answer: dict[str, Any], queries: int) -> list[list[ShardPassage]]:
     try:
         results = answer["result"]
         if len(results) != queries:
@@ -335,7 +336,3 @@ def _found(answer: dict[str, Any], queries: int) -> list[list[ShardPassage]]:
         return [[ShardPassage(row["document"], float(row["score"])) for row in rows] for rows in results]
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"a shard's response has another shape: {error}") from None
-
-
-def _row(found: ShardPassage) -> ResponseRow:
-    return ResponseRow(json.dumps(found.document, ensure_ascii=False).encode(), found.score)

@@ -1,40 +1,45 @@
-"""Engines: where batches are searched. In a thread of this process, or in worker processes that may die.
+"""Search engines: where batches are searched. In a thread of this process, or in worker processes that may die.
 
-SearchWorker processes keep the event loop free, use one core each, and a crash inside a native library costs one
-batch's retry instead of the server. Every worker maps the same index files, so they share its memory.
+Worker processes keep the event loop free, use one core each, and a crash inside a native library costs one batch's
+retry instead of the server. Every worker maps the same index files, so they share its memory.
+
+`python -m retrieval.search_workers FOLDER` is one worker. It exchanges messages over stdin and stdout: four bytes of
+length, then JSON. Its first message has `ready` after a real query was answered, or `error` and its `kind`, the name of
+its class. It ends when its stdin does.
 """
 
 import asyncio
 import json
 import os
+import signal
 import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from retrieval.hits import Hit, Index
+from retrieval.in_process import open_index
+from retrieval.index_folder import Verify, read_manifest
 from scope_selfplay import errors
 from scope_selfplay.errors import ScopeError, SearchError
 
+LENGTH = struct.Struct(">I")
 START_SECONDS = 600.0
 BATCH_SECONDS = 60.0
-LENGTH = struct.Struct(">I")
 
 
 class ThreadEngine:
-    """Searches in one thread of this process: BM25, small indexes, and a GPU index, which allows no second
-    one.
-    """
+    """Searches in one thread of this process: BM25, small indexes, and a GPU index, which allows no second one."""
 
     slots = 1
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        async with self._turn:
+        async with self._lock:
             try:
                 return await asyncio.to_thread(self._index.search, queries, topk)
             except ScopeError:
@@ -47,9 +52,7 @@ class ThreadEngine:
 
 
 class WorkerEngine:
-    """`count` processes that each search one batch at a time; a dead one is replaced, its batch tried once
-    more.
-    """
+    """`count` processes that each search one batch at a time; a dead one is replaced, its batch tried once more."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.slots = count
@@ -64,13 +67,13 @@ class WorkerEngine:
         """Raises the worker's own error when one cannot open the index: RecordError for a damaged one."""
         starts = (SearchWorker.start(self._folder) for _ in range(self.slots))
         started = await asyncio.gather(*starts, return_exceptions=True)
-        for each in started:
-            if isinstance(each, SearchWorker):
-                self._add(each)
-        for each in started:
-            if isinstance(each, BaseException):
+        for worker in started:
+            if isinstance(worker, SearchWorker):
+                self._add(worker)
+        for outcome in started:
+            if isinstance(outcome, BaseException):
                 await self.close()
-                raise each
+                raise outcome
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         for _ in range(2):
@@ -81,7 +84,7 @@ class WorkerEngine:
                 self._replace(worker)
                 continue
             except SearchError:
-                # It said no to this batch, in a whole answer: it is well.
+                # It refused this batch in a whole answer: the worker itself is well.
                 self._idle.put_nowait(worker)
                 raise
             except BaseException:
@@ -141,7 +144,7 @@ class WorkerDied(Exception):
 
 
 class SearchWorker:
-    """One process that runs `retrieval.worker` and speaks length-prefixed JSON over its stdin and stdout."""
+    """The server's side of one worker process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -151,20 +154,24 @@ class SearchWorker:
     async def start(cls, folder: Path) -> "SearchWorker":
         environment = dict(os.environ, OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "retrieval.worker", str(folder)),
+            *(sys.executable, "-m", "retrieval.search_workers", str(folder)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment,
         )
         worker = cls(process)
         try:
-            hello = await asyncio.wait_for(worker._read(), START_SECONDS)
+            first = await asyncio.wait_for(worker._read(), START_SECONDS)
         except (WorkerDied, TimeoutError):
             await worker.close()
             raise SearchError(f"a search worker for {folder} stopped while it started") from None
-        if "error" in hello:
+        if "error" in first:
             await worker.close()
-            raise _error_of(hello)
+            # Our own classes keep their exit codes; SearchError is for what a library raised.
+            kind = getattr(errors, first.get("kind", ""), None)
+            if not (isinstance(kind, type) and issubclass(kind, ScopeError)):
+                kind = SearchError
+            raise kind(first["error"])
         return worker
 
     @property
@@ -172,7 +179,7 @@ class SearchWorker:
         return self._process.returncode is None
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """Raises WorkerDied when the process is gone or too slow, SearchError when it says no."""
+        """Raises WorkerDied when the process is gone or too slow, SearchError when it refuses the batch."""
         message = json.dumps({"queries": list(queries), "topk": topk}).encode()
         try:
             assert self._process.stdin is not None
@@ -200,9 +207,51 @@ class SearchWorker:
         return answer
 
 
-def _error_of(hello: dict[str, Any]) -> ScopeError:
-    """What ended a worker's start, as our class of that name; SearchError for what a library raised."""
-    kind = getattr(errors, hello.get("kind", ""), None)
-    if isinstance(kind, type) and issubclass(kind, ScopeError):
-        return kind(hello["error"])
-    return SearchError(hello["error"])
+def main() -> None:
+    # Ctrl-C reaches the whole process group; the server decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, responses = _take_standard_streams()
+    try:
+        folder = Path(sys.argv[1])
+        index = open_index(folder, read_manifest(folder, Verify.SIZES))
+        index.search(["a query to load everything that loads late"], 1)
+    except Exception as error:  # noqa: BLE001 - the server reports it
+        message = str(error) if isinstance(error, ScopeError) else f"{type(error).__name__}: {error}"
+        _write(responses, {"error": message, "kind": type(error).__name__})
+        return
+    _write(responses, {"ready": os.getpid()})
+    while request := _read(requests):
+        _write(responses, _answer(index, request))
+
+
+def _answer(index: Index, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"hits": index.search(request["queries"], request["topk"])}
+    except Exception as error:  # noqa: BLE001 - one bad batch must not end the worker
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _take_standard_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """Own copies of stdin and stdout; what a library prints goes to stderr, not between the messages."""
+    requests = os.fdopen(os.dup(0), "rb")
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return requests, responses
+
+
+def _read(stream: IO[bytes]) -> dict[str, Any] | None:
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    message: dict[str, Any] = json.loads(stream.read(LENGTH.unpack(head)[0]))
+    return message
+
+
+def _write(stream: IO[bytes], message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,29 @@
-"""The HTTP face: `/retrieve` and what an operator needs around it.
+"""The retriever over HTTP: `/retrieve` and what an operator needs around it.
 
-POST /retrieve    the wire of `wire`; 400, 401, 408, 413, 429 (with Retry-After), 503, 504 say what is wrong
+POST /retrieve    the wire of `wire`; 400, 401, 408, 413, 429 (with Retry-After), 503, 504 name what is wrong
 GET  /info        hashes and sizes, for the client's handshake
 GET  /healthz     the process answers (also /health)
 GET  /readyz      200 once a real query was answered, 503 while draining
 GET  /metrics     Prometheus
 POST /reload      open the index folder again, or shake hands with the shards again (only with a token)
+
+`serve` binds, answers until SIGTERM, drains, and ends. SIGHUP reloads.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import math
+import signal
+import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -25,17 +33,21 @@ from retrieval.batching import Overloaded
 from retrieval.metrics import RetrieverMetrics
 from retrieval.wire import Retrieval, WireError, WireLimits, parse_request
 from scope_selfplay.errors import ScopeError
+from scope_selfplay.wire.serving import BodyTooLargeError, listen, read_body, url_of, while_connected
 
 BODY_SECONDS = 30.0
+SEND_SECONDS = 5.0
+"""From the deadline of the last request on: for clients to read their responses before they are cut off."""
+CLOSE_SECONDS = 5.0
+"""For searches that nobody waits for any more to end before their workers are killed."""
 GONE = 499
 """The status, only ever seen in the metrics, of a request whose client did not wait."""
 IDENTITY_HEADER = "X-Scope-Index"
-Result = TypeVar("Result")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class SearchService(Protocol):
-    """What is served: one index (`service.IndexService`) or many (`router.ShardRouter`)."""
+    """What is served: one index (`index_service.IndexService`) or many (`router.ShardRouter`)."""
 
     limits: WireLimits
     deadline: float
@@ -57,21 +69,106 @@ class SearchService(Protocol):
     def render_metrics(self) -> bytes: ...
 
 
+@dataclass(frozen=True)
+class ListenAddress:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    drain_seconds: float = 0.0
+    """Seconds between SIGTERM (readyz turns 503) and the closing of the port; a few on Kubernetes, where traffic still
+    arrives until the endpoint is removed everywhere.
+    """
+
+
+async def serve(service: SearchService, address: ListenAddress, token: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests that arrived before are answered, within their deadline. A second
+    signal ends the process at once.
+
+    Raises RecordError or SearchError when the index cannot be opened, and as `listen` does.
+    """
+    # The index opens before the port, so that its errors reach the caller instead of a log.
+    await service.load()
+    config = uvicorn.Config(
+        build_app(service, token),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        backlog=4096,
+        # One client that does not read its response must not keep the process.
+        timeout_graceful_shutdown=math.ceil(service.deadline + SEND_SECONDS),
+    )
+    server = _Server(config, service, address.drain_seconds)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    try:
+        listening = listen(address.host, address.port)
+        print(f"serving {service.info()['identity']} on {url_of(listening)}", file=sys.stderr, flush=True)
+        await server.serve(sockets=[listening])
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await service.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: SearchService, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain_seconds = drain_seconds
+        self._loop = asyncio.get_running_loop()
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.draining:
+            # Whoever asks twice does not want to wait. The workers end when their stdin does.
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._service.draining = True
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._stop)
+
+    def reload(self) -> None:
+        task = asyncio.create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        try:
+            outcome = f"now serving {await _reloaded(self._service)}"
+        except ScopeError as error:
+            outcome = f"still serving the index before: {error}"
+        print(f"retriever: {outcome}", file=sys.stderr, flush=True)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+async def _reloaded(service: SearchService) -> str:
+    """The identity of the index that is served after a reload. Raises ScopeError where the one before stays."""
+    try:
+        await service.load()
+    except ScopeError:
+        service.metrics.reloads.labels("failed").inc()
+        raise
+    service.metrics.reloads.labels("done").inc()
+    return str(service.info()["identity"])
+
+
 def build_app(service: SearchService, token: str | None = None) -> Starlette:
     """The application over a service that whoever runs it loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
     """
+    endpoints = _Endpoints(service, may_reload=token is not None)
     guard = _guard(token)
-
     routes = [
-        Route("/retrieve", guard(_retrieve(service)), methods=["POST"]),
-        Route("/info", guard(_info(service))),
-        Route("/healthz", _healthz),
-        Route("/health", _healthz),
-        Route("/readyz", _readyz(service)),
-        Route("/metrics", _metrics(service)),
-        Route("/reload", guard(_reload(service, allowed=token is not None)), methods=["POST"]),
+        Route("/retrieve", guard(endpoints.retrieve), methods=["POST"]),
+        Route("/info", guard(endpoints.info)),
+        Route("/healthz", endpoints.healthz),
+        Route("/health", endpoints.healthz),
+        Route("/readyz", endpoints.readyz),
+        Route("/metrics", endpoints.metrics),
+        Route("/reload", guard(endpoints.reload), methods=["POST"]),
     ]
     return Starlette(routes=routes)
 
@@ -94,127 +191,76 @@ def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
     return guard
 
 
-def _retrieve(service: SearchService) -> Endpoint:
-    async def retrieve(request: Request) -> Response:
+class _Endpoints:
+    def __init__(self, service: SearchService, *, may_reload: bool) -> None:
+        self._service = service
+        self._may_reload = may_reload
+
+    async def retrieve(self, request: Request) -> Response:
         start = time.perf_counter()
-        response = await _answer(service, request)
-        service.metrics.seconds.observe(time.perf_counter() - start)
-        service.metrics.requests.labels(str(response.status_code)).inc()
+        response = await self._answer(request)
+        self._service.metrics.seconds.observe(time.perf_counter() - start)
+        self._service.metrics.requests.labels(str(response.status_code)).inc()
         return response
 
-    return retrieve
-
-
-async def _answer(service: SearchService, request: Request) -> Response:
-    try:
-        body = await _body(request, service.limits.max_body)
-        question = parse_request(body, service.limits)
-        answer, identity = await _while_connected(request, service.answer(question))
-    except WireError as error:
-        return _error(error.status, str(error))
-    except Overloaded as error:
-        return _error(429, str(error), {"Retry-After": str(math.ceil(error.retry_after))})
-    except TimeoutError:
-        return _error(504, f"no answer within {service.deadline:g} s")
-    except ScopeError as error:
-        return _error(503, str(error), {"Retry-After": "1"})
-    return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` gives. Cancelled, and a WireError (499), when the client goes away before: an abandoned
-    query must not take a search from those who wait.
-    """
-    doing = asyncio.current_task()
-    assert doing is not None
-    has_gone = False
-
-    async def watch() -> None:
-        nonlocal has_gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        has_gone = True
-        doing.cancel()
-
-    watching = asyncio.create_task(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not has_gone or doing.uncancel():
-            raise
-        raise WireError(GONE, "the client went away") from None
-    finally:
-        watching.cancel()
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises WireError for one that is too long, too slow or cut off."""
-    too_long = WireError(413, f"a request may have {limit:,} bytes")
-    if _length(request) > limit:
-        raise too_long
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise too_long
-    except TimeoutError:
-        raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None
-    except ClientDisconnect:
-        raise WireError(GONE, "the client went away") from None
-    return bytes(body)
-
-
-def _length(request: Request) -> int:
-    value = request.headers.get("content-length", "")
-    return int(value) if value.isdecimal() else 0
-
-
-def _info(service: SearchService) -> Endpoint:
-    async def info(request: Request) -> Response:
+    async def _answer(self, request: Request) -> Response:
+        service = self._service
         try:
-            return _json(200, service.info())
+            body = await _body(request, service.limits.max_body)
+            retrieval = parse_request(body, service.limits)
+            answer, identity = await while_connected(request, service.answer(retrieval))
+        except ClientDisconnect:
+            return _error(GONE, "the client went away")
+        except WireError as error:
+            return _error(error.status, str(error))
+        except Overloaded as error:
+            return _error(429, str(error), {"Retry-After": str(math.ceil(error.retry_after))})
+        except TimeoutError:
+            return _error(504, f"no answer within {service.deadline:g} s")
+        except ScopeError as error:
+            return _error(503, str(error), {"Retry-After": "1"})
+        return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
+
+    async def info(self, request: Request) -> Response:
+        try:
+            return _json(200, self._service.info())
         except ScopeError as error:
             return _error(503, str(error))
 
-    return info
+    async def healthz(self, request: Request) -> Response:
+        return _json(200, {"status": "ok"})
 
-
-async def _healthz(request: Request) -> Response:
-    return _json(200, {"status": "ok"})
-
-
-def _readyz(service: SearchService) -> Endpoint:
-    async def readyz(request: Request) -> Response:
-        if service.is_ready:
+    async def readyz(self, request: Request) -> Response:
+        if self._service.is_ready:
             return _json(200, {"status": "ready"})
-        why = "draining" if service.draining else "no search worker lives, or a shard does not answer"
+        draining = self._service.draining
+        why = "draining" if draining else "no search worker lives, or a shard does not answer"
         return _json(503, {"status": why})
 
-    return readyz
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._service.render_metrics(), media_type="text/plain; version=0.0.4")
 
-
-def _metrics(service: SearchService) -> Endpoint:
-    async def metrics(request: Request) -> Response:
-        return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
-
-    return metrics
-
-
-def _reload(service: SearchService, *, allowed: bool) -> Endpoint:
-    async def reload(request: Request) -> Response:
-        if not allowed:
+    async def reload(self, request: Request) -> Response:
+        if not self._may_reload:
             return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
         try:
-            await service.load()
+            return _json(200, {"identity": await _reloaded(self._service)})
         except ScopeError as error:
-            service.metrics.reloads.labels("failed").inc()
             return _error(503, f"still serving the index before: {error}")
-        service.metrics.reloads.labels("done").inc()
-        return _json(200, {"identity": service.info()["identity"]})
 
-    return reload
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The request's body. Raises WireError for one that is too long or too slow, ClientDisconnect for half of one."""
+    length = request.headers.get("content-length", "")
+    try:
+        if length.isdecimal() and int(length) > limit:
+            raise BodyTooLargeError(f"a request may have {limit:,} bytes")
+        async with asyncio.timeout(BODY_SECONDS):
+            return await read_body(request, limit)
+    except BodyTooLargeError as error:
+        raise WireError(413, str(error)) from None
+    except TimeoutError:
+        raise WireError(408, f"the request took longer than {BODY_SECONDS:g} s to arrive") from None
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -16,7 +16,7 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role
 from scope_selfplay.wire.guarded_http import secret
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy

@@ -1,7 +1,7 @@
 """One rollout as a generator: it asks for samples and searches, is sent the results, and returns the rollout.
 
 The same generators run under an engine in this process, over HTTP, under the trainer, and under a person at a
-terminal; `drive` is the async driver. A fault of an engine or the retriever is thrown in at the `yield` and
+terminal; `run_episode` is the async driver. A fault of an engine or the retriever is thrown in at the `yield` and
 ends the rollout as `failed`: data to be counted, never an empty answer.
 
 Every turn keeps the exact ids it was given and sampled. The next prompt is those ids plus what came between;
@@ -48,7 +48,7 @@ class RolloutLimits:
 
 @dataclass(frozen=True)
 class PolicyFormat:
-    """How a policy is spoken to: its tokenizer, its family's syntax, its name, and whether it samples."""
+    """How a policy is prompted: its tokenizer, its family's syntax, its name, and whether it samples."""
 
     codec: TextCodec
     dialect: Dialect
@@ -71,21 +71,21 @@ def solver_episode(
     policy_format: PolicyFormat, key: Key, *, task_id: str, prompt: str, max_search_turns: int
 ) -> Episode:
     """Search up to `max_search_turns` times, then answer (SCOPE section 3; appendix F.2 counts the turns)."""
-    talk = _Talk(policy_format)
-    talk.open(prompt)
+    conversation = _Conversation(policy_format)
+    conversation.open(prompt)
     while True:
-        parts = yield from talk.say()
+        parts = yield from conversation.sample_turn()
         if parts is None or parts.answer is not None or parts.query is None:
             break
-        if talk.searches > max_search_turns:
-            talk.status = RolloutStatus.TRUNCATED
+        if conversation.searches > max_search_turns:
+            conversation.status = RolloutStatus.TRUNCATED
             break
-        found = yield from talk.search(parts.query)
+        found = yield from conversation.search(parts.query)
         if found is None:
             break
-        talk.hear([_tool_message(policy_format, found)])
+        conversation.append([_tool_message(policy_format, found)])
     answer = parts.answer if parts else None
-    return talk.finish(Role.SOLVER, key, task_id, answer=answer)
+    return conversation.finish(Role.SOLVER, key, task_id, answer=answer)
 
 
 def challenger_episode(
@@ -95,35 +95,37 @@ def challenger_episode(
     document_id: str,
     prompts: ChallengerPrompts,
     search_turns: int,
-    patience: int,
+    max_invalid: int,
 ) -> Episode:
     """Search `search_turns` times from the document outwards, then write a task (SCOPE section 3, figure 9).
 
-    A turn without a valid action is answered with the format, at most `patience` times.
+    A turn without a valid action is answered with the format, at most `max_invalid` times.
     """
-    talk = _Talk(policy_format)
-    talk.open(prompts.opening)
+    conversation = _Conversation(policy_format)
+    conversation.open(prompts.opening)
     while True:
-        parts = yield from talk.say()
+        parts = yield from conversation.sample_turn()
         if parts is None or parts.task is not None:
             break
-        left = search_turns - talk.searches
+        left = search_turns - conversation.searches
         if parts.query is None or left < 0:
-            if patience == 0:
+            if max_invalid == 0:
                 break
-            patience -= 1
-            talk.hear([Message("user", prompts.after_invalid(max(left, 0)))])
+            max_invalid -= 1
+            conversation.append([Message("user", prompts.after_invalid(max(left, 0)))])
             continue
-        found = yield from talk.search(parts.query)
+        found = yield from conversation.search(parts.query)
         if found is None:
             break
         guide = prompts.after_search(left) if left else prompts.closing
-        talk.hear([_tool_message(policy_format, found), Message("user", guide)])
+        conversation.append([_tool_message(policy_format, found), Message("user", guide)])
     task = parts.task if parts else None
-    return talk.finish(Role.CHALLENGER, key, document_id, task=task)
+    return conversation.finish(Role.CHALLENGER, key, document_id, task=task)
 
 
-async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int) -> Rollout:
+async def run_episode(
+    episode: Episode, model: PolicyModel, searcher: Searcher, *, key: Key, topk: int
+) -> Rollout:
     """Run one episode. Nothing waits for another episode; faults are thrown into the episode.
 
     The rollout names the searcher's index: what was found, and what not, depends on it.
@@ -148,7 +150,7 @@ async def drive(episode: Episode, model: PolicyModel, searcher: Searcher, *, key
 
 
 @dataclass
-class _Talk:
+class _Conversation:
     """The state of one conversation: the ids so far, the turns, and what is left of the budget."""
 
     policy_format: PolicyFormat
@@ -166,7 +168,7 @@ class _Talk:
         if limit is not None and len(self.ids) > limit:
             self._fail(RolloutFault.PROMPT, f"prompt of {len(self.ids)} tokens, limit {limit}")
 
-    def say(self) -> Generator[Generate | Search, Sample | list[Passage], TurnParts | None]:
+    def sample_turn(self) -> Generator[Generate | Search, Sample | list[Passage], TurnParts | None]:
         """One assistant turn; None when the budget or the engine ended the rollout."""
         if self.status is RolloutStatus.FAILED:
             return None
@@ -217,11 +219,11 @@ class _Talk:
         self.turns[-1] = self.turns[-1].model_copy(update={"passages": tuple(shown)})
         return text
 
-    def hear(self, messages: Sequence[Message]) -> None:
+    def append(self, messages: Sequence[Message]) -> None:
         last = self.turns[-1]
-        heard = self.policy_format.codec.encode_next(_merged(messages), sampled=last.ids)
-        self.ids = self._history(last) + heard
-        self.spent += len(heard)
+        added = self.policy_format.codec.encode_next(_merged(messages), sampled=last.ids)
+        self.ids = self._history(last) + added
+        self.spent += len(added)
 
     def finish(
         self, role: Role, key: Key, subject_id: str, *, answer: str | None = None, task: str | None = None

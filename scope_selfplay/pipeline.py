@@ -1,4 +1,4 @@
-"""A document becomes a candidate task: the body that Challenger training and task making share.
+"""A document becomes a candidate task: what Challenger training and task making share.
 
     document -> Challenger episode -> task -> gates -> rubric -> N Solver episodes -> grades -> mean score
 
@@ -8,36 +8,26 @@ rewarded (Algorithm 1; method decisions 1-4).
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.episodes import (
-    ChallengerPrompts,
-    Episode,
-    PolicyFormat,
-    RolloutLimits,
-    challenger_episode,
-    drive,
-    solver_episode,
-)
+from scope_selfplay.episodes import PolicyFormat
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
-from scope_selfplay.judge import Judge, grade_rollout
-from scope_selfplay.judge.metered import JudgeTally
-from scope_selfplay.prompts import Pack, PromptRole
+from scope_selfplay.judge import grade_rollout
 from scope_selfplay.rewards import in_window
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
     Document,
-    Gate,
     Grade,
     Key,
     Provenance,
     Reason,
-    Role,
     Rollout,
     RolloutFault,
     Rubric,
@@ -45,13 +35,14 @@ from scope_selfplay.schemas import (
     Verdict,
     content_id,
 )
-from scope_selfplay.search import Searcher
 
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
     RolloutFault.SEARCH: Reason.SEARCH_FAILED,
     RolloutFault.PROMPT: Reason.PROMPT_TOO_LONG,
 }
+# Faults that may pass. A prompt that is too long will be so again: its candidate is rejected.
+_MAY_PASS = (Reason.JUDGE_FAILED, Reason.RUBRIC, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
 
 
 class CandidateRecords(NamedTuple):
@@ -60,77 +51,6 @@ class CandidateRecords(NamedTuple):
     candidate: Candidate
     rollouts: tuple[Rollout, ...] = ()
     grades: tuple[Grade, ...] = ()
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """Everything that an episode of this run needs besides a policy: settings, prompts, evidence, judgement."""
-
-    config: RunConfig
-    pack: Pack
-    searcher: Searcher
-    judge: Judge
-    gates: tuple[Gate, ...]
-    tally: JudgeTally = field(default_factory=JudgeTally)
-
-    def solver_episode(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
-        turns = self.config.solver.max_search_turns
-        prompt = self.pack.render(
-            PromptRole.SOLVER,
-            question=task.text,
-            max_search_turns=turns,
-            search_syntax=policy_format.dialect.search_syntax,
-            budget=None,
-        )
-        return solver_episode(policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
-
-    def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
-        return challenger_episode(
-            policy_format,
-            key,
-            document_id=source.document.id,
-            prompts=self._challenger_prompts(policy_format, source),
-            search_turns=source.search_turns,
-            patience=self.config.challenger.invalid_searches,
-        )
-
-    def limits(self, role: Role) -> RolloutLimits:
-        settings = self.config.solver if role is Role.SOLVER else self.config.challenger
-        return RolloutLimits(
-            settings.max_response, self.config.search.max_tokens, settings.max_prompt, settings.max_turn
-        )
-
-    async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
-        return await drive(episode, model, self.searcher, key=key, topk=self.config.search.topk)
-
-    async def grade(self, task: Task, rubric: Rubric, rollout: Rollout, key: Key) -> Grade:
-        grade = await grade_rollout(self.judge, task, rubric, rollout, key=key)
-        for verdict in grade.verdicts:
-            self.tally.add(verdict)
-        return grade
-
-    def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
-        kind = source.task_type
-        description = next(each.description for each in self.pack.domain.task_types if each.name == kind)
-        syntax = policy_format.dialect.search_syntax
-        return ChallengerPrompts(
-            opening=self.pack.render(
-                PromptRole.CHALLENGER,
-                document_title=source.document.title,
-                document_text=source.document.text,
-                task_type=kind,
-                task_description=description,
-                search_turns=source.search_turns,
-                search_syntax=syntax,
-            ),
-            after_search=lambda left: self.pack.render(
-                PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=syntax
-            ),
-            after_invalid=lambda left: self.pack.render(
-                PromptRole.CHALLENGER_INVALID, turns_left=left, search_syntax=syntax
-            ),
-            closing=self.pack.render(PromptRole.CHALLENGER_FINAL, task_type=kind),
-        )
 
 
 @dataclass(frozen=True)
@@ -153,70 +73,44 @@ async def make_candidate(
     key: Key,
 ) -> CandidateRecords:
     """Judge what a Challenger rollout proposed. Without `difficulty`, gates and rubric alone decide."""
-    build = _Builder(source, rollout, provenance)
+    draft = _Draft(rollout.id, provenance)
     if rollout.fault is not None:
-        return CandidateRecords(build.failed(_FAULT_REASONS[rollout.fault]))
+        return CandidateRecords(draft.decided(_FAULT_REASONS[rollout.fault]))
     if rollout.task is None:
-        return CandidateRecords(build.rejected(Reason.NO_TASK))
-    task = build.task = _task_of(source, rollout)
+        return CandidateRecords(draft.decided(Reason.NO_TASK))
+    task = draft.task = _task_of(source, rollout)
+
     verdicts = await asyncio.gather(
         *(context.judge.gate(gate, task, source.document) for gate in context.gates)
     )
-    build.gates = dict(zip(context.gates, verdicts, strict=True))
-    for verdict in verdicts:
-        context.tally.add(verdict)
-    for gate, verdict in build.gates.items():
-        if verdict.value is False:
-            return CandidateRecords(build.rejected(Reason.refused_by(gate)))
-    if any(verdict.value is None for verdict in verdicts):
-        return CandidateRecords(build.unresolved(Reason.JUDGE_FAILED))
-    rubric = build.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])
+    draft.gates = dict(zip(context.gates, verdicts, strict=True))
+    refusal = _refusal(draft.gates)
+    if refusal is not None:
+        return CandidateRecords(draft.decided(refusal))
+
+    rubric = draft.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])
     if rubric is None:
-        return CandidateRecords(build.unresolved(Reason.RUBRIC))
+        return CandidateRecords(draft.decided(Reason.RUBRIC))
     if difficulty is None:
-        return CandidateRecords(build.accepted())
-    tries = await _try(context, task, rubric, difficulty, key)
-    build.rollout_ids = tuple(each.id for each, _ in tries)
-    candidate = _decide(context.config, build, tries, window=difficulty.window)
-    return CandidateRecords(candidate, tuple(each for each, _ in tries), tuple(grade for _, grade in tries))
+        return CandidateRecords(draft.decided(Reason.ACCEPTED))
+
+    answers = await _solver_answers(context, task, rubric, difficulty, key)
+    rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
+    draft.rollout_ids = tuple(rollout.id for rollout in rollouts)
+    draft.mean = _mean_score(context.config, grades)
+    if draft.mean is None:
+        return CandidateRecords(draft.decided(_missing_scores_reason(answers)), rollouts, grades)
+    reason = _window_reason(context.config, draft.mean) if difficulty.window else Reason.ACCEPTED
+    return CandidateRecords(draft.decided(reason), rollouts, grades)
 
 
 def evidence(rollout: Rollout) -> list[Document]:
     """What the rollout retrieved, each document once, in the order of its first appearance."""
     passages = {passage.id: passage for turn in rollout.turns for passage in turn.passages}
     return [
-        Document(id=each.id, title=each.title, text=each.text, source=each.source)
-        for each in passages.values()
+        Document(id=passage.id, title=passage.title, text=passage.text, source=passage.source)
+        for passage in passages.values()
     ]
-
-
-async def _try(
-    context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
-) -> Sequence[tuple[Rollout, Grade]]:
-    async def one(number: int) -> tuple[Rollout, Grade]:
-        # Keyed by the task, not by who asked: the same task of two Challenger rollouts has the same difficulty.
-        each = (*key, task.id, number)
-        rollout = await context.sample_rollout(
-            context.solver_episode(difficulty.policy_format, each, task), difficulty.solver, each
-        )
-        return rollout, await context.grade(task, rubric, rollout, each)
-
-    return await asyncio.gather(*(one(number) for number in range(difficulty.rollouts)))
-
-
-def _decide(
-    config: RunConfig, build: "_Builder", tries: Sequence[tuple[Rollout, Grade]], *, window: bool
-) -> Candidate:
-    known = [grade.score for _, grade in tries if grade.score is not None]
-    if not known or len(tries) - len(known) > config.tasks.max_missing * len(tries):
-        missing = [rollout.fault for rollout, grade in tries if grade.score is None]
-        # The commonest cause; an answer without a score is the judge's.
-        fault, _ = Counter(missing).most_common(1)[0]
-        return build.failed(Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault])
-    build.mean = sum(known) / len(known)
-    if not window or in_window(build.mean, config.tasks.low, config.tasks.high):
-        return build.accepted()
-    return build.rejected(Reason.TOO_HARD if build.mean < config.tasks.low else Reason.TOO_EASY)
 
 
 def _task_of(source: TaskSource, rollout: Rollout) -> Task:
@@ -226,17 +120,58 @@ def _task_of(source: TaskSource, rollout: Rollout) -> Task:
         text=text,
         type=source.task_type,
         document_id=source.document.id,
-        evidence_ids=tuple(each.id for each in evidence(rollout)),
+        evidence_ids=tuple(document.id for document in evidence(rollout)),
         search_turns=source.search_turns,
     )
 
 
-@dataclass
-class _Builder:
-    """Collects what is known of a candidate until its status is decided."""
+def _refusal(gates: Mapping[Gate, Verdict]) -> Reason | None:
+    """The first gate that the task failed, else a missing verdict; None where it passed all of them."""
+    for gate, verdict in gates.items():
+        if verdict.value is False:
+            return Reason.refused_by(gate)
+    return Reason.JUDGE_FAILED if any(verdict.value is None for verdict in gates.values()) else None
 
-    source: TaskSource
-    rollout: Rollout
+
+async def _solver_answers(
+    context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
+) -> Sequence[tuple[Rollout, Grade]]:
+    async def answer(number: int) -> tuple[Rollout, Grade]:
+        # Keyed by the task, not by who asked: the same task of two Challenger rollouts has the same difficulty.
+        rollout_key = (*key, task.id, number)
+        episode = context.solver_episode(difficulty.policy_format, rollout_key, task)
+        rollout = await context.sample_rollout(episode, difficulty.solver, rollout_key)
+        return rollout, await grade_rollout(context.judge, task, rubric, rollout, key=rollout_key)
+
+    return await asyncio.gather(*(answer(number) for number in range(difficulty.rollouts)))
+
+
+def _mean_score(config: RunConfig, grades: Sequence[Grade]) -> float | None:
+    """None where more scores are missing than `tasks.max_missing` allows."""
+    known = [grade.score for grade in grades if grade.score is not None]
+    if not known or len(grades) - len(known) > config.tasks.max_missing * len(grades):
+        return None
+    return sum(known) / len(known)
+
+
+def _missing_scores_reason(answers: Sequence[tuple[Rollout, Grade]]) -> Reason:
+    """The commonest cause; an answer without a score is the judge's."""
+    faults = Counter(rollout.fault for rollout, grade in answers if grade.score is None)
+    fault, _ = faults.most_common(1)[0]
+    return Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault]
+
+
+def _window_reason(config: RunConfig, mean: float) -> Reason:
+    if in_window(mean, config.tasks.low, config.tasks.high):
+        return Reason.ACCEPTED
+    return Reason.TOO_HARD if mean < config.tasks.low else Reason.TOO_EASY
+
+
+@dataclass
+class _Draft:
+    """What is known of a candidate until the reason for its status is."""
+
+    challenger_rollout_id: str
     provenance: Provenance
     task: Task | None = None
     gates: dict[Gate, Verdict] = field(default_factory=dict)
@@ -244,29 +179,20 @@ class _Builder:
     rollout_ids: tuple[str, ...] = ()
     mean: float | None = None
 
-    def accepted(self) -> Candidate:
-        return self._build(CandidateStatus.ACCEPTED, Reason.ACCEPTED)
-
-    def rejected(self, reason: Reason) -> Candidate:
-        return self._build(CandidateStatus.REJECTED, reason)
-
-    def failed(self, reason: Reason) -> Candidate:
-        """Unresolved by a fault that may pass; a prompt that is too long will be so again."""
-        return self.rejected(reason) if reason is Reason.PROMPT_TOO_LONG else self.unresolved(reason)
-
-    def unresolved(self, reason: Reason) -> Candidate:
-        return self._build(CandidateStatus.UNRESOLVED, reason)
-
-    def _build(self, status: CandidateStatus, reason: Reason) -> Candidate:
+    def decided(self, reason: Reason) -> Candidate:
+        if reason is Reason.ACCEPTED:
+            status = CandidateStatus.ACCEPTED
+        else:
+            status = CandidateStatus.UNRESOLVED if reason in _MAY_PASS else CandidateStatus.REJECTED
         return Candidate(
-            id=content_id("candidate", self.rollout.id),
+            id=content_id("candidate", self.challenger_rollout_id),
             status=status,
             reason=reason,
             task=self.task,
             gates=self.gates,
             rubric=self.rubric,
             rollout_ids=self.rollout_ids,
-            challenger_rollout_id=self.rollout.id,
+            challenger_rollout_id=self.challenger_rollout_id,
             mean=self.mean,
             provenance=self.provenance,
         )

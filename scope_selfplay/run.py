@@ -3,7 +3,7 @@
 Opening checks everything that can be checked before work begins (`run_directory`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.pipeline import RunContext
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.run_directory import enter_run_directory
 from scope_selfplay.schemas import (
     Document,
@@ -27,7 +28,7 @@ from scope_selfplay.schemas import (
     Provenance,
     Role,
 )
-from scope_selfplay.search import NothingToSearch, Searcher
+from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, Stage, read_records
 from scope_selfplay.store.ratings import read_ratings
 from scope_selfplay.training.policy import check_tags, load_frozen, policy_path, weights_hash
@@ -77,13 +78,11 @@ class Run:
 
     @cached_property
     def context(self) -> RunContext:
-        from scope_selfplay.retriever import open_retriever
-
         gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
         searcher: Searcher = NothingToSearch()
         if self.documents:
             searcher = open_retriever(self.config.search, self.documents, self.folder, self.outages.append)
-        return RunContext(self.config, self.pack, searcher, self._judge(), gates)
+        return RunContext(self.config, self.pack, searcher, MeteredJudge(self._judge()), gates)
 
     def check_outages(self) -> None:
         """Raises OutsideError when a server was down for too long; call it before results are kept."""
@@ -91,11 +90,11 @@ class Run:
             raise self.outages[0]
 
     def stage_context(self) -> RunContext:
-        """The context with an empty tally: every stage keeps its own account of the judge."""
-        context = self.context
-        if isinstance(context.judge, ModelJudge):
-            context.judge.begin_stage()
-        return RunContext(context.config, context.pack, context.searcher, context.judge, context.gates)
+        """The context with an account of the judge that begins at nothing: every stage keeps its own."""
+        judge = self.context.judge.judge
+        if isinstance(judge, ModelJudge):
+            judge.begin_stage()
+        return replace(self.context, judge=MeteredJudge(judge))
 
     def key(self, iteration: int, stage: Stage) -> Key:
         return (self.config.seed, iteration, stage.value)

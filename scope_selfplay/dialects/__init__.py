@@ -1,7 +1,7 @@
 """How each model family writes a turn: `dialect(name)` reads its turns and writes its search calls.
 
-Pure, and safe on any text: the scanner is linear, what cannot be read is None. `families` holds what differs, a
-family a block; `turn` is what they share, `scanner` finds the blocks in a turn.
+Pure, and safe on any text: reading is linear, what cannot be read is None. `families` holds what differs, a family a
+block; `turn` is what they share.
 """
 
 from dataclasses import replace

@@ -19,8 +19,7 @@ opens the thinking in the prompt.
 
 import json
 
-from scope_selfplay.dialects.scanner import MAX_CALLS
-from scope_selfplay.dialects.turn import Dialect, valid_query
+from scope_selfplay.dialects.turn import MAX_CALLS, Dialect, valid_query
 from scope_selfplay.wire.strict_json import load_strict
 
 QWEN25 = Dialect(

@@ -1,22 +1,21 @@
-"""What a dialect is: how one model family writes a turn, and what we read in it."""
+"""What a dialect is: how one model family writes a turn, and what we read in it, in one pass whatever it holds.
 
-from collections.abc import Callable
+Blocks are found with `str.find`, `str.count`, `str.split` and friends only: no regular expressions and no loop that
+starts again. Tags are exact ASCII; look-alikes are text. Where a reading would be a guess, the block does not count.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from scope_selfplay.dialects.scanner import (
-    THINK_CLOSE,
-    call_blocks,
-    encodable,
-    only_block,
-    own_text,
-    split_thinking,
-)
 
 EXAMPLE_QUERY = "your search query"
 TASK_TAGS = ("<task>", "</task>")
 ANSWER_TAGS = ("<answer>", "</answer>")
-THINK_TAGS = ("<think>", "</think>")
+THINK_TAGS = THINK_OPEN, THINK_CLOSE = ("<think>", "</think>")
+# More tries, or longer calls, than any turn in earnest needs; they keep the price of 1 MiB of broken calls
+# small.
+MAX_CALLS = 16
+MAX_CALL_LENGTH = 16_384
 
 
 class TurnParts(NamedTuple):
@@ -61,13 +60,6 @@ class Dialect:
         """The example of a search call that a prompt shows."""
         return self.search_call(EXAMPLE_QUERY)
 
-    @property
-    def result_syntax(self) -> str:
-        """How a prompt says where search results come back."""
-        if self.result_tags is None:
-            return f"in a message of the role {self.tool_role}"
-        return "between {} and {}".format(*self.result_tags)
-
     def parse(self, text: str) -> TurnParts:
         """Reads one assistant turn without its end-of-turn token. Linear in its length; never raises.
 
@@ -77,13 +69,13 @@ class Dialect:
         ended inside thinking and this turn may have stopped there, parse the think tag with it:
         `parse("<think>" + text)`.
         """
-        thinking, body = split_thinking(encodable(text), may_begin_inside=self.template_opens_thinking)
-        task = only_block(body, "task", (THINK_CLOSE, *ANSWER_TAGS, *self.search_tags))
+        thinking, body = _split_thinking(_encodable(text), may_begin_inside=self.template_opens_thinking)
+        task = _only_block(body, "task", (THINK_CLOSE, *ANSWER_TAGS, *self.search_tags))
         return TurnParts(
             thinking=thinking,
             query=self._first_query(body),
             task=None if task is None else _question(task),
-            answer=only_block(body, "answer", (THINK_CLOSE, *TASK_TAGS, *self.search_tags)),
+            answer=_only_block(body, "answer", (THINK_CLOSE, *TASK_TAGS, *self.search_tags)),
         )
 
     def search_call(self, query: str) -> str:
@@ -112,16 +104,82 @@ class Dialect:
 
     def _first_query(self, body: str) -> str | None:
         foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
-        queries = map(self.read_query, call_blocks(body, *self.search_tags, foreign))
+        queries = map(self.read_query, _call_blocks(body, *self.search_tags, foreign))
         return next((query for query in queries if query is not None), None)
 
 
 def _question(task: str) -> str | None:
     if "<question>" not in task and "</question>" not in task:
         return task
-    return only_block(task, "question", ())
+    return _only_block(task, "question", ())
 
 
 def valid_query(query: object) -> str | None:
     """A query as every family takes it: text, without the whitespace around it, not blank."""
-    return own_text(query, ()) if isinstance(query, str) else None
+    return _own_text(query, ()) if isinstance(query, str) else None
+
+
+def _split_thinking(text: str, *, may_begin_inside: bool) -> tuple[str | None, str]:
+    """The closed block of thinking that opens a turn, if there is one, and what stands outside of all thinking.
+
+    Only whitespace may stand before it. With `may_begin_inside` a turn whose first think tag is a closing one
+    began inside thinking, because the chat template had already opened it. Later think blocks are thinking
+    too and belong to neither part; a line break takes their place, so that no new tag forms where they
+    stood. From an opener that is never closed on, everything is thinking.
+    """
+    start = text.lstrip()
+    if start.startswith(THINK_OPEN):
+        thinking, closer, rest = start[len(THINK_OPEN) :].partition(THINK_CLOSE)
+        return (thinking.strip(), _outside(rest)) if closer else (None, "")
+    before, closer, rest = text.partition(THINK_CLOSE)
+    if may_begin_inside and closer and THINK_OPEN not in before:
+        return before.strip(), _outside(rest)
+    return None, _outside(text)
+
+
+def _only_block(text: str, name: str, foreign: Sequence[str]) -> str | None:
+    """The text of the one `<name>` block, stripped.
+
+    None unless the opening and the closing tag stand exactly once each, in this order, with something other
+    than whitespace and none of the `foreign` tags between them.
+    """
+    opener, closer = f"<{name}>", f"</{name}>"
+    if text.count(opener) != 1 or text.count(closer) != 1:
+        return None
+    _, _, rest = text.partition(opener)
+    content, found, _ = rest.partition(closer)
+    return _own_text(content, foreign) if found else None
+
+
+def _call_blocks(text: str, opener: str, closer: str, foreign: Sequence[str]) -> Iterator[str]:
+    """The texts of the blocks between `opener` and `closer`, in order, stripped.
+
+    A block that is blank, longer than 16,384 characters, or holds a tag, its own opener included, is passed
+    over. At most 16 blocks are looked at.
+    """
+    position = 0
+    for _ in range(MAX_CALLS):
+        start = text.find(opener, position)
+        end = text.find(closer, start + len(opener)) if start >= 0 else -1
+        if end < 0:
+            return
+        content = _own_text(text[start + len(opener) : end], (opener, *foreign))
+        if content is not None and len(content) <= MAX_CALL_LENGTH:
+            yield content
+        position = end + len(closer)
+
+
+def _own_text(content: str, foreign: Sequence[str]) -> str | None:
+    """The content without surrounding whitespace; None when nothing is left or a foreign tag stands in it."""
+    content = content.strip()
+    return None if not content or any(tag in content for tag in foreign) else content
+
+
+def _encodable(text: str) -> str:
+    """The text with a question mark for every half of a surrogate pair: it can be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _outside(text: str) -> str:
+    first, *openings = text.split(THINK_OPEN)
+    return "\n".join([first, *(opening.partition(THINK_CLOSE)[2] for opening in openings)])

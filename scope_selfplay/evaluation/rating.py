@@ -24,7 +24,7 @@ class CheckpointNode(Value):
     promoted: bool
 
 
-class ComparisonGraph(Value):
+class CheckpointGraph(Value):
     """Checkpoints as nodes, and what the judge said between two of them as an edge."""
 
     nodes: tuple[CheckpointNode, ...]
@@ -78,7 +78,7 @@ def rate(
     )
 
 
-def comparison_graph(ratings: Ratings) -> ComparisonGraph:
+def comparison_graph(ratings: Ratings) -> CheckpointGraph:
     """What a viewer draws: every checkpoint with its rating, and every pair that met."""
     nodes, newest = [], f"S_{len(ratings.starts)}"
     for name in ratings.held_out:
@@ -87,7 +87,7 @@ def comparison_graph(ratings: Ratings) -> ComparisonGraph:
         nodes.append(
             CheckpointNode(name=name, rating=ratings.ratings.get(name), low=low, high=high, promoted=is_used)
         )
-    return ComparisonGraph(nodes=tuple(nodes), edges=ratings.edges)
+    return CheckpointGraph(nodes=tuple(nodes), edges=ratings.edges)
 
 
 def _answered(candidates: Sequence[Candidate], contestant: CheckpointAnswers) -> list[Answered]:

@@ -122,11 +122,11 @@ class ServedModel:
             )
 
 
-async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | None) -> Served:
-    """The model `model`, or the only one, of a server; `root` is its URL without `/v1`, where `/info` lies.
+async def ask_what_is_served(client: JsonClient, root: JsonClient | None, model: str | None) -> Served:
+    """The model `model`, or the only one, of a server; `root` is its URL without `/v1`, where `/info` is.
 
-    Raises ConfigError for a model that is not served or a choice between several, InferenceError where nobody
-    answers.
+    Without a `root` no weights are asked for. Raises ConfigError for a model that is not served or a choice between
+    several, InferenceError where no server answers.
     """
     try:
         listed = (await client.ask("GET", "/models")).get("data")
@@ -135,14 +135,15 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient, model: str | 
         raise InferenceError(f"{fault}; see that the server runs, then run the same command again") from None
     except (Refused, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server?"
+            f"{client.url}/models lists no models ({error}); is it an OpenAI-compatible server, and does api_key_env "
+            "hold its key?"
         ) from None
     if model is None and len(rows) != 1:
-        raise ConfigError(f"{client.url} serves {sorted(rows)}; say which in `model`")
+        raise ConfigError(f"{client.url} serves {sorted(rows)}; name one in `model`")
     name = model or next(iter(rows))
     if name not in rows:
         raise ConfigError(f"{client.url} does not serve {name}; it serves {sorted(rows)}")
-    info = await _info(root)
+    info = await _info(root) if root is not None else {}
     length = rows[name].get("max_model_len")
     where = rows[name].get("root")
     weights = info.get("weights")

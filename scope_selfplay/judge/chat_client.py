@@ -13,19 +13,16 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import aiohttp
-
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.schemas import Fault, Finish
-from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
-from scope_selfplay.wire.strict_json import parse_object
+from scope_selfplay.wire.guarded_http import LOOPBACK
+from scope_selfplay.wire.json_client import HttpFault, JsonClient, Refused, RetryPolicy
 
 TOP_LOGPROBS = 20
 """As many as vLLM gives by default; a choice beyond them has no known probability."""
 _BUSY = 429
 _REFUSALS = frozenset({400, 413, 422})
 _MISCONFIGURED = frozenset({401, 403, 404})
-_TRANSIENT = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class ChatRequest(NamedTuple):
@@ -80,28 +77,29 @@ class ChatClient:
 
         Raises ConfigError for a URL that may not be called.
         """
-        self.url = checked_url(base_url, allowed_hosts)
         self.model = model
         self._template = dict(template or {})
         self._context = context
-        self._max_response = max_response
-        self._session = GuardedSession(
-            self.url, token=api_key, connections=connections, max_response=max_response
-        )
+        limits = RetryPolicy(max_response=max_response, connections=connections)
+        self._client = JsonClient(base_url, allowed_hosts=allowed_hosts, token=api_key, patience=limits)
+        self.url = self._client.url
 
     async def __aenter__(self) -> Self:
-        await self._session.__aenter__()
+        await self._client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.__aexit__(kind, error, trace)
+        await self._client.__aexit__(kind, error, trace)
 
     async def complete(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """Raises ChatFault, and ConfigError for a key, path or model that the endpoint does not know."""
         body = json.dumps(self._body(request)).encode()
-        answer = await self._ask("POST", "/chat/completions", body, seconds)
+        try:
+            answer = await self._client.ask_once("POST", "/chat/completions", body, seconds=seconds)
+        except HttpFault as fault:
+            raise self._named(fault) from None
         served = answer.get("model")
         if isinstance(served, str) and served != self.model and not served.startswith(f"{self.model}-"):
             raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: answered as {served}, asked was {self.model}")
@@ -110,16 +108,6 @@ class ChatClient:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: no chat completion ({reason})") from None
-
-    async def models(self, *, seconds: float = 30.0) -> dict[str, int | None]:
-        """The models that the endpoint serves, with their context in tokens where it says so (vLLM does).
-
-        Raises ChatFault or ConfigError.
-        """
-        listed = (await self._ask("GET", "/models", None, seconds)).get("data")
-        if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
-            raise ConfigError(f"{self.url}/models lists no models; is it an OpenAI-compatible endpoint?")
-        return {str(row.get("id")): _count(row.get("max_model_len")) or None for row in listed}
 
     def _body(self, request: ChatRequest) -> dict[str, object]:
         body: dict[str, object] = {
@@ -139,38 +127,19 @@ class ChatClient:
             body["structured_outputs"] = {"regex": request.pattern}
         return body
 
-    async def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> dict[str, Any]:
-        try:
-            response, data = await self._session.exchange(method, path, body, seconds)
-        except TimeoutError:
-            raise ChatFault(Fault.TIMED_OUT, f"{self.url}: no answer within {seconds:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: {type(error).__name__}: {error}") from None
-        if response.status != 200:
-            self._raise_for(response, data or b"")
-        if data is None:
-            raise ChatFault(
-                Fault.UNREADABLE, f"{self.url}: a response of more than {self._max_response:,} bytes"
+    def _named(self, fault: HttpFault) -> ChatFault | ConfigError:
+        """What an HTTP fault means for a completion."""
+        if fault.status in _MISCONFIGURED:
+            return ConfigError(
+                f"{fault}; check the endpoint's base_url, model ({self.model}) and api_key_env"
             )
-        try:
-            return parse_object(data)
-        except ValueError as error:
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: the response is {error}") from None
-
-    def _raise_for(self, response: aiohttp.ClientResponse, data: bytes) -> None:
-        status = response.status
-        message = f"{self.url}: status {status}: {data[:300].decode('utf-8', 'replace')}"
-        if status in _MISCONFIGURED:
-            raise ConfigError(
-                f"{message}; check the endpoint's base_url, model ({self.model}) and api_key_env"
-            )
-        if status in _REFUSALS:
-            raise ChatFault(Fault.REFUSED, message)
-        after = retry_after(response.headers.get("Retry-After"))
-        busy = status == _BUSY or (status == 503 and after > 0)
-        if status not in _TRANSIENT:
-            message += " (redirects are not followed)" if 300 <= status < 400 else ""
-        raise ChatFault(Fault.UNAVAILABLE, message, after=after, busy=busy)
+        if fault.status in _REFUSALS:
+            return ChatFault(Fault.REFUSED, str(fault))
+        if isinstance(fault, Refused) and not fault.status:
+            return ChatFault(Fault.UNREADABLE, str(fault))
+        busy = fault.status == _BUSY or (fault.status == 503 and fault.after > 0)
+        kind = Fault.TIMED_OUT if fault.timed_out else Fault.UNAVAILABLE
+        return ChatFault(kind, str(fault), after=fault.after, busy=busy)
 
 
 def _reply(answer: dict[str, Any], request: ChatRequest) -> ChatReply:

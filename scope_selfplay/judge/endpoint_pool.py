@@ -7,9 +7,9 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
-from scope_selfplay.errors import ConfigError, InferenceError, JudgeError, RunMismatchError
-from scope_selfplay.inference.served_model import Served, ask_what_is_served
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatReply
+from scope_selfplay.errors import InferenceError, JudgeError, RunMismatchError
+from scope_selfplay.inference.served_model import ask_what_is_served
+from scope_selfplay.judge.chat_client import ChatClient, ChatReply
 from scope_selfplay.judge.endpoint import Endpoint
 from scope_selfplay.judge.metrics import JudgeMetrics
 from scope_selfplay.judge.prompts import JudgeRole
@@ -19,7 +19,7 @@ from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
 # Canaries and probes need a connection when all others hang.
 _SPARE_CONNECTIONS = 2
 # At the start somebody may be watching.
-_HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
+_HANDSHAKE = RetryPolicy(attempt=30.0, attempts=1)
 
 
 class EndpointPool:
@@ -86,25 +86,6 @@ async def with_models(config: JudgeConfig) -> JudgeConfig:
 
 
 async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> EndpointConfig:
-    async with _client(config, endpoint) as client:
-        try:
-            served = await client.models()
-        except ChatFault as fault:
-            raise JudgeError(
-                f"the judge's endpoint does not answer: {fault}; see that it runs, then run again"
-            ) from None
-    names = list(served)
-    if endpoint.model is None and len(names) != 1:
-        raise ConfigError(f"{endpoint.base_url} serves {names}; set judge.endpoint.model")
-    model = endpoint.model or names[0]
-    if model not in served:
-        raise ConfigError(f"{endpoint.base_url} does not serve {model}; it serves {names}")
-    if endpoint.weights is not None:
-        _check_weights(endpoint, endpoint.weights, await _what_is_served(config, endpoint, model))
-    return endpoint.model_copy(update={"model": model, "context": endpoint.context or served[model]})
-
-
-async def _what_is_served(config: JudgeConfig, endpoint: EndpointConfig, model: str) -> Served:
     def client(url: str) -> JsonClient:
         return JsonClient(
             url,
@@ -115,21 +96,21 @@ async def _what_is_served(config: JudgeConfig, endpoint: EndpointConfig, model: 
         )
 
     root = endpoint.base_url.rstrip("/").removesuffix("/v1")
+    expected = endpoint.weights
     async with client(endpoint.base_url) as inner, client(root) as outer:
         try:
-            return await ask_what_is_served(inner, outer, model)
+            served = await ask_what_is_served(inner, outer if expected else None, endpoint.model)
         except InferenceError as fault:
             raise JudgeError(f"the judge's endpoint does not answer: {fault}") from None
-
-
-def _check_weights(endpoint: EndpointConfig, expected: str, served: Served) -> None:
-    if served.weights == expected or (served.weights is None and served.model.endswith(expected)):
-        return
-    found = f"weights {served.weights}" if served.weights else f"{served.model} and names no weights"
-    raise RunMismatchError(
-        f"{endpoint.base_url} serves {found}, judge.endpoint.weights expects {expected}; serve that model, or name it "
-        f"NAME-{expected} (vLLM: --served-model-name)"
-    )
+    named = served.weights or (expected if expected and served.model.endswith(expected) else None)
+    if expected is not None and named != expected:
+        found = f"weights {named}" if named else f"{served.model} and names no weights"
+        raise RunMismatchError(
+            f"{endpoint.base_url} serves {found}, judge.endpoint.weights expects {expected}; serve that model, or "
+            f"name it NAME-{expected} (vLLM: --served-model-name)"
+        )
+    context = endpoint.context or served.max_length
+    return endpoint.model_copy(update={"model": served.model, "context": context})
 
 
 def _client(config: JudgeConfig, endpoint: EndpointConfig) -> ChatClient:

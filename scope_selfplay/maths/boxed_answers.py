@@ -195,9 +195,17 @@ def _serve() -> None:
         replies.write(_NO)
         return
     replies.write(_YES)
-    _limit_memory()
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     for line in sys.stdin.buffer:
-        _limit_time()
+        # The kernel ends this process when its CPU time is used up: no handler could stop a long multiplication.
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        soft = int(usage.ru_utime + usage.ru_stime) + CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
         found, expected = json.loads(line)
         is_readable = _equal(expected, expected)
         replies.write(_YES if is_readable else _NO)
@@ -219,23 +227,6 @@ def _equal(found: str, expected: str) -> bool:
         return bool(verify(read(expected), read(found), timeout_seconds=None))
     except Exception:  # noqa: BLE001  hostile input raises anything, MemoryError and RecursionError included
         return False
-
-
-def _limit_memory() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-
-
-def _limit_time() -> None:
-    """Let the kernel end this process when it has used up its CPU time: no handler could stop a long multiplication."""
-    import resource
-
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + CPU_SECONDS, hard))
 
 
 if __name__ == "__main__":

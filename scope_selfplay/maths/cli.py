@@ -56,7 +56,10 @@ def new(
     folder.mkdir(parents=True, exist_ok=True)
     files["train.jsonl"].write_text(_lines(train), encoding="utf-8")
     files["held_out.jsonl"].write_text(_lines(kept), encoding="utf-8")
-    files["run.yaml"].write_text(_run_of(files["train.jsonl"], files["held_out.jsonl"]), encoding="utf-8")
+    run = RUN_FILE.read_text(encoding="utf-8")
+    for mark, name in (("TRAIN_FILE", "train.jsonl"), ("HELD_OUT_FILE", "held_out.jsonl")):
+        run = run.replace(mark, json.dumps(str(files[name])))
+    files["run.yaml"].write_text(run, encoding="utf-8")
     if as_json:
         click.echo(json.dumps({"train": count, "held_out": held_out, "run": str(files["run.yaml"])}))
     else:
@@ -70,10 +73,3 @@ def _lines(found: list[MathProblem]) -> str:
         for each in found
     ]
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def _run_of(train: Path, held_out: Path) -> str:
-    text = RUN_FILE.read_text(encoding="utf-8")
-    return text.replace("TRAIN_FILE", json.dumps(str(train))).replace(
-        "HELD_OUT_FILE", json.dumps(str(held_out))
-    )

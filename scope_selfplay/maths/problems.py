@@ -5,7 +5,7 @@ from the text.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
@@ -41,19 +41,10 @@ def problems(
 
     Raises ValueError where there are not as many.
     """
-    return list(_distinct(rng, count, kinds, levels, without))
-
-
-def _distinct(
-    rng: random.Random,
-    count: int,
-    kinds: Sequence[ProblemKind],
-    levels: Sequence[int],
-    without: frozenset[str],
-) -> Iterator[MathProblem]:
-    seen, made, vain = set(without), 0, 0
-    while made < count:
-        kind, level = kinds[made % len(kinds)], levels[made // len(kinds) % len(levels)]
+    found: list[MathProblem] = []
+    seen, vain = set(without), 0
+    while len(found) < count:
+        kind, level = kinds[len(found) % len(kinds)], levels[len(found) // len(kinds) % len(levels)]
         question, answer = _MAKERS[kind](rng, level)
         if question in seen:
             vain += 1
@@ -63,8 +54,8 @@ def _distinct(
                 )
             continue
         seen.add(question)
-        made += 1
-        yield MathProblem(question, written(answer), kind.value, level)
+        found.append(MathProblem(question, written(answer), kind.value, level))
+    return found
 
 
 def written(value: Fraction) -> str:

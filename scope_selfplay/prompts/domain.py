@@ -31,11 +31,6 @@ class TaskType(Value):
     weight: float = 1.0
     enabled: bool = True
 
-    @property
-    def words(self) -> str:
-        """The name as a prompt shows it."""
-        return self.name.replace("_", " ")
-
 
 class Domain(Value):
     """A resolved domain.yaml; `search_turns` maps a number of searches to its share (paper: 4:3:2)."""
@@ -48,10 +43,6 @@ class Domain(Value):
     judge: JudgeKind = JudgeKind.MODEL
     corpus: str = ""
     corpus_reader: CorpusReader | None = None
-
-    @property
-    def enabled_task_types(self) -> tuple[TaskType, ...]:
-        return tuple(kind for kind in self.task_types if kind.enabled)
 
 
 _Text = Annotated[str, Field(pattern=r"\S")]

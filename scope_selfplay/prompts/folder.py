@@ -13,8 +13,8 @@ from scope_selfplay.errors import PromptError, did_you_mean
 from scope_selfplay.prompts.domain import DOMAIN_FILE, extended_domain
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
-from scope_selfplay.prompts.prompt_file import CheckOptions, CountTokens, quarter_of_bytes
-from scope_selfplay.prompts.resolve import Layer, Origin, Resolution, origins, resolve
+from scope_selfplay.prompts.prompt_file import CountTokens, quarter_of_bytes
+from scope_selfplay.prompts.resolve import Layer, Origin, origins, resolve
 
 OWN_PACKS = Path("prompts")
 """Where a bare name that does not ship is looked for, below the current folder."""
@@ -60,26 +60,21 @@ def names_in(folder: Path) -> list[str]:
     return sorted(file.parent.name for file in folder.glob(f"*/{DOMAIN_FILE}"))
 
 
-def load_pack(
-    folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_bytes
-) -> Pack:
+def load_pack(folder: Path | str) -> Pack:
     """The pack in `folder`, with all that it extends. Raises PromptError with the first of its problems."""
-    pack, problems = _examine(Path(folder), CheckOptions(budget_tokens, count_tokens))
+    pack, problems = _examine(Path(folder))
     if pack is None:
         others = f" (and {len(problems) - 1} more: `scope prompts check` shows all)"
         raise PromptError(f"{problems[0]}{others if len(problems) > 1 else ''}")
     return pack
 
 
-def check_pack(
-    folder: Path | str, *, budget_tokens: int | None = None, count_tokens: CountTokens = quarter_of_bytes
-) -> list[PackProblem]:
+def check_pack(folder: Path | str, count_tokens: CountTokens = quarter_of_bytes) -> list[PackProblem]:
     """Every problem of the pack in `folder`, in the order in which to mend them; empty when it loads.
 
-    `budget_tokens` is one ceiling for every prompt, instead of each contract's own; `count_tokens` is the
-    policy's tokenizer when there is one. Values are not counted, only the pack's own text.
+    `count_tokens` is the policy's tokenizer when there is one. Values are not counted, only the pack's own text.
     """
-    return list(_examine(Path(folder), CheckOptions(budget_tokens, count_tokens)).problems)
+    return _examine(Path(folder), count_tokens)[1]
 
 
 def pack_origins(folder: Path | str) -> list[Origin]:
@@ -107,13 +102,15 @@ def extendable_names(beside: Path) -> list[str]:
     return sorted({*names_in(beside), *names_in(shipped_prompts())})
 
 
-def _examine(folder: Path, options: CheckOptions) -> Resolution:
+def _examine(
+    folder: Path, count_tokens: CountTokens = quarter_of_bytes
+) -> tuple[Pack | None, list[PackProblem]]:
     layers: list[Layer] = []
     for step in _chain(folder):
         if isinstance(step, PackProblem):
-            return Resolution(None, (step,))
+            return None, [step]
         layers.append(step)
-    return resolve(layers, options)
+    return resolve(layers, count_tokens)
 
 
 def _chain(folder: Path) -> Iterator[Layer | PackProblem]:

@@ -44,7 +44,13 @@ class Pack(Value):
         may be left out or None. Raises PromptError when the pack has no such role, TypeError when an input is
         foreign or lacking.
         """
-        prompt, contract = self._prompt(role), CONTRACTS[role]
+        prompt, contract = (
+            next((prompt for prompt in self.prompts if prompt.role == role), None),
+            CONTRACTS[role],
+        )
+        if prompt is None:
+            advice = f"add {role.file_name}, or extend a pack that has it"
+            raise PromptError(f"the prompt pack {self.domain.name} has no {role} prompt; {advice}")
         absent = {name: ABSENT[name] for name in contract.optional if name in ABSENT}
         given = absent | {name: value for name, value in values.items() if value is not None}
         foreign = values.keys() - set(contract.inputs)
@@ -59,13 +65,6 @@ class Pack(Value):
         """The resolved pack as file name -> text; a folder of these loads on its own, with the same hash."""
         contents = _contents(self)
         return contents | {DOMAIN_FILE: f"name: {self.domain.name}\n{contents[DOMAIN_FILE]}"}
-
-    def _prompt(self, role: PromptRole) -> Prompt:
-        for prompt in self.prompts:
-            if prompt.role == role:
-                return prompt
-        advice = f"add {role.file_name}, or extend a pack that has it"
-        raise PromptError(f"the prompt pack {self.domain.name} has no {role} prompt; {advice}")
 
 
 def diff_packs(a: Pack, b: Pack) -> str:

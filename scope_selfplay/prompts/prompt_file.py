@@ -44,15 +44,6 @@ def quarter_of_bytes(text: str) -> int:
     return -(-len(text.encode()) // 4)
 
 
-@dataclass(frozen=True)
-class CheckOptions:
-    """How to check a file; a `taught` policy knows its protocol, only the contract's subject is required."""
-
-    budget_tokens: int | None = None
-    count_tokens: CountTokens = quarter_of_bytes
-    taught: bool = False
-
-
 class Prompt(Value):
     """`text` is the whole file; `body` is what is rendered, which uses `uses` (sorted)."""
 
@@ -72,7 +63,7 @@ class _FileParts:
 
 
 def read_prompt(
-    role: PromptRole, text: str, file: str, options: CheckOptions
+    role: PromptRole, text: str, file: str, *, count_tokens: CountTokens, taught: bool
 ) -> tuple[Prompt, list[PackProblem]]:
     """The prompt, and every mistake in it; a prompt with mistakes is not to be rendered."""
     parts = _cut(role, text, file)
@@ -82,8 +73,8 @@ def read_prompt(
     problems = [*_front_problems(role, parts.front)]
     faults = list(anatomy.faults)
     if anatomy.literal or anatomy.uses:
-        problems += _input_problems(role, parts, anatomy, options)
-        faults += _text_faults(role, parts.body, anatomy, options)
+        problems += _input_problems(role, parts, anatomy, taught)
+        faults += _text_faults(role, parts.body, anatomy, count_tokens, taught)
     elif not faults:
         faults.append(TemplateFault(1, "has no text below its front matter; write the prompt there"))
     problems += [PackProblem(file, parts.body_line + fault.line - 1, fault.message) for fault in faults]
@@ -135,7 +126,7 @@ def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[PackProble
 
 
 def _input_problems(
-    role: PromptRole, parts: _FileParts, anatomy: Anatomy, options: CheckOptions
+    role: PromptRole, parts: _FileParts, anatomy: Anatomy, taught: bool
 ) -> Iterator[PackProblem]:
     """Where contract, front matter and body disagree; one misspelling is told once, where it stands."""
     front, contract = parts.front, CONTRACTS[role]
@@ -153,7 +144,7 @@ def _input_problems(
             advice = f"write {{{{ {name} }}}} into the text, or take {name} out of inputs"
             yield front.problem(f"lists the input {name} but never uses it; {advice}", "inputs", index)
     subject = (contract.subject,) if contract.subject else ()
-    for name in subject if options.taught else contract.required:
+    for name in subject if taught else contract.required:
         if name not in anatomy.uses and name not in meant and name not in declared:
             message = f"never uses {{{{ {name} }}}}, which a {role} prompt must show; write it into the text"
             yield front.problem(f"{message} and list it in inputs", "inputs")
@@ -179,16 +170,15 @@ def _may_use(role: PromptRole, name: str) -> str:
 
 
 def _text_faults(
-    role: PromptRole, body: str, anatomy: Anatomy, options: CheckOptions
+    role: PromptRole, body: str, anatomy: Anatomy, count_tokens: CountTokens, taught: bool
 ) -> Iterator[TemplateFault]:
     """Lines count from the body's first."""
     reading = OUTPUTS[CONTRACTS[role].output]
     missing = [text for text in reading.mentions if text not in anatomy.literal]
-    if missing and not options.taught:
+    if missing and not taught:
         asked = f"never mentions {' or '.join(missing)}"
         yield TemplateFault(1, f"{asked}; ask for it, because the code reads {reading.parsed}")
-    budget = CONTRACTS[role].budget_tokens if options.budget_tokens is None else options.budget_tokens
-    tokens = options.count_tokens(body)
+    budget, tokens = CONTRACTS[role].budget_tokens, count_tokens(body)
     if tokens > budget:
         yield TemplateFault(
             1, f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"

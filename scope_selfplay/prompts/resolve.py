@@ -5,16 +5,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from scope_selfplay.errors import did_you_mean
 from scope_selfplay.prompts.contracts import GATE_ROLES, POLICY_ROLES, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, KEYS, Domain, JudgeKind, check_domain, merge_domains
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.problems import PackProblem, YamlMapping, read_mapping
-from scope_selfplay.prompts.prompt_file import CheckOptions, Prompt, claimed_role, read_prompt
+from scope_selfplay.prompts.prompt_file import CountTokens, Prompt, claimed_role, read_prompt
 
 KUSTOMIZATION_FILE = "kustomization.yaml"
 _PACK_FILES = (DOMAIN_FILE, *(role.file_name for role in PromptRole))
@@ -50,24 +49,19 @@ class Layer:
         return None if text is None else read_mapping(text, self.path(DOMAIN_FILE))
 
 
-class Resolution(NamedTuple):
-    """`pack` is None exactly when there are problems; they come in the order in which to mend them."""
+def resolve(layers: Sequence[Layer], count_tokens: CountTokens) -> tuple[Pack | None, list[PackProblem]]:
+    """The pack, or None and what is wrong, in the order in which to mend it.
 
-    pack: Pack | None
-    problems: tuple[PackProblem, ...]
-
-
-def resolve(layers: Sequence[Layer], options: CheckOptions) -> Resolution:
-    """`layers` are the domain itself, then what it extends, nearest first; at least one."""
+    `layers` are the domain itself, then what it extends, nearest first; at least one.
+    """
     problems = [problem for layer in layers for problem in _file_problems(layer)]
     domain, domain_problems = _resolve_domain(layers)
-    prompts, prompt_problems = _resolve_prompts(layers, domain, options)
+    prompts, prompt_problems = _resolve_prompts(layers, domain, count_tokens)
     problems += [*domain_problems, *prompt_problems]
     # Last: what the cluster misses is no fault of the texts, and a copied folder always has one here.
     problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
-    if problems or domain is None:
-        return Resolution(None, tuple(problems))
-    return Resolution(Pack(domain=domain, prompts=prompts), ())
+    pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
+    return pack, problems
 
 
 def _file_problems(layer: Layer) -> Iterator[PackProblem]:
@@ -121,39 +115,39 @@ def _resolve_domain(layers: Sequence[Layer]) -> tuple[Domain | None, list[PackPr
 
 
 def _resolve_prompts(
-    layers: Sequence[Layer], domain: Domain | None, options: CheckOptions
+    layers: Sequence[Layer], domain: Domain | None, count_tokens: CountTokens
 ) -> tuple[tuple[Prompt, ...], list[PackProblem]]:
     prompts, problems = [], []
     lexical = domain is not None and domain.judge is JudgeKind.LEXICAL
     for role in PromptRole:
         layer = next((layer for layer in layers if role.file_name in layer.files), None)
         if layer is None:
-            if domain is not None and _is_needed(role, domain):
-                message = f"is missing: {_need(role)}; add it, or extend a domain that has it"
+            if domain is not None and (need := _need(role, domain)):
+                message = f"is missing: {need}; add it, or extend a domain that has it"
                 problems.append(PackProblem(layers[0].path(role.file_name), 1, message))
         elif role.file_name in layer.texts:
-            file_options = replace(options, taught=lexical and role in POLICY_ROLES)
             prompt, wrong = read_prompt(
-                role, layer.texts[role.file_name], layer.path(role.file_name), file_options
+                role,
+                layer.texts[role.file_name],
+                layer.path(role.file_name),
+                count_tokens=count_tokens,
+                taught=lexical and role in POLICY_ROLES,
             )
             prompts.append(prompt)
             problems += wrong
     return tuple(prompts), problems
 
 
-def _is_needed(role: PromptRole, domain: Domain) -> bool:
-    """A lexical judge reads no prompts; a gate's file is needed where the gate is in use."""
+def _need(role: PromptRole, domain: Domain) -> str:
+    """Why the domain needs the role's prompt; empty where it does not."""
     if role in POLICY_ROLES:
-        return True
+        return "every pack has one"
     if domain.judge is JudgeKind.LEXICAL:
-        return False
-    return role not in GATE_ROLES or GATE_ROLES[role] in domain.gates
-
-
-def _need(role: PromptRole) -> str:
-    if role in GATE_ROLES:
-        return f"domain.yaml has the gate {GATE_ROLES[role]} in use"
-    return "every pack has one" if role in POLICY_ROLES else "a model judge needs one"
+        return ""
+    if role not in GATE_ROLES:
+        return "a model judge needs one"
+    gate = GATE_ROLES[role]
+    return f"domain.yaml has the gate {gate} in use" if gate in domain.gates else ""
 
 
 def _kustomization_problems(layer: Layer) -> Iterator[PackProblem]:

@@ -11,8 +11,9 @@ from scope_selfplay.evaluation.pairings import (
     presentations,
 )
 from scope_selfplay.evaluation.rating import rate
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.judge import grade_rollout
 from scope_selfplay.run import Policy, Run
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout
 from scope_selfplay.stages.stage_runner import accepted_in, check_budget, inputs_of, run_stage
 from scope_selfplay.store import (
@@ -83,11 +84,11 @@ async def _answer(
             rollout = await context.sample_rollout(
                 context.solver_episode(policy_format, each, task), engine, each
             )
-            grade = await context.grade(task, rubric, rollout, each)
+            grade = await grade_rollout(context.judge, task, rubric, rollout, key=each)
             run.check_outages()
             rollouts.append(rollout.without_ids())
             grades.append(grade)
-            check_budget(run, context.tally)
+            check_budget(run, context.judge)
 
         missing = [each for each in candidates if each.task and each.task.id not in have]
         for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
@@ -118,8 +119,7 @@ async def _judge(
         async def one(each: Presentation) -> None:
             comparison = await judge_presentation(context.judge, by_task[each.task_id], each)
             comparisons.append(comparison)
-            context.tally.add(comparison.verdict)
-            check_budget(run, context.tally)
+            check_budget(run, context.judge)
 
         for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
             await future

@@ -75,7 +75,8 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     own = new_folder(folder, shard)
     begin_attempt(own.path, own.path)
     shared = SharedProgress(folder, positions)
-    target, maker = task_target(run, iteration), task_maker(run, iteration)
+    target, context = task_target(run, iteration), run.stage_context()
+    make = task_maker(run, iteration, context)
     run.progress.begin(f"{title_of(iteration)}, worker {shard}", None)
     shared.refresh()
     mine = [
@@ -94,14 +95,14 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
         def keep(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
-            check_budget(run, maker.context.tally)
+            check_budget(run, context.judge)
             shared.refresh()
             run.progress.advance(shared.accepted, f"of {target} tasks by all workers")
 
         asyncio.run(
             fill_share(
                 mine,
-                maker.make,
+                make,
                 in_flight=in_flight,
                 is_needed=lambda source: shared.accepted_before(positions[source.document.id]) < target,
                 keep=keep,

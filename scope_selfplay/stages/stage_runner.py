@@ -14,7 +14,7 @@ from scope_selfplay import __version__
 from scope_selfplay.corpus import TaskSource, assign_sources, documents_for, shuffled, take_unused
 from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
 from scope_selfplay.folder_lock import folder_lock
-from scope_selfplay.judge.metered import JudgeTally, check_failure_budget
+from scope_selfplay.judge.metered import JudgeTally, MeteredJudge, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.run import Run
 from scope_selfplay.run_directory import task_types_of
@@ -104,8 +104,9 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     tally = recorded(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
-    if isinstance(run.context.judge, ModelJudge):
-        usage = json.dumps(run.context.judge.account(), indent=1)
+    judge = run.context.judge.judge
+    if isinstance(judge, ModelJudge):
+        usage = json.dumps(judge.account(), indent=1)
         write_atomic(folder.path / "judge_usage.json", usage + "\n")
     write_parquet(folder.path)
     write_atomic(
@@ -269,6 +270,6 @@ def accepted_in(folder: StageFolder) -> list[Candidate]:
     ]
 
 
-def check_budget(run: Run, tally: JudgeTally) -> None:
+def check_budget(run: Run, judge: MeteredJudge) -> None:
     """Raises JudgeError when more verdicts of a stage failed than its budget allows."""
-    check_failure_budget(tally.calls, tally.failed, run.config.judge.failure_budget)
+    check_failure_budget(judge.tally.calls, judge.tally.failed, run.config.judge.failure_budget)

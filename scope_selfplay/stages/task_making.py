@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
 from scope_selfplay.run import Run
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Role, Rollout
 from scope_selfplay.stages.stage_runner import (
     check_budget,
@@ -62,7 +62,8 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 
 def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
     target = task_target(run, iteration)
-    maker = task_maker(run, iteration)
+    context = run.stage_context()
+    make = task_maker(run, iteration, context)
     sources = task_sources(run, iteration)
     before = by_document([folder])
     run.progress.begin(title_of(iteration), target)
@@ -71,12 +72,12 @@ def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
         def keep(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
-            check_budget(run, maker.context.tally)
+            check_budget(run, context.judge)
 
         kept = asyncio.run(
             fill_quota(
                 sources,
-                maker.make,
+                make,
                 target=target,
                 in_flight=run.config.tasks.in_flight,
                 finished={name: candidate for name, candidate in before.items() if is_settled(candidate)},
@@ -135,16 +136,11 @@ async def fill_quota(
     return candidates
 
 
-class TaskMaker(NamedTuple):
-    """Makes the candidate of one document; `context` keeps the stage's account of the judge."""
-
-    context: RunContext
-    make: Make
-
-
-def task_maker(run: Run, iteration: int) -> TaskMaker:
-    """C_t and, but for the held-out tasks, the Solver S_{t-1} whose difficulty decides."""
-    context, settings = run.stage_context(), run.config.tasks
+def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
+    """What makes the candidate of one document: with C_t and, but for the held-out tasks, the Solver S_{t-1} whose
+    difficulty decides.
+    """
+    settings = run.config.tasks
     policy = run.challenger(iteration)
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
     solver, difficulty = None, None
@@ -170,7 +166,7 @@ def task_maker(run: Run, iteration: int) -> TaskMaker:
         )
         return made._replace(rollouts=(rollout, *made.rollouts))
 
-    return TaskMaker(context, make)
+    return make
 
 
 def task_target(run: Run, iteration: int) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
-from scope_selfplay.judge.metered import JudgeTally
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
@@ -37,11 +37,18 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
-from scope_selfplay.training.export import Lineage
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult, train_grpo
+from scope_selfplay.training.job import (
+    GrpoJob,
+    RollStep,
+    StepResult,
+    TrainingCallbacks,
+    TrainingOptions,
+    TrainingStart,
+)
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.solver import GradedTask, make_solver_roll
+from scope_selfplay.training.trained_model import Lineage
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:
@@ -63,7 +70,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.tally)
+        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_challenger_roll(
@@ -71,7 +78,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -86,13 +93,13 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.tally)
+        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
 
         def make_roll(model: Any) -> RollStep:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -130,9 +137,8 @@ def _job(
     folder: StageFolder,
     start: Policy,
     records: Sequence[str],
-    tally: JudgeTally,
+    judge: MeteredJudge,
 ) -> GrpoJob:
-    settings = run.config.challenger if stage is Stage.CHALLENGER else run.config.solver
     curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
@@ -140,24 +146,22 @@ def _job(
         run.progress.advance(
             step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
         )
-        check_budget(run, tally)
+        check_budget(run, judge)
 
     return GrpoJob(
-        start=start.path,
-        base=run.base,
-        settings=settings,
+        start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
+        options=TrainingOptions(
+            settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
+            temperature=run.config.sampling.temperature,
+            seed=seed_from(*run.key(iteration, stage), "trainer"),
+            model=run.config.model,
+            tracking=run.config.tracking,
+        ),
         records=records,
         folder=folder,
         codec=run.codec,
-        temperature=run.config.sampling.temperature,
-        model=run.config.model,
-        seed=seed_from(*run.key(iteration, stage), "trainer"),
-        on_step=on_step,
-        lineage=_lineage(run, iteration, stage, start),
-        tracking=run.config.tracking,
+        callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
-        say=run.progress.say,
-        on_outage=run.outages.append,
     )
 
 
@@ -175,6 +179,8 @@ def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
 
 
 def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
+    from scope_selfplay.training.grpo import train_grpo
+
     run.progress.begin(title, job.settings.steps)
     train_grpo(job, lambda model: _stopping_at_outages(run, make_roll(model)))
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
@@ -193,8 +199,8 @@ def _stopping_at_outages(run: Run, roll: RollStep) -> RollStep:
     return checked
 
 
-def _tidy(job: GrpoJob) -> None:
-    """One record per id, the newest: a resumed training makes some steps again. All processes' books become one."""
+def _merge_records(job: GrpoJob) -> None:
+    """One record per id, the newest, of all processes: a resumed training makes some steps again."""
     if not job.ranks.leads:
         return
     folder = job.folder

@@ -44,7 +44,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def disk_faults(path: Path) -> Iterator[None]:
-    """The wall to the disk: every OSError becomes one line that says what to do."""
+    """Turn every OSError of the disk into a StorageError: one line that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """The columns that lists are made of, in a table of their own: a page of a million candidates is a slice of it.
 
 Parquet keeps a record's texts and verdicts together; to filter and sort by a few small columns of it would read
-row groups from everywhere. The table lies on disk in the reader's scratch folder. What a query matches is kept as
+row groups from everywhere. The table is a file in the reader's scratch folder. What a query matches is kept as
 row numbers (4 bytes each), so that the next page, and the neighbours of a candidate, need no search. What a user typed
 goes into SQL as values only.
 """
@@ -24,7 +24,7 @@ _COLUMNS = (
     "text"
 )
 
-# How far a mean lies from the middle is how little the task tells.
+# The further a mean is from the middle, the less the task tells.
 _SORTED_BY = {
     Sort.MEAN: "mean",
     Sort.SPREAD: "abs(mean - 0.5)",
@@ -47,12 +47,12 @@ Rows = NDArray[np.uint32]
 
 
 class CandidateTable:
-    """Made from the view `candidates` of a database when it is first asked for, and again after `forget`."""
+    """Made from the view `candidates` of a database when it is first used, and again after `forget`."""
 
     def __init__(self, database: duckdb.DuckDBPyConnection, file: Path) -> None:
         self._database = database
         self._database.execute(f"ATTACH '{file}' AS narrow")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_made = False
         self._matches: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
 
@@ -68,9 +68,8 @@ class CandidateTable:
         order = _order(query)
         key = (where, order, *values)
         with self._lock:
-            self._make()
+            cursor = self._cursor()
             if key not in self._matches:
-                cursor = self._database.cursor()
                 found = cursor.execute(
                     f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}", values
                 )
@@ -81,10 +80,10 @@ class CandidateTable:
             return self._matches[key]
 
     def around(self, query: TaskQuery, candidate_id: str) -> tuple[int | None, int | None]:
-        """Row numbers before and after a candidate in the list of a query; None where nothing stands there."""
+        """Row numbers before and after a candidate in the list of a query; None at its ends."""
         rows = self.matching(query)
-        own = [row for (row,) in self._ask("SELECT rowid FROM narrow.lines WHERE id = ?", [candidate_id])]
-        places = np.flatnonzero(np.isin(rows, own))
+        own = self._cursor().execute("SELECT rowid FROM narrow.lines WHERE id = ?", [candidate_id]).fetchall()
+        places = np.flatnonzero(np.isin(rows, [row for (row,) in own]))
         if not len(places):
             return None, None
         place = int(places[0])
@@ -109,26 +108,21 @@ class CandidateTable:
 
     def types(self) -> list[str]:
         """Every type that a task has, in alphabetical order."""
-        found = self._ask("SELECT DISTINCT type FROM narrow.lines WHERE type <> '' ORDER BY type")
-        return [name for (name,) in found]
+        text = "SELECT DISTINCT type FROM narrow.lines WHERE type <> '' ORDER BY type"
+        return [name for (name,) in self._cursor().execute(text).fetchall()]
 
     def _rows(self, text: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        cursor = self._made().execute(text, list(values))
+        cursor = self._cursor().execute(text, list(values))
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def _ask(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._made().execute(text, list(values)).fetchall()
-
-    def _made(self) -> duckdb.DuckDBPyConnection:
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor of the database, with the table in it."""
         with self._lock:
-            self._make()
+            if not self._is_made:
+                self._database.cursor().execute(_TABLE)
+                self._is_made = True
         return self._database.cursor()
-
-    def _make(self) -> None:
-        if not self._is_made:
-            self._database.cursor().execute(_TABLE)
-            self._is_made = True
 
 
 def _where(query: TaskQuery) -> tuple[str, list[Any]]:

@@ -72,7 +72,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def check_lines(path: Path, model: type[BaseModel]) -> None:
-    """Raises RecordError with file and line at the first record that is none of this model."""
+    """Raises RecordError with file and line at the first record that is not valid for this model."""
     for _ in _read(path, model.model_validate_json):
         pass
 
@@ -81,7 +81,7 @@ def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
     """The record whose first member is this id, found without reading the others into memory; None without one."""
     if not path.exists() or path.stat().st_size == 0:
         return None
-    start = _starting_with(record_id)
+    start = b'{"id":' + _quoted(record_id) + b","
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(start)
         while at > 0 and content[at - 1] != ord("\n"):
@@ -95,7 +95,7 @@ def find_record(path: Path, record_id: str, model: type[Model]) -> Model | None:
 
 def find_records(path: Path, record_ids: Collection[str], model: type[Model]) -> dict[str, Model]:
     """The records with these ids, by id, in one pass; as `find_record` otherwise."""
-    starts = {_quoted(each): each for each in record_ids}
+    starts = {_quoted(record_id): record_id for record_id in record_ids}
     found: dict[str, Model] = {}
     if not path.exists():
         return found
@@ -106,10 +106,6 @@ def find_records(path: Path, record_ids: Collection[str], model: type[Model]) ->
             if name is not None and line.endswith(b"\n"):
                 found[name] = _parsed(path, number, line, model.model_validate_json)
     return found
-
-
-def _starting_with(record_id: str) -> bytes:
-    return b'{"id":' + _quoted(record_id) + b","
 
 
 def _quoted(record_id: str) -> bytes:
@@ -129,18 +125,14 @@ def _parsed(path: Path, number: int, line: bytes, parse: Callable[[bytes], Parse
     try:
         return parse(line)
     except ValueError as error:
-        what = _first_fault(error)
+        fault = " ".join(str(error).split())[:160]
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            fault = f"{place}: {first['msg']}" if place else first["msg"]
         raise RecordError(
-            f"{path}:{number}: damaged record ({what}); restore the file or remove it"
+            f"{path}:{number}: damaged record ({fault}); restore the file or remove it"
         ) from None
-
-
-def _first_fault(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return " ".join(str(error).split())[:160]
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _plain_object(line: bytes) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def table_from_lines(data: bytes, model: type[BaseModel], source: Path) -> pa.Ta
 
 
 def line_blocks(file: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
-    """The complete lines from where a file stands, about `size` bytes at a time; a longer line comes whole."""
+    """The complete lines from a file's position on, about `size` bytes at a time; a longer line comes whole."""
     rest = b""
     while data := file.read(size):
         data = rest + data
@@ -112,5 +112,5 @@ def line_blocks(file: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def bloom_filters(columns: Iterable[str], rows: int) -> dict[str, dict[str, int]]:
-    """Filters for groups of `rows` values. Without a number arrow makes each for a million, of 65 MB in memory."""
+    """Filters for groups of `rows` values; without a number arrow makes them for a million values, 65 MB in memory."""
     return {column: {"ndv": rows} for column in columns}

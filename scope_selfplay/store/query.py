@@ -1,4 +1,4 @@
-"""What may be asked of a run's tasks, and what comes back: the words that every face of the corpus shares."""
+"""Queries for a run's tasks and their results: the values that the terminal, the report and the web page share."""
 
 from enum import StrEnum
 
@@ -88,7 +88,7 @@ class TaskPage(Value):
 
 
 class Neighbours(Value):
-    """What stands before and after one candidate in a list; None at its ends."""
+    """The candidates before and after one in a list; None at its ends."""
 
     before: TaskLine | None
     after: TaskLine | None
@@ -142,7 +142,7 @@ class AnswerScore(Value):
 
 
 class Judgements(Value):
-    """What judges said of a task's answers besides grades and comparisons, in the order in which it was said."""
+    """Judgements of a task's answers besides grades and comparisons, in the order in which they were made."""
 
     selections: tuple[AnswerSelection, ...] = ()
     scores: tuple[AnswerScore, ...] = ()

@@ -10,8 +10,8 @@
             print(attempt.stage, attempt.rollout.checkpoint, attempt.grade)
         reader.refresh()                                              # what was appended since
 
-Nothing is loaded as a whole: DuckDB reads the columns and row groups that a question needs. A reader may be
-used from several threads. It changes nothing in the run; what it converts lies in a temporary folder.
+Nothing is loaded as a whole: DuckDB reads the columns and row groups that a query needs. A reader may be used from
+several threads. It changes nothing in the run; what it converts is written to a temporary folder.
 """
 
 import tempfile
@@ -27,7 +27,7 @@ import yaml
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.candidate_table import CandidateTable
-from scope_selfplay.store.columns import Model, RecordKind, record_of, value_of
+from scope_selfplay.store.columns import RecordKind, record_of, value_of
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.jsonl import find_record, find_records, read_rows
 from scope_selfplay.store.query import (
@@ -54,11 +54,11 @@ def find_run(name: str) -> Path:
     for path in (Path(name), Path("runs") / name):
         if path.is_dir():
             return path
-    raise RecordError(f"{name}: is no folder, and runs/{name} is none either; give a run folder")
+    raise RecordError(f"{name}: there is no such folder, and no runs/{name}; give a run folder")
 
 
 class RunReader:
-    """Reads one run folder. Raises RecordError where it is none, or where what is asked for is damaged."""
+    """Reads one run folder. Raises RecordError where it is not a run folder, or where a record is damaged."""
 
     def __init__(self, path: Path, *, threads: int = 2) -> None:
         self.folder = RunFolder(path)
@@ -78,15 +78,12 @@ class RunReader:
     def refresh(self) -> bool:
         """Take in what was written since; whether anything was. Cheap when nothing was."""
         with self._lock:
-            changed = False
             found = find_stages(self.folder)
-            for key in found:
-                if key not in self._stages:
-                    self._stages[key] = StageSource(*key, self.folder, self._reader_folder)
-                    changed = True
-            for key in [each for each in self._stages if each not in found]:
-                del self._stages[key]
-                changed = True
+            changed = set(found) != set(self._stages)
+            self._stages = {
+                key: self._stages.get(key) or StageSource(*key, self.folder, self._reader_folder)
+                for key in found
+            }
             for source in self._stages.values():
                 changed = source.refresh() or changed
             if changed:
@@ -110,7 +107,9 @@ class RunReader:
         rows = self._table.matching(query)
         page = self._table.read(rows[query.offset : query.offset + query.limit].tolist())
         return TaskPage(
-            lines=tuple(self._value(TaskLine, line) for line in page), total=len(rows), offset=query.offset
+            lines=tuple(value_of(self.folder.path, TaskLine, line) for line in page),
+            total=len(rows),
+            offset=query.offset,
         )
 
     def task(
@@ -118,36 +117,26 @@ class RunReader:
     ) -> TaskRecord:
         """A candidate with its rollouts and grades, by its id, its task's id, or the beginning of either.
 
-        Raises UnknownTaskError when there is none, or more than one begins like that.
+        Raises UnknownTaskError when there is none, or when several ids begin with it.
         """
-        place = self._find(candidate_id, iteration, stage)
-        key = (place.iteration, place.stage)
-        candidate = self._by_ids(key, RecordKind.CANDIDATES, "id", [place.id], Candidate)[place.id]
-        rollout_ids = [*candidate.rollout_ids, candidate.challenger_rollout_id]
-        rollouts = self._by_ids(key, RecordKind.ROLLOUTS, "id", rollout_ids, Rollout)
-        grades = self._by_ids(key, RecordKind.GRADES, "rollout_id", candidate.rollout_ids, Grade)
+        row = self._find(candidate_id, iteration, stage)
+        place = (row.iteration, row.stage)
+        candidate = self._by_ids(place, RecordKind.CANDIDATES, "id", [row.id], Candidate)[row.id]
+        proposal = candidate.challenger_rollout_id
+        graded = self._graded(place, [*candidate.rollout_ids, proposal])
         return TaskRecord(
-            iteration=place.iteration,
-            stage=place.stage,
+            iteration=row.iteration,
+            stage=row.stage,
             candidate=candidate,
             document=self.document(candidate.provenance.document_id),
-            written_by=rollouts.get(candidate.challenger_rollout_id),
-            attempts=tuple(
-                GradedRollout(
-                    iteration=place.iteration,
-                    stage=place.stage,
-                    rollout=rollouts[each],
-                    grade=grades.get(each),
-                )
-                for each in candidate.rollout_ids
-                if each in rollouts
-            ),
+            written_by=next((found.rollout for found in graded if found.rollout.id == proposal), None),
+            attempts=tuple(found for found in graded if found.rollout.id != proposal),
         )
 
     def neighbours(self, query: TaskQuery, candidate_id: str) -> Neighbours:
-        """What stands before and after a candidate in the whole list of a query, whatever its page."""
+        """The candidates before and after one in the whole list of a query, whatever its page."""
         before, after = (
-            None if row is None else self._value(TaskLine, self._table.read([row])[0])
+            None if row is None else value_of(self.folder.path, TaskLine, self._table.read([row])[0])
             for row in self._table.around(query, candidate_id)
         )
         return Neighbours(before=before, after=after)
@@ -157,16 +146,10 @@ class RunReader:
         rows = self.sql(
             "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal", [task_id]
         )
-        found: list[GradedRollout] = []
-        for key in dict.fromkeys((row["iteration"], Stage(row["stage"])) for row in rows):
-            ids = [row["id"] for row in rows if (row["iteration"], row["stage"]) == key]
-            rollouts = self._by_ids(key, RecordKind.ROLLOUTS, "id", ids, Rollout)
-            grades = self._by_ids(key, RecordKind.GRADES, "rollout_id", ids, Grade)
-            found += [
-                GradedRollout(iteration=key[0], stage=key[1], rollout=rollouts[each], grade=grades.get(each))
-                for each in ids
-            ]
-        return found
+        ids: dict[tuple[int, Stage], list[str]] = {}
+        for row in rows:
+            ids.setdefault((row["iteration"], Stage(row["stage"])), []).append(row["id"])
+        return [attempt for place, found in ids.items() for attempt in self._graded(place, found)]
 
     def comparisons_on(self, task_id: str) -> list[AnswerComparison]:
         """Every comparison of two answers to a task, in the order in which they were made."""
@@ -214,7 +197,7 @@ class RunReader:
             "FROM rollouts r LEFT JOIN grades g ON g.rollout_id = r.id AND g.iteration = r.iteration "
             "AND g.stage = r.stage WHERE r.stage = 'compare' ORDER BY r.ordinal"
         )
-        return [self._value(HeldOutScore, row) for row in rows]
+        return [value_of(self.folder.path, HeldOutScore, row) for row in rows]
 
     def funnel(self) -> list[Count]:
         """How many candidates of each iteration and stage ended how; the most frequent first, then the earliest."""
@@ -222,7 +205,7 @@ class RunReader:
             "SELECT iteration, stage, status, reason, count(*) AS count FROM candidates "
             "GROUP BY ALL ORDER BY iteration, stage, count DESC, min(ordinal)"
         )
-        return [self._value(Count, row) for row in rows]
+        return [value_of(self.folder.path, Count, row) for row in rows]
 
     def document(self, document_id: str) -> Document | None:
         """A source document of the run."""
@@ -241,19 +224,19 @@ class RunReader:
 
         `where` is an SQL condition over the columns, `iteration` and `stage`.
         """
-        cursor = self._cursor()
+        cursor = self._database.cursor()
         found = cursor.sql(f"SELECT * FROM {kind} WHERE {where}", params=list(values))
         for batch in found.to_arrow_reader(1000):
             for row in batch.to_pylist():
                 yield record_of(self.folder.path, kind.model, row)
 
     def sql(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Rows of any question to the views that `RecordKind` names: `candidates`, `rollouts`, `grades` and so on.
+        """Rows of any query over the views that `RecordKind` names: `candidates`, `rollouts`, `grades` and so on.
 
-        Besides its own fields each has `iteration`, `stage` and `ordinal` (the order in which they were made).
+        Besides its own fields a record has `iteration`, `stage` and `ordinal` (the order in which they were made).
         """
         rows: list[dict[str, Any]] = (
-            self._cursor().sql(query, params=list(values)).to_arrow_table().to_pylist()
+            self._database.cursor().sql(query, params=list(values)).to_arrow_table().to_pylist()
         )
         return rows
 
@@ -269,11 +252,15 @@ class RunReader:
     ) -> None:
         self.close()
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
-        return self._database.cursor()
-
-    def _value(self, model: type[Model], row: Mapping[str, Any]) -> Model:
-        return value_of(self.folder.path, model, row)
+    def _graded(self, place: tuple[int, Stage], ids: Sequence[str]) -> list[GradedRollout]:
+        """Rollouts of one stage with their grades, in the order of `ids`; unknown ids are left out."""
+        rollouts = self._by_ids(place, RecordKind.ROLLOUTS, "id", ids, Rollout)
+        grades = self._by_ids(place, RecordKind.GRADES, "rollout_id", ids, Grade)
+        return [
+            GradedRollout(iteration=place[0], stage=place[1], rollout=rollouts[name], grade=grades.get(name))
+            for name in ids
+            if name in rollouts
+        ]
 
     def _find(self, wanted: str, iteration: int | None, stage: Stage | None) -> TaskLine:
         rows = self._table.find(
@@ -289,13 +276,13 @@ class RunReader:
             )
         if len(rows) > 1 and wanted not in (rows[0]["id"], rows[0]["task_id"]):
             raise UnknownTaskError(f"{self.folder.path}: several ids begin with {wanted}; give more of it")
-        return self._value(TaskLine, rows[0])
+        return value_of(self.folder.path, TaskLine, rows[0])
 
     def _by_ids(
         self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
     ) -> dict[str, Any]:
         """Records of one stage by id. The ids stand in the query, so that Bloom filters skip row groups."""
-        wanted = [each for each in dict.fromkeys(ids) if each]
+        wanted = [record_id for record_id in dict.fromkeys(ids) if record_id]
         if not wanted:
             return {}
         marks = ", ".join("?" * len(wanted))
@@ -328,12 +315,12 @@ def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:
 def _settings_of(folder: RunFolder) -> Mapping[str, Any]:
     if not folder.config.is_file():
         raise RecordError(
-            f"{folder.path}: is no run folder (it has no {folder.config.name}); give one of `scope run`"
+            f"{folder.path}: not a run folder (it has no {folder.config.name}); give a folder that `scope run` made"
         )
     try:
         found = yaml.safe_load(folder.config.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
         found = None
     if not isinstance(found, dict):
-        raise RecordError(f"{folder.config}: is no config of a run; restore it")
+        raise RecordError(f"{folder.config}: not a run config; restore it")
     return found

@@ -58,7 +58,7 @@ class ReaderFolder:
                 pass
 
     def place(self, iteration: int, stage: Stage, kind: RecordKind, part: int = 0) -> Path:
-        """Where a file has to lie; its folder is made."""
+        """The path for a file; its folder is made."""
         order = iteration * len(Stage) + list(Stage).index(stage)
         return self._path(order * _PARTS + part, iteration, stage.value, kind)
 
@@ -255,7 +255,7 @@ class LiveFile:
 
 
 def _first_to_merge(rows: list[int]) -> int:
-    """The first part that is no larger than all after it together: what stays keeps halving, so that it stays few."""
+    """The first part that is no larger than all after it together: sizes keep halving, so that parts remain few."""
     fits = (place for place in range(len(rows) - 1) if rows[place] <= sum(rows[place + 1 :]))
     return next(fits, len(rows) - 2)
 

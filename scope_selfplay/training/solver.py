@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
-from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.judge.metered import JudgeRecords
 from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.rewards import length_factor, search_reward
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.steps import Learner, RolloutClock, conduct, make_learner, mean, scored
+from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
+from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
 
 
 class GradedTask(NamedTuple):
@@ -36,7 +37,7 @@ def make_solver_roll(
     """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
     learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
-    rewarder = open_rewarder(settings, MeteredJudge(context.judge, context.tally), count)
+    rewarder = open_rewarder(settings, context.judge, count)
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
@@ -53,7 +54,7 @@ def make_solver_roll(
             **conduct(rollouts),
             **sampling.clock.seconds(),
         }
-        return StepResult([scored(*pair, learner.policy_format) for pair in rewarded], metrics)
+        return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)
 
     return roll
 
@@ -127,7 +128,7 @@ def _answer_metrics(
 
 def _keep(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
     """Everything that was generated and judged; a file per kind of record, only for kinds that there are."""
-    folder = job.books
+    folder = job.records_folder
     for path, records in (
         (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
         (folder.grades, [grade for each in judged for grade in each.grades]),

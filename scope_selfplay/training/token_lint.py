@@ -23,7 +23,7 @@ from scope_selfplay.episodes import (
     PolicyFormat,
     RolloutLimits,
     challenger_episode,
-    drive,
+    run_episode,
     solver_episode,
 )
 from scope_selfplay.errors import ExitCode
@@ -145,7 +145,7 @@ def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Ro
     lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
     episode = _episode(PolicyFormat(heard, family, "script", RolloutLimits(_ROOM)), script)
-    rollout = asyncio.run(drive(episode, model, _Library(), key=(script.name,), topk=1))
+    rollout = asyncio.run(run_episode(episode, model, _Library(), key=(script.name,), topk=1))
     return rollout, heard.messages
 
 
@@ -171,7 +171,7 @@ def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
         closing="Now write the task.",
     )
     return challenger_episode(
-        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, patience=1
+        policy_format, (script.name,), document_id="d", prompts=prompts, search_turns=1, max_invalid=1
     )
 
 

@@ -44,19 +44,34 @@ class RetryPolicy(Value):
     connections: int = 256
 
 
-class Refused(OutsideError):
-    """The server answered and will not do it: asking again would not help. `status` is 0 for a bad response,
-    `body` what came with another one.
+class HttpFault(OutsideError):
+    """A request without a usable answer. `status` is 0 where none came, or came with a response that was bad.
+
+    `body` is what came with another status, `after` the seconds that a Retry-After asks for.
     """
 
-    def __init__(self, message: str, status: int = 0, body: bytes = b"") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        body: bytes = b"",
+        after: float = 0.0,
+        timed_out: bool = False,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.body = body
+        self.after = after
+        self.timed_out = timed_out
 
 
-class ServerUnavailable(OutsideError):
-    """Nothing usable came before the patience ended."""
+class Refused(HttpFault):
+    """The server answered and will not do it: asking again would not help."""
+
+
+class ServerUnavailable(HttpFault):
+    """Nothing usable came; asking again may help, and did not where `JsonClient.ask` raises it."""
 
 
 class JsonClient:
@@ -110,52 +125,50 @@ class JsonClient:
         while True:
             attempt += 1
             try:
-                return await self._attempt(method, path, body, check, patience.attempt)
-            except _Retry as retry:
-                wait = max(retry.after, pause * self._jitter.uniform(0.5, 1.0))
+                return await self.ask_once(method, path, body, seconds=patience.attempt, check=check)
+            except ServerUnavailable as fault:
+                wait = max(fault.after, pause * self._jitter.uniform(0.5, 1.0))
                 if attempt == patience.attempts or loop.time() + wait >= end:
-                    raise ServerUnavailable(
-                        f"{self.url}{path}: {retry}; gave up after {attempt} attempts"
-                    ) from None
+                    raise ServerUnavailable(f"{fault}; gave up after {attempt} attempts") from None
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, patience.longest_pause)
 
-    async def _attempt(
+    async def ask_once(
         self,
         method: str,
         path: str,
-        body: bytes | None,
-        check: Callable[[aiohttp.ClientResponse], None] | None,
+        body: bytes | None = None,
+        *,
         seconds: float,
+        check: Callable[[aiohttp.ClientResponse], None] | None = None,
     ) -> dict[str, Any]:
+        """As `ask`, in one attempt of at most `seconds`."""
+        where = f"{self.url}{path}"
         try:
             response, data = await self._session.exchange(method, path, body, seconds)
         except TimeoutError:
-            raise _Retry(f"no answer within {seconds:.0f} s") from None
+            raise ServerUnavailable(f"{where}: no answer within {seconds:.0f} s", timed_out=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _Retry(f"{type(error).__name__}: {error}") from None
+            raise ServerUnavailable(f"{where}: {type(error).__name__}: {error}") from None
         if response.status != 200:
-            self._refuse(path, response, data or b"")
+            raise _fault_of(response, data or b"", where)
         if check is not None:
             check(response)
         if data is None:
-            raise Refused(f"{self.url}{path}: a response of more than {self.patience.max_response:,} bytes")
+            raise Refused(f"{where}: a response of more than {self.patience.max_response:,} bytes")
         try:
             return parse_object(data)
         except ValueError as error:
-            raise _Retry(f"the response is {error}") from None
-
-    def _refuse(self, path: str, response: aiohttp.ClientResponse, data: bytes) -> None:
-        message = f"status {response.status}: {data[:200].decode('utf-8', 'replace')}"
-        if response.status in RETRIED:
-            raise _Retry(message, retry_after(response.headers.get("Retry-After")))
-        raise Refused(f"{self.url}{path}: {message}", response.status, data)
+            raise ServerUnavailable(f"{where}: the response is {error}") from None
 
 
-class _Retry(Exception):
-    def __init__(self, message: str, after: float = 0.0) -> None:
-        super().__init__(message)
-        self.after = after
+def _fault_of(response: aiohttp.ClientResponse, data: bytes, where: str) -> HttpFault:
+    status, after = response.status, retry_after(response.headers.get("Retry-After"))
+    message = f"{where}: status {status}: {data[:300].decode('utf-8', 'replace')}"
+    if 300 <= status < 400:
+        message += " (redirects are not followed)"
+    kind = ServerUnavailable if status in RETRIED else Refused
+    return kind(message, status=status, body=data, after=after)
 
 
 class PerLoop(Generic[T]):

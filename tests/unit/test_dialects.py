@@ -318,22 +318,15 @@ def test_a_family_that_thinks_natively_may_weigh_answer_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "role", "message", "syntax"),
+    ("family", "role", "message"),
     [
-        (QWEN25, "user", "<information>\nfacts\n</information>", "between <information> and </information>"),
-        (
-            QWEN3,
-            "user",
-            "<tool_response>\nfacts\n</tool_response>",
-            "between <tool_response> and </tool_response>",
-        ),
-        (OLMO3, "environment", "facts", "in a message of the role environment"),
+        (QWEN25, "user", "<information>\nfacts\n</information>"),
+        (QWEN3, "user", "<tool_response>\nfacts\n</tool_response>"),
+        (OLMO3, "environment", "facts"),
     ],
 )
-def test_results_come_back_as_the_family_expects(
-    family: Dialect, role: str, message: str, syntax: str
-) -> None:
-    assert (family.tool_role, family.tool_response("facts"), family.result_syntax) == (role, message, syntax)
+def test_results_come_back_as_the_family_expects(family: Dialect, role: str, message: str) -> None:
+    assert (family.tool_role, family.tool_response("facts")) == (role, message)
 
 
 @given(

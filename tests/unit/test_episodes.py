@@ -14,7 +14,7 @@ from scope_selfplay.episodes import (
     RolloutLimits,
     Search,
     challenger_episode,
-    drive,
+    run_episode,
     solver_episode,
     without_span,
 )
@@ -92,10 +92,15 @@ PROMPTS = ChallengerPrompts(
 )
 
 
-def challenger(*, turns: int = 2, patience: int = 1) -> Conversation:
+def challenger(*, turns: int = 2, max_invalid: int = 1) -> Conversation:
     codec = WordCodec()
     episode = challenger_episode(
-        policy_format_of(codec), KEY, document_id="d1", prompts=PROMPTS, search_turns=turns, patience=patience
+        policy_format_of(codec),
+        KEY,
+        document_id="d1",
+        prompts=PROMPTS,
+        search_turns=turns,
+        max_invalid=max_invalid,
     )
     return Conversation(episode, codec)
 
@@ -225,8 +230,8 @@ def test_a_tool_result_and_its_guide_are_one_message_where_both_come_from_the_us
     assert "</information>\nWrite the task." in talk.prompt()
 
 
-def test_an_invalid_turn_is_answered_with_the_format_as_often_as_patience_lasts() -> None:
-    talk = challenger(patience=2).say("hm").say("hm")
+def test_an_invalid_turn_is_answered_with_the_format_at_most_so_often() -> None:
+    talk = challenger(max_invalid=2).say("hm").say("hm")
     assert talk.prompt().count("No search. 2 left.") == 2
     rollout = talk.say("hm").rollout
     assert rollout is not None
@@ -234,7 +239,7 @@ def test_an_invalid_turn_is_answered_with_the_format_as_often_as_patience_lasts(
 
 
 def test_a_search_beyond_the_agreed_ones_is_not_run() -> None:
-    talk = challenger(turns=1, patience=1).say(SEARCH).find(passage(1)).say(SEARCH)
+    talk = challenger(turns=1, max_invalid=1).say(SEARCH).find(passage(1)).say(SEARCH)
     assert "No search. 0 left." in talk.prompt()
     rollout = talk.say(TASK).rollout
     assert rollout is not None and rollout.task == "Name the heron."
@@ -319,7 +324,7 @@ def episode_about(codec: WordCodec, name: str) -> Episode:
 async def test_a_driver_connects_episode_engine_and_retriever() -> None:
     codec = WordCodec()
     model = scripted(codec, {"a": [SEARCH, ANSWER]})
-    rollout = await drive(episode_about(codec, "a"), model, Library(), key=("a",), topk=2)
+    rollout = await run_episode(episode_about(codec, "a"), model, Library(), key=("a",), topk=2)
     assert rollout.answer == "It is the heron."
     assert [each.text for each in rollout.turns[0].passages] == ["the heron"] * 2
     assert rollout.index == "library"
@@ -328,7 +333,7 @@ async def test_a_driver_connects_episode_engine_and_retriever() -> None:
 async def test_a_driver_turns_a_fault_into_a_failed_rollout() -> None:
     codec = WordCodec()
     model = scripted(codec, {"a": [SEARCH]})
-    rollout = await drive(episode_about(codec, "a"), model, Library(broken=True), key=("a",), topk=1)
+    rollout = await run_episode(episode_about(codec, "a"), model, Library(broken=True), key=("a",), topk=1)
     assert (rollout.status, rollout.error) == (RolloutStatus.FAILED, "retriever down")
     assert rollout.index == "library"
 
@@ -338,8 +343,10 @@ async def test_a_slow_rollout_holds_no_other_back() -> None:
     slow = "<search>slow</search>"
     model = scripted(codec, {"a": [slow, ANSWER], "b": [SEARCH, SEARCH, ANSWER]})
     library = Library(gate, slow="slow")
-    waiting = asyncio.ensure_future(drive(episode_about(codec, "a"), model, library, key=("a",), topk=1))
-    quick = await drive(episode_about(codec, "b"), model, library, key=("b",), topk=1)
+    waiting = asyncio.ensure_future(
+        run_episode(episode_about(codec, "a"), model, library, key=("a",), topk=1)
+    )
+    quick = await run_episode(episode_about(codec, "b"), model, library, key=("b",), topk=1)
     assert quick.searches == 2 and not waiting.done()
     gate.set()
     assert (await waiting).searches == 1

@@ -11,8 +11,10 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, RunContext, evidence, make_candidate
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.pipeline import CandidateRecords, Difficulty, evidence, make_candidate
 from scope_selfplay.prompts import load_pack
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -104,8 +106,8 @@ def proposal(task: str | None = "Name it.", *, fault: RolloutFault | None = None
     )
 
 
-def scene_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> RunContext:
-    return RunContext(config, PACK, Empty(), judge, gates)  # type: ignore[arg-type]
+def context_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(Gate)) -> RunContext:
+    return RunContext(config, PACK, Empty(), MeteredJudge(judge), gates)  # type: ignore[arg-type]
 
 
 def solvers(answers: Sequence[str]) -> Difficulty:
@@ -123,7 +125,7 @@ async def judged(
     overrides: Sequence[str] = (),
     gates: tuple[Gate, ...] = tuple(Gate),
 ) -> tuple[CandidateRecords, RunContext]:
-    context = scene_of(judge, load_config(None, overrides), gates)
+    context = context_of(judge, load_config(None, overrides), gates)
     made = await make_candidate(
         context,
         SOURCE,
@@ -214,7 +216,7 @@ async def test_a_failed_gate_costs_its_calls_and_no_more() -> None:
     made, context = await judged(judge, gates=(Gate.ENTITY, Gate.SOURCE))
     assert judge.asked == ["entity", "source"] and made.rollouts == ()
     assert made.candidate.reason is Reason.refused_by(Gate.ENTITY)
-    assert (context.tally.calls, context.tally.failed) == (2, 0)
+    assert (context.judge.tally.calls, context.judge.tally.failed) == (2, 0)
 
 
 async def test_every_call_to_the_judge_is_counted() -> None:
@@ -222,8 +224,8 @@ async def test_every_call_to_the_judge_is_counted() -> None:
     _, context = await judged(judge, answers_of("yes no no", "unreadable no no", ":"))
     grades = judge.asked.count("grade")
     # The opener was graded without a call.
-    assert grades == 6 and context.tally.calls == 3 + grades
-    assert (context.tally.failed, context.tally.unreadable) == (1, 1)
+    assert grades == 6 and context.judge.tally.calls == 3 + grades
+    assert (context.judge.tally.failed, context.judge.tally.unreadable) == (1, 1)
 
 
 async def test_the_rubric_writer_sees_the_source_and_each_passage_once() -> None:
@@ -244,7 +246,7 @@ async def test_the_mean_leaves_missing_grades_out() -> None:
 
 async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
     down = Difficulty(Down(), solvers([ANSWER]).policy_format, 4, window=True)
-    context = scene_of(Bench(), RunConfig())
+    context = context_of(Bench(), RunConfig())
     made = await make_candidate(
         context, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")
     )
@@ -258,7 +260,7 @@ async def test_a_task_that_was_not_tried_is_filed_under_what_failed_most() -> No
         async def search(self, query: str, topk: int) -> list[Passage]:
             raise SearchError("retriever down")
 
-    context = RunContext(RunConfig(), PACK, SearchIsDown(), Bench(), ())  # type: ignore[arg-type]
+    context = RunContext(RunConfig(), PACK, SearchIsDown(), MeteredJudge(Bench()), ())  # type: ignore[arg-type]
     unread = "unreadable unreadable unreadable"
     answers = ["<search>heron</search>", "<search>heron</search>", *answers_of(unread, "yes no no")]
     made = await make_candidate(
@@ -277,7 +279,7 @@ async def test_without_gates_everything_that_is_a_task_goes_on() -> None:
 async def test_held_out_tasks_are_not_filtered_by_difficulty() -> None:
     judge = Bench()
     made = await make_candidate(
-        scene_of(judge, RunConfig()), SOURCE, proposal(), difficulty=None, provenance=PROVENANCE, key=(0,)
+        context_of(judge, RunConfig()), SOURCE, proposal(), difficulty=None, provenance=PROVENANCE, key=(0,)
     )
     assert (made.candidate.status, made.candidate.mean, made.rollouts) == (ACCEPTED, None, ())
     assert "grade" not in judge.asked

@@ -36,6 +36,7 @@ def main(folder: Path) -> None:
     from scope_selfplay.judge.lexical import LexicalJudge
     from scope_selfplay.prompts import check_pack, load_pack
     from scope_selfplay.store.columns import RecordKind, arrow_schema
+    from scope_selfplay.testing.chat_server import FakeServer
     from tests.judges import DOCUMENT, TASK, judge_over_pack, says
     from tests.unit.test_pipeline import Bench, judged
 
@@ -52,10 +53,11 @@ def main(folder: Path) -> None:
     assert (made.candidate.reason, made.candidate.gates[style].value) == ("gate_style", False)
 
     async def ask() -> None:
-        async with judge_over_pack(pack, says("<score>1</score>")) as judge:
+        fake = FakeServer(says("<score>1</score>"))
+        async with judge_over_pack(pack, fake) as judge:
             assert (await judge.gate(style, TASK, DOCUMENT)).value is True
-            prompt = judge.questions.gate(style, TASK, DOCUMENT).prompt
-            assert TASK.text in prompt and DOCUMENT.text in prompt
+        prompt = fake.requests[-1].prompt
+        assert TASK.text in prompt and DOCUMENT.text in prompt
         lexical = LexicalJudge([DOCUMENT])
         assert (await lexical.gate(style, TASK, DOCUMENT)).value is False  # not about the embedded world
 

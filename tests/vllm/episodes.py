@@ -17,8 +17,9 @@ from scope_selfplay.engines import policy_format_for
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.prompts import load_pack
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Document, Passage, Role, Rollout
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +50,7 @@ def make_context() -> tuple[RunContext, list[TaskSource]]:
         for row, document in enumerate(documents[:COUNT])
     ]
     pack = load_pack(REPOSITORY / "prompts" / "embedded")
-    return RunContext(config, pack, Titles(documents), LexicalJudge(documents), ()), sources
+    return RunContext(config, pack, Titles(documents), MeteredJudge(LexicalJudge(documents)), ()), sources
 
 
 async def roll_all(model: PolicyModel, codec: ChatCodec, *, greedy: bool) -> list[Rollout]:

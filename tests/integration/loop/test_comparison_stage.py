@@ -11,9 +11,10 @@ from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import InferenceError, JudgeError, UserError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.pipeline import RunContext
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Policy, Run
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -87,7 +88,7 @@ class Scripted(Run):
 
     @cached_property
     def context(self) -> RunContext:
-        return RunContext(self.config, self.pack, Nothing(), Counting(), ())  # type: ignore[arg-type]
+        return RunContext(self.config, self.pack, Nothing(), MeteredJudge(Counting()), ())  # type: ignore[arg-type]
 
     def solver(self, iteration: int) -> Policy:
         return Policy(f"S_{iteration}", self.folder.path)
@@ -124,7 +125,7 @@ def run_of(root: Path, *overrides: str, tasks: int = TASKS) -> Scripted:
 
 
 def judge_of(run: Scripted) -> Counting:
-    judge: Any = run.context.judge
+    judge: Any = run.context.judge.judge
     return judge
 
 

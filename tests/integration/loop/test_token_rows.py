@@ -12,7 +12,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.cli import cli
 from scope_selfplay.dialects import dialect, spoken_dialect
-from scope_selfplay.episodes import PolicyFormat, RolloutLimits, drive, solver_episode
+from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage
@@ -81,7 +81,9 @@ def rows_of(codec: ChatCodec, family: Any, *, ends: bool) -> TrainingRows:
     episode = solver_episode(
         policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
     )
-    rollout = asyncio.run(drive(episode, Recording(codec, lines, ends=ends), Orsk(), key=("k",), topk=1))
+    rollout = asyncio.run(
+        run_episode(episode, Recording(codec, lines, ends=ends), Orsk(), key=("k",), topk=1)
+    )
     assert rollout.answer == "Ana Reyes"
     return rows_from(rollout, per_turn=family.drops_earlier_thinking)
 
@@ -149,7 +151,9 @@ def test_thinking_that_the_template_opened_is_cut_with_its_opening() -> None:
     episode = solver_episode(
         policy_format, ("k",), task_id="t", prompt="Who built the dam?", max_search_turns=5
     )
-    rollout = asyncio.run(drive(episode, Recording(codec, lines, ends=True), Orsk(), key=("k",), topk=1))
+    rollout = asyncio.run(
+        run_episode(episode, Recording(codec, lines, ends=True), Orsk(), key=("k",), topk=1)
+    )
     first, second = rollout.turns
     opened = codec.tokenizer.decode(first.prompt_ids)
     assert opened.endswith("assistant\n<think>\n") and first.thinking is not None

@@ -1,19 +1,16 @@
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 
 from retrieval.build import build_bm25
 from retrieval.index_service import IndexService, ServiceSettings
-from retrieval.metrics import RetrieverMetrics
 from retrieval.server import build_app
 from scope_selfplay.schemas import Document
+from scope_selfplay.wire.serving import serving
 from tests.world_data import write_world_data
 
 Running = Callable[..., AbstractAsyncContextManager[str]]
@@ -45,18 +42,8 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, towns: list[Document]
 @asynccontextmanager
 async def serve_app(app: Starlette, port: int = 0) -> AsyncIterator[str]:
     """Any application on a loopback port (0: a free one), for as long as the block lasts."""
-    with socket.create_server(("127.0.0.1", port), backlog=2048) as listener:
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-        task = asyncio.create_task(server._serve([listener]))
-        while not server.started:
-            await asyncio.sleep(0.005)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await task
+    async with serving(app, port=port, finish=10) as url:
+        yield url.removesuffix("/v1")
 
 
 @asynccontextmanager
@@ -69,7 +56,7 @@ async def serve_folder(
     **settings: object,
 ) -> AsyncIterator[str]:
     service = service or IndexService(
-        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings}), RetrieverMetrics()
+        ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings})
     )
     await service.load()
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
+from retrieval.corpus import read_documents
 from retrieval.encoder import (
     FAMILIES,
     MINILM,
@@ -19,10 +20,9 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.indexes import open_index
-from retrieval.manifest import read_manifest
+from retrieval.in_process import open_index
+from retrieval.index_folder import read_manifest
 from retrieval.passages import Passages
-from retrieval.readers import read_documents
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration

@@ -14,9 +14,9 @@ import pytest
 from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.client import HttpSearcher
+from retrieval.rendering import TokenCap
 from retrieval.router import ShardConnections, ShardRouter
 from retrieval.server import build_app
-from retrieval.token_cap import TokenCap
 from retrieval.wire import Retrieval
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.schemas import Document
@@ -158,9 +158,9 @@ class Unhurried(ShardRouter):
 
     go: asyncio.Event
 
-    async def _ask(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
+    async def ask_shards(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         await self.go.wait()
-        return await super()._ask(shards, request)
+        return await super().ask_shards(shards, request)
 
 
 @asynccontextmanager
@@ -196,10 +196,10 @@ async def test_a_router_lets_no_request_in_while_its_shards_have_enough(
                 return response.status, response.headers.get("Retry-After")
 
         single = asyncio.create_task(ask("abc"))
-        while router._asked < 1:
+        while router.queries_at_shards < 1:
             await asyncio.sleep(0.01)
         large = asyncio.create_task(ask("abc", "abd", "abe"))
-        while router._asked < 4:
+        while router.queries_at_shards < 4:
             await asyncio.sleep(0.01)
         assert await ask("one too many") == (429, "1")
         router.go.set()

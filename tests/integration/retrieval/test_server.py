@@ -20,10 +20,9 @@ from retrieval.build import build_bm25
 from retrieval.client import HttpSearcher
 from retrieval.hits import Hit
 from retrieval.index_service import IndexService, ServiceSettings
-from retrieval.metrics import RetrieverMetrics
 from retrieval.passages import Passages
-from retrieval.serving import ListenAddress, serve
-from retrieval.token_cap import TokenCap
+from retrieval.rendering import TokenCap
+from retrieval.server import ListenAddress, serve
 from retrieval.wire import ResponseRow, WireLimits
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
@@ -127,7 +126,7 @@ async def test_probes_answer(
 async def test_a_draining_server_still_answers_but_is_not_ready(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0), RetrieverMetrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0))
     async with running(index_folder, service=service) as url:
         service.draining = True
         async with http.get(url + "/readyz") as response:
@@ -214,13 +213,13 @@ class SlowService(IndexService):
 
     async def load(self) -> None:
         await super().load()
-        assert self._generation is not None
-        self._generation.batcher._engine = self.engine
+        assert self.served is not None
+        self.served.batcher.engine = self.engine
 
 
 async def waiting(service: IndexService, queries: int) -> None:
-    assert service._generation is not None
-    while service._generation.batcher.waiting < queries:
+    assert service.served is not None
+    while service.served.batcher.waiting < queries:
         await asyncio.sleep(0.005)
 
 
@@ -228,7 +227,7 @@ async def test_a_full_queue_answers_429_with_retry_after_and_loses_nothing(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """A queue of less than 4,096 was one of 4,096."""
-    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4), RetrieverMetrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4))
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -254,7 +253,7 @@ async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """It needed as many free places as it has queries, which steady single queries never left."""
-    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4), RetrieverMetrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, queue=4))
     service.engine = Slow()
     async with running(index_folder, service=service) as url:
 
@@ -279,7 +278,7 @@ async def test_a_large_request_is_let_in_beside_single_ones_while_the_queue_has_
 async def test_a_search_without_end_is_answered_504(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.05), RetrieverMetrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.05))
     engine = Slow()
     service.engine = engine
     async with running(index_folder, service=service) as url:
@@ -290,7 +289,7 @@ async def test_a_search_without_end_is_answered_504(
 async def test_queries_past_their_deadline_or_without_their_client_are_not_searched(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.3), RetrieverMetrics())
+    service = SlowService(ServiceSettings(folder=index_folder, workers=0, deadline=0.3))
     engine = Slow()
     service.engine = engine
     async with running(index_folder, service=service) as url:
@@ -308,8 +307,8 @@ async def test_queries_past_their_deadline_or_without_their_client_are_not_searc
         impatient, patient = range(1, 6), range(6, 11)
         late = [ask(number, 0.05) for number in impatient] + [ask(number, 10) for number in patient]
         assert await asyncio.gather(first, *late) == [504] + [0] * 5 + [504] * 5
-        assert service._generation is not None
-        assert service._generation.batcher.waiting == 0
+        assert service.served is not None
+        assert service.served.batcher.waiting == 0
         engine.go.set()
         assert (await post(http, url, {"query": "99"}))[0] == 200
         async with http.get(url + "/metrics") as response:
@@ -336,11 +335,11 @@ async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
 ) -> None:
     """Every passage was read, copied and joined first: 64 queries took 11 GB."""
     limits = WireLimits(max_response=20_000)
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0, limits=limits), RetrieverMetrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0, limits=limits))
     async with running(index_folder, service=service) as url:
-        assert service._generation is not None
-        watched = Watched(service._generation.passages)
-        service._generation.passages = watched  # type: ignore[assignment]
+        assert service.served is not None
+        watched = Watched(service.served.passages)
+        service.served.passages = watched  # type: ignore[assignment]
         body = {"queries": ["harbour"] * 64, "topk": 100, "return_scores": return_scores}
         status, answer = await post(http, url, body)
         assert (status, watched.reads) == (413, 0)
@@ -366,9 +365,9 @@ async def test_while_a_large_response_is_cut_others_are_answered_and_its_deadlin
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
     """The event loop stood still, /healthz included, for as long as the tokenizer worked."""
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0, deadline=1.0), RetrieverMetrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0, deadline=1.0))
     stuck = Stuck()
-    service._cap = stuck
+    service.token_cap = stuck
     async with running(index_folder, service=service) as url:
         body = {"queries": [f"town{n} harbour" for n in range(60)], "topk": 100, "max_tokens": 1000}
         asked = asyncio.create_task(post(http, url, body))
@@ -419,7 +418,7 @@ async def test_a_reload_switches_the_index_while_requests_are_answered(
 async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
     index_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0), RetrieverMetrics())
+    service = IndexService(ServiceSettings(folder=index_folder, workers=0))
     with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
         await serve(service, ListenAddress(port=other.getsockname()[1]))
     assert capsys.readouterr().err == ""

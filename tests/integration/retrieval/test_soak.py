@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from retrieval.token_cap import TokenCap
+from retrieval.rendering import TokenCap
 from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ class Served:
     @property
     def workers(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "retrieval.worker" in child.cmdline()]
+        return [child for child in children if "retrieval.search_workers" in child.cmdline()]
 
     def memory(self) -> int:
         """Bytes of the server and its workers."""

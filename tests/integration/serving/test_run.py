@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra")
 
 from retrieval.build import build_bm25
-from retrieval.readers import read_documents
+from retrieval.corpus import read_documents
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.corpus import read_documents as read_corpus

@@ -74,6 +74,6 @@ def test_the_retrievers_image_builds_and_serves_an_index(tmp_path: Path) -> None
     build = ["index", "build", str(tmp_path / "corpus.jsonl"), str(tmp_path / "index")]
     done = _python(site, "-m", "scope_selfplay.cli", *build)
     assert done.returncode == 0, done.stderr
-    program = "import retrieval.server, retrieval.serving, uvicorn, uvloop, httptools, faiss, onnxruntime"
+    program = "import retrieval.server, retrieval.server, uvicorn, uvloop, httptools, faiss, onnxruntime"
     done = _python(site, "-c", program)
     assert done.returncode == 0, done.stderr

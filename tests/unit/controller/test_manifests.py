@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from retrieval.cli import serve_retriever
-from retrieval.serving import CLOSE_SECONDS, SEND_SECONDS
+from retrieval.server import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import KEY_VARIABLE, event
 from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Component, RunStep, StageShard, job_name

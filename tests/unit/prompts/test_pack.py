@@ -93,7 +93,7 @@ def test_a_domain_inherits_what_it_does_not_say(tmp_path: Path) -> None:
         3,
         parent.domain.task_types[3].description,
     )
-    enabled = [kind.name for kind in pack.domain.enabled_task_types]
+    enabled = [kind.name for kind in pack.domain.task_types if kind.enabled]
     assert enabled == ["long_form_qa", "summarisation", "writing", "brief"]
     assert pack.render(PromptRole.SOLVER, question="Q").startswith("You know the law.")
     values = {"task": "T", "answer": "A", "criterion": "C"}

@@ -46,7 +46,7 @@ def test_the_support_pack_is_complete_and_inherits_only_what_is_shared(support: 
 
 
 def test_its_tasks_are_those_of_a_support_desk(support: Pack) -> None:
-    kinds = {kind.name: kind.weight for kind in support.domain.enabled_task_types}
+    kinds = {kind.name: kind.weight for kind in support.domain.task_types if kind.enabled}
     assert kinds == {
         "diagnose": 3,
         "procedure": 3,
@@ -116,12 +116,12 @@ def test_the_pages_become_sections_that_name_product_and_version(documents: list
 
 
 def test_the_challenger_reads_a_section_with_its_product(support: Pack, documents: list[Document]) -> None:
-    kind = support.domain.enabled_task_types[0]
+    kind = next(kind for kind in support.domain.task_types if kind.enabled)
     text = support.render(
         PromptRole.CHALLENGER,
         document_title=documents[1].title,
         document_text=documents[1].text,
-        task_type=kind.words,
+        task_type=kind.name,
         task_description=kind.description,
         search_turns=1,
         search_syntax="<search>...</search>",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from retrieval.arrays import map_array
 from retrieval.cli import index
+from retrieval.index_folder import map_array
 from scope_selfplay.errors import ExitCode, RecordError, UserError
 
 

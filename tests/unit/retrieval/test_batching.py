@@ -8,7 +8,7 @@ from retrieval.hits import Hit
 from scope_selfplay.errors import SearchError
 
 
-class SearchEngine:
+class HeldEngine:
     """Answers a query with its own length as the row; every batch waits until the test lets it go."""
 
     def __init__(self, slots: int = 1, seconds: float | None = 0.0) -> None:
@@ -31,13 +31,13 @@ class SearchEngine:
 
 
 async def test_a_lone_query_is_searched_at_once() -> None:
-    engine = SearchEngine()
+    engine = HeldEngine()
     batcher = Batcher(engine, linger=10.0)
     assert await asyncio.wait_for(batcher.submit("abc", 1), 1) == [Hit(3, 1.0)]
 
 
 async def test_what_arrives_while_the_engine_is_busy_becomes_one_batch_of_at_most_max_batch() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, max_batch=4, linger=0.0)
     answers = [batcher.submit("x" * length, 1) for length in range(1, 11)]
     await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_what_arrives_while_the_engine_is_busy_becomes_one_batch_of_at_mos
 
 
 async def test_after_a_batch_of_several_the_next_one_waits_for_as_many_or_for_the_linger() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, linger=0.05)
     first = [batcher.submit(str(place), 1) for place in range(5)]
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_after_a_batch_of_several_the_next_one_waits_for_as_many_or_for_th
 
 
 async def test_queries_of_different_topk_are_never_searched_together() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, linger=0.0)
     answers = [batcher.submit(f"q{place}", 1 + place % 2) for place in range(6)]
     await asyncio.sleep(0)
@@ -71,7 +71,7 @@ async def test_queries_of_different_topk_are_never_searched_together() -> None:
 
 
 async def test_the_queue_is_full_at_its_capacity_and_says_when_it_has_room() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, capacity=3)
     answers = [batcher.submit("runs", 1)]
     await asyncio.sleep(0)
@@ -86,11 +86,10 @@ async def test_the_queue_is_full_at_its_capacity_and_says_when_it_has_room() -> 
 
 
 async def test_who_comes_back_waits_for_what_is_missing_and_not_for_the_whole_queue() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     capacities = {100: 201, 299: 2}
     for capacity, missing in capacities.items():
-        batcher = Batcher(engine, capacity=capacity)
-        batcher._seconds_per_query = 1.0
+        batcher = Batcher(engine, capacity=capacity, seconds_per_query=1.0)
         answers = [batcher.submit("runs", 1)]
         await asyncio.sleep(0)
         answers += [batcher.submit(str(place), 1) for place in range(300)]
@@ -100,14 +99,14 @@ async def test_who_comes_back_waits_for_what_is_missing_and_not_for_the_whole_qu
 
 
 async def test_a_failing_batch_fails_its_own_queries_only() -> None:
-    batcher = Batcher(SearchEngine())
+    batcher = Batcher(HeldEngine())
     with pytest.raises(SearchError):
         await batcher.submit("poison", 1)
     assert await batcher.submit("fine", 1) == [Hit(4, 1.0)]
 
 
 async def test_queries_that_nobody_awaits_any_more_are_not_searched() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, linger=0.0)
     first, gone, last = (batcher.submit(query, 1) for query in ("first", "gone", "last"))
     await asyncio.sleep(0)
@@ -118,7 +117,7 @@ async def test_queries_that_nobody_awaits_any_more_are_not_searched() -> None:
 
 
 async def test_a_query_that_nobody_awaits_any_more_leaves_its_place_in_the_queue() -> None:
-    engine = SearchEngine(seconds=None)
+    engine = HeldEngine(seconds=None)
     batcher = Batcher(engine, capacity=2)
     running = batcher.submit("running", 1)
     await asyncio.sleep(0)
@@ -134,7 +133,7 @@ async def test_a_query_that_nobody_awaits_any_more_leaves_its_place_in_the_queue
 
 
 async def test_two_slots_work_at_the_same_time() -> None:
-    engine = SearchEngine(slots=2, seconds=None)
+    engine = HeldEngine(slots=2, seconds=None)
     batcher = Batcher(engine, linger=0.0)
     answers = [batcher.submit("a", 1), batcher.submit("b", 1)]
     await asyncio.sleep(0)
@@ -144,7 +143,7 @@ async def test_two_slots_work_at_the_same_time() -> None:
 
 
 async def test_draining_waits_for_everything_that_was_accepted() -> None:
-    batcher = Batcher(SearchEngine(seconds=0.01), max_batch=1)
+    batcher = Batcher(HeldEngine(seconds=0.01), max_batch=1)
     answers = [batcher.submit(str(place), 1) for place in range(5)]
     await batcher.drain()
     assert all(answer.done() for answer in answers)

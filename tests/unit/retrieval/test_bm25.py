@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.bm25 import Bm25Index, singular
+from retrieval.corpus import read_documents
 from retrieval.hits import best_rows
 from retrieval.in_process import InProcessSearcher, bm25_searcher
 from retrieval.passages import Passages
-from retrieval.readers import read_documents
 from scope_selfplay.errors import CorpusError, RecordError, SearchError
 from scope_selfplay.schemas import Document
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.build import RECIPE
 from retrieval.cli import index
-from retrieval.in_process import open_searcher
 from scope_selfplay.errors import CorpusError, RunMismatchError
 
 
@@ -56,17 +54,6 @@ def test_a_source_that_was_mended_is_built_where_it_failed(
     assert isinstance(build().exception, CorpusError)
     corpus.write_text(intact)
     assert "10 passages" in build().stdout
-
-
-def test_an_index_of_an_older_release_serves_and_is_not_taken_for_this_one(
-    build: Callable[..., Result], tmp_path: Path
-) -> None:
-    assert build().exit_code == 0
-    path = tmp_path / "index" / RECIPE
-    known = {name: value for name, value in json.loads(path.read_text()).items() if "_hash" not in name}
-    path.write_text(json.dumps(known))
-    refused(build(), "was begun by an older release, which did not record what its files held")
-    assert open_searcher(tmp_path / "index").identity.startswith("bm25-")
 
 
 @pytest.mark.integration

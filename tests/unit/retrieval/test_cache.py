@@ -104,15 +104,6 @@ async def test_long_queries_and_many_hits_take_no_more_memory_than_short_answers
     assert not cache.is_missing([last], 100)
 
 
-async def test_an_answer_that_is_found_twice_is_counted_once() -> None:
-    searches = Searches()
-    cache = AnswerCache(searches, 10)
-    await remember(cache, searches, "q", 3, [Hit(1, 0.5)])
-    before = cache.bytes
-    cache._remember(next(iter(cache._answers)), bytes(32))
-    assert cache.bytes == before + 16
-
-
 async def test_a_failed_search_is_told_to_all_and_not_remembered() -> None:
     searches = Searches()
     cache = AnswerCache(searches, 10)

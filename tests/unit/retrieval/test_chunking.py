@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.chunking import chunk_documents, word_spans
+from retrieval.corpus import chunk_documents, word_spans
 from scope_selfplay.schemas import Document
 
 

@@ -1,5 +1,6 @@
 """Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -15,14 +16,22 @@ import pytest
 from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
 from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, build_dense
-from retrieval.dense import DenseIndex, hits, open_vectors
-from retrieval.encoder import ENCODER, QUERY_GRAPH
-from retrieval.in_process import open_searcher
-from retrieval.indexes import open_index
-from retrieval.manifest import MANIFEST, IndexManifest, read_manifest
+from retrieval.dense import (
+    DenseIndex,
+    ExhaustiveSearch,
+    IvfIndex,
+    Nearest,
+    RefinedIvf,
+    fine_codes,
+    fine_span,
+    hits,
+    open_vectors,
+)
+from retrieval.encoder import QUERY_GRAPH
+from retrieval.in_process import open_index, open_searcher
+from retrieval.index_folder import ENCODER, MANIFEST, IndexManifest, read_manifest
 from retrieval.profiles import ProfileName, factory
-from retrieval.recall_gate import RecallTooLow, exact, look, measure, recall, tune
-from retrieval.vectors import ExhaustiveSearch, IvfIndex, Nearest, RefinedIvf, fine_codes, fine_span
+from retrieval.recall_gate import RecallTooLow, exact, measure, recall, set_effort, tune
 from scope_selfplay.errors import RecordError, RunMismatchError
 from scope_selfplay.schemas import Document
 from scope_selfplay.testing.random_encoder import write_random_encoder
@@ -100,7 +109,7 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     garbage = index_of(unit(draw, 2000))
     with pytest.raises(RecallTooLow, match="recall gate") as refused:
         tune(garbage, vectors[:100], expected, 0.9)
-    look(garbage, refused.value.looking)
+    set_effort(garbage, refused.value.effort)
     assert measure(garbage.nearest, vectors[:100], expected) == refused.value.recall < 0.9
 
 
@@ -199,7 +208,7 @@ def test_shards_of_another_size_are_not_taken_for_these(
     with pytest.raises(Interrupted):
         build_dense(documents, plan, stop_after("encode", 200))
     with pytest.raises(RunMismatchError, match=r"000\.npy holds \(128, 64\) values, expected \(64, 64\)"):
-        build_dense(documents, plan._replace(shard_rows=64))
+        build_dense(documents, dataclasses.replace(plan, shard_rows=64))
 
 
 def test_another_recipe_in_the_same_folder_is_refused(

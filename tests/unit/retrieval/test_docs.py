@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from retrieval.build_command import build
 from retrieval.cache import LookupCounts
-from retrieval.cli import build, serve_retriever
+from retrieval.cli import serve_retriever
 from retrieval.metrics import RetrieverMetrics
 from retrieval.profiles import PROFILES
 

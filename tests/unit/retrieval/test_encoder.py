@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.bert_onnx import write_bert
+from retrieval.bert_onnx import read_pooling, write_bert
 from retrieval.dense import check_encoder
 from retrieval.encoder import (
-    ENCODER,
     FAMILIES,
     Backend,
     Encoder,
@@ -19,8 +18,7 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.manifest import IndexKind, IndexManifest
-from retrieval.pooling import read_pooling
+from retrieval.index_folder import ENCODER, IndexKind, IndexManifest
 from scope_selfplay.errors import CheckpointError, RecordError
 from scope_selfplay.testing.random_encoder import write_random_encoder
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.build import build_bm25
-from retrieval.indexes import open_index
-from retrieval.manifest import MANIFEST, IndexManifest, Verify, index_hash, read_manifest
+from retrieval.in_process import open_index
+from retrieval.index_folder import MANIFEST, IndexManifest, Verify, index_hash, read_manifest
 from retrieval.passages import PASSAGES
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Document

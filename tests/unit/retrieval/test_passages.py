@@ -1,20 +1,20 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval.index_folder import OFFSETS, PASSAGES
 from retrieval.passages import (
-    OFFSETS,
-    PASSAGES,
     Passages,
-    PassageWriter,
     join_contents,
     passage_line,
     shown,
     split_contents,
     unique,
+    write_passages,
 )
 from scope_selfplay.errors import CorpusError, RecordError
 from scope_selfplay.schemas import Document
@@ -23,10 +23,8 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 def write(folder: Path, documents: list[Document]) -> Passages:
-    with PassageWriter(folder) as writer:
-        for document in documents:
-            writer.add(document)
-    return Passages.open(folder, writer.corpus_hash)
+    _, corpus_hash = write_passages(documents, folder)
+    return Passages.open(folder, corpus_hash)
 
 
 @given(words, words)
@@ -50,9 +48,12 @@ def test_mapped_passages_equal_the_ones_in_memory(tmp_path: Path, coast: list[Do
 
 
 def test_a_crash_while_writing_leaves_no_passages_behind(tmp_path: Path, coast: list[Document]) -> None:
-    with pytest.raises(KeyboardInterrupt), PassageWriter(tmp_path) as writer:
-        writer.add(coast[0])
+    def interrupted() -> Iterator[Document]:
+        yield coast[0]
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_passages(interrupted(), tmp_path)
     assert not (tmp_path / PASSAGES).exists()
 
 

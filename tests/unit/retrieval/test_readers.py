@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.readers import read_documents
+from retrieval.corpus import read_documents
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 from tests.world_data import PASSAGES

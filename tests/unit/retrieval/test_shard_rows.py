@@ -1,14 +1,13 @@
 """A shard says which rows of which source it holds; a router merges all rows of one source, once and in order."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from retrieval.build import Recipe, build_bm25
-from retrieval.manifest import SourceRows, read_manifest
-from retrieval.router import _common_info
+from retrieval.index_folder import SourceRows, read_manifest
+from retrieval.router import common_info
 from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.schemas import Document
 
@@ -44,12 +43,12 @@ def test_rows_beyond_the_source_are_no_corpus(tmp_path: Path) -> None:
         rows_of(tmp_path, "10:12")
 
 
-def shards(*records: dict[str, Any] | None) -> list[Any]:
-    """Shards that agree in everything but their rows."""
-    infos = [{"kind": "dense", "rows": 1, "corpus_hash": str(n)} for n in range(len(records))]
-    if any(records):
-        infos = [{**info, "source_rows": record} for info, record in zip(infos, records, strict=True)]
-    return [SimpleNamespace(info=info, identity=info["corpus_hash"]) for info in infos]
+def infos_of(*records: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """/info of shards that agree in everything but their rows."""
+    return [
+        {"identity": f"i{n}", "kind": "dense", "rows": 1, "corpus_hash": str(n), "source_rows": record}
+        for n, record in enumerate(records)
+    ]
 
 
 def held(first: int, end: int, total: int | None = None, source: str = "s") -> dict[str, Any]:
@@ -57,7 +56,7 @@ def held(first: int, end: int, total: int | None = None, source: str = "s") -> d
 
 
 def test_all_rows_in_order_are_merged() -> None:
-    assert _common_info(shards(held(0, 7), held(7, 15), held(15, 20, 20)))["rows"] == 3
+    assert common_info(infos_of(held(0, 7), held(7, 15), held(15, 20, 20)))["rows"] == 3
 
 
 @pytest.mark.parametrize(
@@ -77,12 +76,12 @@ def test_missing_overlapping_or_unordered_rows_are_refused(
     records: list[dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(RunMismatchError, match=message):
-        _common_info(shards(*records))
+        common_info(infos_of(*records))
 
 
 @pytest.mark.parametrize("records", [(None, None), (held(0, 7), None)])
-def test_shards_of_an_older_release_are_merged_as_given_with_a_warning(
+def test_shards_that_were_built_without_a_source_are_merged_as_given_with_a_warning(
     records: tuple[dict[str, Any] | None, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _common_info(shards(*records))["rows"] == 2
-    assert "were built by an older release" in capsys.readouterr().err
+    assert common_info(infos_of(*records))["rows"] == 2
+    assert "were built without a source file" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.cli import index
-from retrieval.sources import source_bytes, source_hash
+from retrieval.corpus import source_bytes, source_hash
 from scope_selfplay.errors import CorpusError
 
 

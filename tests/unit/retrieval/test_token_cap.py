@@ -1,5 +1,4 @@
 import json
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retrieval.passages import passage_line
-from retrieval.token_cap import TokenCap
+from retrieval.rendering import TokenCap
 from retrieval.wire import ResponseRow
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Document
 
 
 @pytest.fixture(scope="module")
-def cap(tmp_path_factory: pytest.TempPathFactory) -> TokenCap:
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Byte-level BPE with merges, so that a cut text can tokenise differently from its beginning."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate([*alphabet, "ab", "abc", "Ġab", "Ġabc"])}
@@ -26,7 +25,12 @@ def cap(tmp_path_factory: pytest.TempPathFactory) -> TokenCap:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
-    return TokenCap(path.parent)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cap(tokenizer_file: Path) -> TokenCap:
+    return TokenCap(tokenizer_file.parent)
 
 
 def row(text: str) -> ResponseRow:
@@ -57,23 +61,24 @@ def test_what_fits_is_passed_on_byte_for_byte(cap: TokenCap) -> None:
 class Counting(TokenCap):
     """Remembers what it tokenises."""
 
-    def __init__(self, cap: TokenCap) -> None:
-        self.__dict__.update(cap.__dict__, _numbers=OrderedDict(), encoded=[])
+    def __init__(self, tokenizer_file: Path) -> None:
+        super().__init__(tokenizer_file)
+        self.encoded: list[str] = []
 
-    def _encode(self, text: str) -> Any:
+    def encode(self, text: str) -> Any:
         self.encoded.append(text)
-        return super()._encode(text)
+        return super().encode(text)
 
 
-def test_a_passage_that_fits_is_tokenised_once_for_all_responses(cap: TokenCap) -> None:
-    counting, rows = Counting(cap), [row("abc"), row("ab"), row("cab")]
+def test_a_passage_that_fits_is_tokenised_once_for_all_responses(tokenizer_file: Path) -> None:
+    counting, rows = Counting(tokenizer_file), [row("abc"), row("ab"), row("cab")]
     for _ in range(3):
         assert list(counting.cut(rows, 1000)) == rows
     assert counting.encoded == [json.loads(each.line)["contents"] for each in rows]
 
 
-def test_a_cut_is_made_once_for_all_responses(cap: TokenCap) -> None:
-    counting, rows = Counting(cap), [row("ab"), row("cab " * 30)]
+def test_a_cut_is_made_once_for_all_responses(tokenizer_file: Path) -> None:
+    counting, rows = Counting(tokenizer_file), [row("ab"), row("cab " * 30)]
     first = list(counting.cut(rows, 20))
     encoded = len(counting.encoded)
     assert len(first) == 2
@@ -99,11 +104,12 @@ def test_rows_after_the_one_that_crosses_the_limit_are_not_read(cap: TokenCap) -
     assert read == ["ab"]
 
 
-def test_a_long_text_is_counted_as_a_short_one(cap: TokenCap) -> None:
+def test_a_long_text_is_counted_as_a_short_one(cap: TokenCap, tokenizer_file: Path) -> None:
     """It is encoded another way, so that other threads can run."""
+    plain = Tokenizer.from_file(str(tokenizer_file))
     text = "abc ab " * 10_000
-    assert cap.count(text) == len(cap._tokenizer.encode(text, add_special_tokens=False).ids)
-    assert cap.count(text[:700]) == len(cap._tokenizer.encode(text[:700], add_special_tokens=False).ids)
+    assert cap.count(text) == len(plain.encode(text, add_special_tokens=False).ids)
+    assert cap.count(text[:700]) == len(plain.encode(text[:700], add_special_tokens=False).ids)
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

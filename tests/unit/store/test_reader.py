@@ -315,10 +315,10 @@ def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="is no run folder"):
+    with pytest.raises(RecordError, match="not a run folder"):
         RunReader(tmp_path)
     (tmp_path / "run.yaml").write_text("- a\n")
-    with pytest.raises(RecordError, match="is no config of a run"):
+    with pytest.raises(RecordError, match="not a run config"):
         RunReader(tmp_path)
 
 

@@ -23,7 +23,7 @@ def test_an_unknown_run_ends_with_64_and_one_line(
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["view", str(tmp_path), "--port", "0"])
-    assert isinstance(done.exception, RecordError) and "no run folder" in str(done.exception)
+    assert isinstance(done.exception, RecordError) and "not a run folder" in str(done.exception)
 
 
 @pytest.mark.parametrize("base", ["/a?b", "/a b", "//x//y", '/"'])

@@ -1,33 +1,39 @@
-"""Documents out of a corpus as it was published: DPR's TSV, wiki-18 or plain JSONL, Parquet, a folder of
-files.
+"""A corpus as it was published: its documents, the chunks of long ones, and a hash of what its files hold.
 
-Every reader streams, keeps the source's order, and names file and line when something is wrong. Texts are
-untrusted: nothing in them becomes a path, and one line may unpack to at most `LONGEST_LINE` bytes.
+Read are DPR's TSV, wiki-18 or plain JSONL, Parquet, and a folder of files. Every reader streams, keeps the source's
+order, and names file and line when something is wrong. Texts are untrusted: nothing in them becomes a path, and one
+line may unpack to at most `LONGEST_LINE` bytes.
 """
 
 import csv
 import gzip
+import hashlib
 import html.parser
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from retrieval.index_folder import file_sha256
 from retrieval.passages import split_contents
-from retrieval.sources import TEXT_SUFFIXES, text_files
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.strict_json import parse_object
 
+TEXT_SUFFIXES = frozenset({".txt", ".md", ".markdown", ".html", ".htm"})
+HIDDEN_TAGS = ("script", "style", "noscript", "template")
 LONGEST_LINE = 1 << 24
+WORD = re.compile(r"\S+")
+SENTENCE_ENDS = (".", "!", "?", '."', ".)", "。")
+Spans = Callable[[str], list[tuple[int, int]]]
+"""Start and end character of every token of a text, in order."""
 
 
 def read_documents(source: Path) -> Iterator[Document]:
-    """The documents of `source`, by its name: `.tsv[.gz]`, `.jsonl[.gz]`, `.parquet`, or a folder of text
-    files.
+    """The documents of `source`, by its name: `.tsv[.gz]`, `.jsonl[.gz]`, `.parquet`, or a folder of text files.
 
     Raises CorpusError for a missing or unknown source and at the first line that is not a document.
-
     """
     if source.is_dir():
         return read_folder(source)
@@ -66,9 +72,7 @@ def read_dpr(path: Path) -> Iterator[Document]:
 
 
 def read_jsonl(path: Path) -> Iterator[Document]:
-    """JSON lines with `id` and either `contents` (wiki-18: a quoted title line, then the text) or `text`,
-    `title`.
-    """
+    """JSON lines with `id` and either `contents` (wiki-18: a quoted title line, then the text) or `text`, `title`."""
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             try:
@@ -197,11 +201,11 @@ class _Page(html.parser.HTMLParser):
         self._in_title = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._hidden += tag in ("script", "style", "noscript", "template")
+        self._hidden += tag in HIDDEN_TAGS
         self._in_title = tag == "title"
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("script", "style", "noscript", "template"):
+        if tag in HIDDEN_TAGS:
             self._hidden = max(0, self._hidden - 1)
         self._in_title = False
 
@@ -210,3 +214,92 @@ class _Page(html.parser.HTMLParser):
             self.title.append(data)
         elif not self._hidden:
             self.text.append(data)
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The text files below `folder`, in order. The files of an index that is built inside it are none."""
+    return sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
+    )
+
+
+def source_bytes(source: Path) -> int:
+    """Size of what is read of a corpus; 0 for one that does not exist."""
+    if source.is_dir():
+        return sum(path.stat().st_size for path in text_files(source))
+    return source.stat().st_size if source.exists() else 0
+
+
+def source_hash(source: Path) -> str:
+    """sha256 of a corpus: of a file's bytes, or of the paths and bytes of a folder's text files.
+
+    Times and places are no part of it, so that copies of one source on two machines are the same source. Raises
+    CorpusError for what cannot be read.
+    """
+    if source.is_dir():
+        return hash_of_files(source, text_files(source))
+    return _file_hash(source)
+
+
+def hash_of_files(root: Path, paths: Iterable[Path]) -> str:
+    """sha256 over paths below `root` and what the files hold. Raises CorpusError for what cannot be read."""
+    digest = hashlib.sha256()
+    for path in paths:
+        # A hash has one length: no path can be taken for the end of another file.
+        digest.update(
+            f"{_file_hash(path)} {path.relative_to(root).as_posix()}\0".encode("utf-8", "surrogateescape")
+        )
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Words as tokens: the default where no tokenizer is given (DPR's passages are 100 words each)."""
+    return [match.span() for match in WORD.finditer(text)]
+
+
+def chunk_documents(
+    documents: Iterable[Document], *, size: int = 100, overlap: int = 0, spans: Spans = word_spans
+) -> Iterator[Document]:
+    """Cut each document's text into windows of at most `size` tokens, `overlap` of them shared with the one
+    before.
+
+    A window ends after a sentence when one ends in its last quarter. A document of one window keeps its id;
+    the others are numbered `id#0`, `id#1`, ... A text without tokens gives no chunk.
+    """
+    if not 0 <= overlap < size:
+        raise ValueError(f"overlap {overlap} must be at least 0 and less than size {size}")
+    for document in documents:
+        tokens = spans(document.text)
+        cuts = list(_windows(document.text, tokens, size, overlap))
+        for number, (start, end) in enumerate(cuts):
+            text = document.text[tokens[start][0] : tokens[end - 1][1]]
+            name = document.id if len(cuts) == 1 else f"{document.id}#{number}"
+            yield Document(id=name, title=document.title, text=text, source=document.source or document.id)
+
+
+def _windows(text: str, tokens: list[tuple[int, int]], size: int, overlap: int) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < len(tokens):
+        end = min(start + size, len(tokens))
+        if end < len(tokens):
+            # Never so short that the next window would start where this one did.
+            earliest = max(start + overlap + 1, end - size // 4)
+            end = next(
+                (cut for cut in range(end, earliest - 1, -1) if _ends_sentence(text, tokens, cut)), end
+            )
+        yield start, end
+        if end == len(tokens):
+            return
+        start = end - overlap
+
+
+def _ends_sentence(text: str, tokens: list[tuple[int, int]], cut: int) -> bool:
+    first, last = tokens[cut - 1][1], tokens[cut][0]
+    return "\n" in text[first:last] or text[max(0, first - 2) : first].endswith(SENTENCE_ENDS)

@@ -1,27 +1,37 @@
-"""The manifest of an index folder: what was built from what, with a checksum of every file.
+"""An index folder: its files written so that a crash leaves the old one or the new one, and its manifest.
 
-It is written last, so a folder without one is unfinished. `identity` (index and corpus) is what a client
-checks at the handshake and what a rollout stores.
+The manifest says what was built from what, with a checksum of every file. It is written last, so a folder without one
+is unfinished. `identity` (index and corpus) is what a client checks at the handshake and what a rollout stores.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import tokenize
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from retrieval.encoder import ENCODER, SETTINGS
-from retrieval.passages import OFFSETS, PASSAGES
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
 
 MANIFEST = "manifest.json"
+PASSAGES = "passages.jsonl"
+OFFSETS = "offsets.npy"
+ENCODER = "encoder"
+"""Folder of the encoder."""
+ENCODER_SETTINGS = "encoder.json"
 FORMAT = 2
 FULL_CHECK_BELOW = 2 << 30
 """Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""
+ARRAY_FAULTS = (OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError)
+"""What NumPy raises over a changed byte of an array's header, which it reads as Python."""
 
 
 class IndexKind(StrEnum):
@@ -70,11 +80,11 @@ class IndexManifest(Value):
     rows: int = Field(ge=1)
     corpus_hash: str
     source_rows: SourceRows | None = None
-    """None for documents that Python code made, and in an index of an older release."""
+    """None for documents that Python code made."""
     index_hash: str = ""
     """sha256 over everything that decides the answers but the corpus: `index_hash` says what."""
     files: dict[str, FileChecksum] = Field(default_factory=dict)
-    """Empty only until the build is sealed."""
+    """Empty only until the build is finished."""
     factory: str = ""
     dimensions: int = 0
     encoder: str = ""
@@ -124,22 +134,17 @@ def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> IndexManifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: IndexManifest) -> None:
-    write_json(folder / MANIFEST, manifest)
-
-
-def write_json(path: Path, value: Value) -> None:
-    """Durable before it is visible: a crash leaves the old file or the new one."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w") as file:
-        file.write(value.model_dump_json(indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileChecksum]:
-    return {name: _checksum(folder / name) for name in sorted(names)}
+def _check(path: Path, expected: FileChecksum, *, full: bool) -> None:
+    try:
+        size, sha256 = path.stat().st_size, expected.sha256
+        if full and size == expected.size:
+            sha256 = file_sha256(path)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; the manifest lists it") from None
+    if size != expected.size:
+        raise RecordError(f"{path}: {size:,} bytes, the manifest says {expected.size:,}: build it again")
+    if sha256 != expected.sha256:
+        raise RecordError(f"{path}: damaged, its sha256 is not the manifest's: build it again")
 
 
 def index_hash(manifest: IndexManifest) -> str:
@@ -147,26 +152,61 @@ def index_hash(manifest: IndexManifest) -> str:
     hard the index looks: nprobe and refine.
     """
     # The encoder's settings name the folder that it came from, which decides nothing.
-    left_out = (PASSAGES, OFFSETS, f"{ENCODER}/{SETTINGS}")
+    left_out = (PASSAGES, OFFSETS, f"{ENCODER}/{ENCODER_SETTINGS}")
     index = {name: file.sha256 for name, file in manifest.files.items() if name not in left_out}
     settings = [manifest.encoder_hash, manifest.nprobe, manifest.refine]
     return hashlib.sha256(json.dumps([index, *settings], sort_keys=True).encode()).hexdigest()
 
 
-def _checksum(path: Path) -> FileChecksum:
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileChecksum]:
+    return {
+        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
+        for name in sorted(names)
+    }
+
+
+def file_sha256(path: Path) -> str:
+    """Raises OSError."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileChecksum(size=file.tell(), sha256=digest)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(path: Path, expected: FileChecksum, *, full: bool) -> None:
+@contextlib.contextmanager
+def durable_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which has its name, and is on the disk, only after the block ends without an error."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb", buffering=1 << 20) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def write_json(path: Path, value: Value) -> None:
+    with durable_file(path) as file:
+        file.write(value.model_dump_json(indent=1).encode() + b"\n")
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    with durable_file(path) as file:
+        np.save(file, array)
+
+
+def write_stacked(path: Path, shape: tuple[int, int], kind: Any, blocks: Iterable[NDArray[Any]]) -> None:
+    """Blocks of rows, one after the other, as one .npy file of `shape`."""
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
+    with durable_file(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype=kind).data)
+
+
+def map_array(path: Path, axes: int | None = None) -> NDArray[Any]:
+    """Map a .npy file. Raises RecordError for one that is damaged or has another number of axes."""
     try:
-        found = _checksum(path) if full else FileChecksum(size=path.stat().st_size, sha256=expected.sha256)
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}; the manifest lists it") from None
-    if found.size != expected.size:
-        raise RecordError(
-            f"{path}: {found.size:,} bytes, the manifest says {expected.size:,}: build it again"
-        )
-    if found != expected:
-        raise RecordError(f"{path}: damaged, its sha256 is not the manifest's: build it again")
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ARRAY_FAULTS as error:
+        raise RecordError(f"{path}: cannot be opened: {error}") from None
+    if axes is not None and array.ndim != axes:
+        raise RecordError(f"{path}: {array.ndim} axes, expected {axes}")
+    return array

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval import sole_builder
-from retrieval.build import build_bm25
-from retrieval.manifest import read_manifest
+from retrieval.build import build_bm25, lock_folder
+from retrieval.index_folder import read_manifest
 from scope_selfplay.errors import ExitCode, StorageError
 from scope_selfplay.schemas import Document
 
@@ -46,9 +45,9 @@ def test_a_second_build_waits_and_finds_the_index_of_the_first(
 
 def test_a_folder_that_stays_held_is_refused_with_who_holds_it(tmp_path: Path) -> None:
     with (
-        sole_builder.sole_builder(tmp_path),
+        lock_folder(tmp_path),
         pytest.raises(StorageError, match=f"process {os.getpid()} on .* is building there") as refused,
-        sole_builder.sole_builder(tmp_path, patience=0.05),
+        lock_folder(tmp_path, timeout=0.05),
     ):
         pass
     assert refused.value.exit_code == ExitCode.OUTSIDE
@@ -61,7 +60,7 @@ def test_a_volume_without_locks_is_said_and_built_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with sole_builder.sole_builder(tmp_path):
+    with lock_folder(tmp_path):
         pass
     assert "has no locks" in capsys.readouterr().err
 
@@ -74,5 +73,5 @@ def test_a_finished_index_that_cannot_be_written_is_found(
     def refuse(folder: Path) -> None:
         raise AssertionError("the lock of a finished index was asked for")
 
-    monkeypatch.setattr("retrieval.build.sole_builder", refuse)
+    monkeypatch.setattr("retrieval.build.lock_folder", refuse)
     assert build_bm25(coast, tmp_path) == built

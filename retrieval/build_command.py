@@ -1,0 +1,216 @@
+"""`scope index build`: the recipe of an index out of the command's options, and the build."""
+
+import os
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from retrieval.profiles import ProfileName
+from scope_selfplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retrieval.build import Progress, Recipe
+    from scope_selfplay.schemas import Document
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OF_VECTORS = ("questions", "keep_vectors", "encoded")
+"""Parameters that mean nothing for words."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of the command, by their names."""
+
+    profile: str
+    encoder: str
+    family: str | None
+    backend: str
+    query_precision: str
+    chunk_tokens: int
+    chunk_overlap: int
+    tokenizer: Path | None
+    questions: Path | None
+    rows: str | None
+    threads: int
+    keep_vectors: bool
+    encoded: Path | None
+    seed: int
+    estimate_only: bool
+
+    @property
+    def is_dense(self) -> bool:
+        return self.profile != ProfileName.BM25
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("folder", type=FOLDER)
+@click.option(
+    "--profile", type=click.Choice([name.value for name in ProfileName]), default="bm25", show_default=True
+)
+@click.option("--encoder", default="minilm", show_default=True, help="minilm, or the folder of a model.")
+@click.option(
+    "--family",
+    type=click.Choice(["e5", "minilm", "plain"]),
+    help="Needed where the encoder's name tells none.",
+)
+@click.option(
+    "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
+)
+@click.option(
+    "--query-precision",
+    type=click.Choice(["float32", "int8"]),
+    default="float32",
+    show_default=True,
+    help="int8: most of the query encoder's weights in 8 bits, if the recall gate allows it.",
+)
+@click.option(
+    "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
+)
+@click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
+@click.option(
+    "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
+)
+@click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
+@click.option("--rows", help="FIRST:END, the rows of SOURCE for one shard; default all.")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True)
+@click.option(
+    "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
+)
+@click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
+@click.pass_context
+def build(context: click.Context, /, source: Path, folder: Path, **given: Any) -> None:
+    """Build an index of SOURCE in FOLDER; the same command again resumes.
+
+    SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
+    """
+    from retrieval.build import build_bm25, row_range
+    from retrieval.corpus import read_documents, read_questions
+    from retrieval.profiles import estimate_build
+
+    options = BuildOptions(**given)
+    row_range(options.rows or "")
+    _check_chunks(options.chunk_tokens, options.chunk_overlap, options.tokenizer)
+    questions = read_questions(options.questions) if options.questions else ()
+    if not options.is_dense:
+        refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+    recipe = _recipe(source, options)
+    click.echo(estimate_build(recipe, source, options.threads), err=True)
+    if options.estimate_only:
+        return
+    recipe = _with_hashes(recipe, source, options)
+    documents = _chunked(read_documents(source), options)
+    if options.is_dense:
+        from retrieval.build_dense import DenseBuild, build_dense
+
+        plan = DenseBuild(
+            folder,
+            recipe,
+            threads=options.threads,
+            keep_shards=options.keep_vectors,
+            questions=questions,
+            encoded=options.encoded,
+        )
+        manifest = build_dense(documents, plan, _progress())
+    else:
+        manifest = build_bm25(documents, folder, recipe, _progress())
+    click.echo(f"{manifest.identity}  {manifest.rows:,} passages  {manifest.size / 1e9:.2f} GB  {folder}")
+
+
+def refuse(context: click.Context, names: Collection[str], why: str) -> None:
+    """Raises ConfigError where one of these parameters was given: it would be ignored."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
+        if parameter.name in names and given:
+            raise ConfigError(f"{parameter.opts[0]} {why}; leave it out")
+
+
+def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
+    """Raises ConfigError for options that would do nothing, or never end a text."""
+    if not size and (overlap or tokenizer):
+        name = "--chunk-overlap" if overlap else "--tokenizer"
+        raise ConfigError(f"{name} says how --chunk-tokens cuts texts: give that too, or leave it out")
+    if size and overlap >= size:
+        raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
+
+
+def _recipe(source: Path, options: BuildOptions) -> "Recipe":
+    from retrieval.build import Recipe
+    from retrieval.corpus import source_bytes
+
+    return Recipe(
+        profile=options.profile,
+        source=str(source.resolve()),
+        source_bytes=source_bytes(source),
+        chunk_tokens=options.chunk_tokens,
+        chunk_overlap=options.chunk_overlap,
+        encoder=options.encoder if options.is_dense else "",
+        family=(options.family or _family(options.encoder)) if options.is_dense else "",
+        backend=options.backend if options.is_dense else "",
+        query_precision=options.query_precision,
+        seed=options.seed,
+        rows=options.rows or "",
+    )
+
+
+def _family(encoder: str) -> str:
+    """By the encoder's name. Raises ConfigError where it says nothing: a wrong prefix only finds less."""
+    name = Path(encoder).name.lower()
+    for family in ("minilm", "e5"):
+        if family in name:
+            return family
+    raise ConfigError(
+        f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before the "
+        "text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
+    )
+
+
+def _with_hashes(recipe: "Recipe", source: Path, options: BuildOptions) -> "Recipe":
+    """With what the files of a build hold: the same names may hold something else when it is started again."""
+    from retrieval.corpus import source_hash
+    from retrieval.encoder import model_hash
+
+    hashes = {
+        "source_hash": source_hash(source),
+        "tokenizer_hash": source_hash(options.tokenizer) if options.tokenizer else "",
+        "questions_hash": source_hash(options.questions) if options.questions else "",
+        "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
+    }
+    return recipe.model_copy(update=hashes)
+
+
+def _chunked(documents: "Iterable[Document]", options: BuildOptions) -> "Iterable[Document]":
+    from retrieval.corpus import chunk_documents, word_spans
+
+    if not options.chunk_tokens:
+        return documents
+    spans = word_spans
+    if options.tokenizer is not None:
+        from retrieval.rendering import TokenCap
+
+        spans = TokenCap(options.tokenizer).spans
+    return chunk_documents(documents, size=options.chunk_tokens, overlap=options.chunk_overlap, spans=spans)
+
+
+def _progress() -> "Progress":
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    starts: dict[str, float] = {}
+
+    def show(step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        start = starts.setdefault(step, now)
+        left = (now - start) / done * (total - done) if done and total else 0.0
+        share = f"{done:,} of {total:,}, {left / 60:.0f} min left" if total else f"{done:,}"
+        console.print(f"{step}: {share}", end="\n" if total and done >= total else "\r")
+
+    return show

@@ -1,0 +1,87 @@
+"""What every episode of a run needs besides a policy: settings, prompts, evidence and judgement."""
+
+from dataclasses import dataclass
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.corpus import TaskSource
+from scope_selfplay.episodes import (
+    ChallengerPrompts,
+    Episode,
+    PolicyFormat,
+    RolloutLimits,
+    challenger_episode,
+    run_episode,
+    solver_episode,
+)
+from scope_selfplay.gates import Gate
+from scope_selfplay.inference import PolicyModel
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.prompts import Pack, PromptRole
+from scope_selfplay.schemas import Key, Role, Rollout, Task
+from scope_selfplay.search import Searcher
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The same for all episodes of a stage; `judge` keeps the stage's account of judge calls."""
+
+    config: RunConfig
+    pack: Pack
+    searcher: Searcher
+    judge: MeteredJudge
+    gates: tuple[Gate, ...]
+
+    def solver_episode(self, policy_format: PolicyFormat, key: Key, task: Task) -> Episode:
+        turns = self.config.solver.max_search_turns
+        prompt = self.pack.render(
+            PromptRole.SOLVER,
+            question=task.text,
+            max_search_turns=turns,
+            search_syntax=policy_format.dialect.search_syntax,
+            budget=None,
+        )
+        return solver_episode(policy_format, key, task_id=task.id, prompt=prompt, max_search_turns=turns)
+
+    def challenger_episode(self, policy_format: PolicyFormat, key: Key, source: TaskSource) -> Episode:
+        return challenger_episode(
+            policy_format,
+            key,
+            document_id=source.document.id,
+            prompts=self._challenger_prompts(policy_format, source),
+            search_turns=source.search_turns,
+            max_invalid=self.config.challenger.invalid_searches,
+        )
+
+    def limits(self, role: Role) -> RolloutLimits:
+        settings = self.config.solver if role is Role.SOLVER else self.config.challenger
+        return RolloutLimits(
+            settings.max_response, self.config.search.max_tokens, settings.max_prompt, settings.max_turn
+        )
+
+    async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
+        return await run_episode(episode, model, self.searcher, key=key, topk=self.config.search.topk)
+
+    def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
+        kind = source.task_type
+        description = next(
+            task_type.description for task_type in self.pack.domain.task_types if task_type.name == kind
+        )
+        syntax = policy_format.dialect.search_syntax
+        return ChallengerPrompts(
+            opening=self.pack.render(
+                PromptRole.CHALLENGER,
+                document_title=source.document.title,
+                document_text=source.document.text,
+                task_type=kind,
+                task_description=description,
+                search_turns=source.search_turns,
+                search_syntax=syntax,
+            ),
+            after_search=lambda left: self.pack.render(
+                PromptRole.CHALLENGER_NEXT, turns_left=left, search_syntax=syntax
+            ),
+            after_invalid=lambda left: self.pack.render(
+                PromptRole.CHALLENGER_INVALID, turns_left=left, search_syntax=syntax
+            ),
+            closing=self.pack.render(PromptRole.CHALLENGER_FINAL, task_type=kind),
+        )
