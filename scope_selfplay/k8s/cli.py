@@ -44,7 +44,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     from scope_selfplay.k8s.patches import RunFolderLayout
     from scope_selfplay.k8s.render import (
         components_of,
-        lay_out,
+        copy_shared_parts,
         link_config,
         packs_needed,
         run_folder,
@@ -60,7 +60,7 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     packs = packs_needed(run)
     in_place = config.parent.name == "setup" and config.name == "run.yaml"
     if not in_place:
-        lay_out(top, packs)
+        copy_shared_parts(top, packs)
     folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
     layout = RunFolderLayout(packs=packs, components=components or components_of(folder))
     files = run_folder(run, config.read_text(encoding="utf-8"), layout)
@@ -73,12 +73,12 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
 
 
 def _print_next_steps(run: "RunConfig", folder: Path) -> None:
-    from scope_selfplay.k8s.prepare import parts_of, yours_to_bring
+    from scope_selfplay.k8s.prepare import manual_steps, prepare_parts
 
-    for line in yours_to_bring(run):
+    for line in manual_steps(run):
         click.echo(f"note: {line}", err=True)
     click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
-    if parts := parts_of(run):
+    if parts := prepare_parts(run):
         before = ", then ".join(f"{folder}/prepare/{part}" for part in parts)
         click.echo(f"before that, each when the one before it is done: {before}", err=True)
 

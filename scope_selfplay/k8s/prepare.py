@@ -49,7 +49,7 @@ class ModelDownload(NamedTuple):
 
 def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
-    parts = parts_of(config)
+    parts = prepare_parts(config)
     bodies: dict[str, Body] = {}
     if "volume" in parts:
         bodies["volume"] = {
@@ -58,7 +58,7 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
             "patches": claim_patches(config.cluster),
         }
     if "models" in parts:
-        models = models_of(config)
+        models = model_downloads(config)
         folders = ["models/network", *(f"models/{model.part}" for model in models)]
         options = {f"fetch-{model.part}": _fetch_options(model) for model in models}
         bodies["models"] = _jobs(config, layout, folders, options)
@@ -72,14 +72,14 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     }
 
 
-def parts_of(config: RunConfig) -> list[str]:
+def prepare_parts(config: RunConfig) -> list[str]:
     """The folders below prepare/ that the run has, in the order in which they are applied."""
-    parts = {"models": models_of(config), "index": _index_options(config)}
+    parts = {"models": model_downloads(config), "index": _index_options(config)}
     needed = [part for part, content in parts.items() if content]
     return ["volume", *needed] if needed else []
 
 
-def models_of(config: RunConfig) -> list[ModelDownload]:
+def model_downloads(config: RunConfig) -> list[ModelDownload]:
     """What is fetched: a model whose repository is named and whose folder lies on the volume."""
     prepare = config.cluster.prepare
     encoder = prepare.encoder if _index_options(config) else None
@@ -94,9 +94,9 @@ def models_of(config: RunConfig) -> list[ModelDownload]:
     ]
 
 
-def yours_to_bring(config: RunConfig) -> Iterator[str]:
+def manual_steps(config: RunConfig) -> Iterator[str]:
     """What the run expects on the volume and no Job brings, each as a line for a person."""
-    fetched = {model.folder for model in models_of(config)}
+    fetched = {model.folder for model in model_downloads(config)}
     for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and folder not in fetched:
             yield f"copy the model to {folder}, or name its repository: cluster.prepare.{setting}"

@@ -165,7 +165,7 @@ def packs_needed(config: RunConfig) -> list[str]:
     return sorted(set(names))
 
 
-def lay_out(top: Path, packs: list[str]) -> None:
+def copy_shared_parts(top: Path, packs: list[str]) -> None:
     """Put the shared parts and the packs below `top`, where they are not there already."""
     for part in ("base", "components", "prepare"):
         if not (top / "k8s" / part).is_dir():

@@ -20,7 +20,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.controller.names import RunStep
 from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
+from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import open_run
@@ -133,7 +133,7 @@ def written(top: Path, image: Image, changes: dict[str, Any]) -> Path:
     (top / "run.yaml").write_text(text)
     config = load_config(top / "run.yaml")
     packs = packs_needed(config)
-    lay_out(top, packs)
+    copy_shared_parts(top, packs)
     folder = top / "k8s" / "runs" / "tiny"
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=packs)), force=True)
     overlay = folder.with_name("small")

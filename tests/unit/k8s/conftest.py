@@ -13,7 +13,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.k8s.check import ClusterCheck, check_cluster, check_folder
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.render import lay_out, packs_needed, run_folder, write_folder
+from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
 
 REPOSITORY = Path(__file__).parents[3]
 QWEN = REPOSITORY / "k8s/runs/qwen3-8b"
@@ -79,7 +79,7 @@ def with_components(top: Path, source: Path, *components: str, text: str | None 
     (top / "given.yaml").write_text(text)
     config = load_config(top / "given.yaml")
     packs = packs_needed(config)
-    lay_out(top, packs)
+    copy_shared_parts(top, packs)
     folder = top / "k8s" / "runs" / config.name
     write_folder(
         folder, run_folder(config, text, RunFolderLayout(packs=packs, components=components)), force=False

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from scope_selfplay.cli import cli
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.prepare import models_of, parts_of, yours_to_bring
+from scope_selfplay.k8s.prepare import manual_steps, model_downloads, prepare_parts
 from tests.unit.k8s.conftest import rendered
 
 PAPER = {
@@ -115,16 +115,16 @@ def test_deleting_a_job_that_prepares_deletes_no_data(tmp_path: Path) -> None:
 def test_a_run_in_tiny_mode_needs_nothing_on_the_volume(tmp_path: Path) -> None:
     folder = rendered_run(tmp_path, tiny=True)
     assert not (folder / "prepare").exists()
-    assert list(yours_to_bring(config_of(tiny=True))) == []
+    assert list(manual_steps(config_of(tiny=True))) == []
 
 
 def test_what_no_job_brings_is_said() -> None:
     named = config_of(prepare={"model": "team/m0@abc", "judge": "team/j"}, judge={"model": "/data/models/j"})
-    assert [each.part for each in models_of(named)] == ["model", "judge", "encoder"]
-    assert list(yours_to_bring(named)) == ["copy the corpus to /data/corpus.jsonl"]
+    assert [each.part for each in model_downloads(named)] == ["model", "judge", "encoder"]
+    assert list(manual_steps(named)) == ["copy the corpus to /data/corpus.jsonl"]
     loose = config_of(prepare={"encoder": None, "index": []}, judge={"model": "/data/models/j"})
-    assert parts_of(loose) == ["volume", "index"]
-    assert list(yours_to_bring(loose)) == [
+    assert prepare_parts(loose) == ["volume", "index"]
+    assert list(manual_steps(loose)) == [
         "copy the model to /data/models/m0, or name its repository: cluster.prepare.model",
         "copy the model to /data/models/j, or name its repository: cluster.prepare.judge",
         "copy the corpus to /data/corpus.jsonl",

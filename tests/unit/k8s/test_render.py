@@ -12,7 +12,7 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import amount, peak_gpus
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
-from scope_selfplay.k8s.render import components_of, lay_out, run_folder, write_folder
+from scope_selfplay.k8s.render import components_of, copy_shared_parts, run_folder, write_folder
 from tests.unit.k8s.conftest import rendered
 
 
@@ -21,7 +21,7 @@ def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Pa
     text = f"name: '{name}'\ndomain: embedded\niterations: 1\n"
     (tmp_path / "run.yaml").write_text(text)
     config = load_config(tmp_path / "run.yaml")
-    lay_out(tmp_path, ["embedded"])
+    copy_shared_parts(tmp_path, ["embedded"])
     folder = tmp_path / "k8s" / "runs" / name
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
@@ -47,7 +47,7 @@ cluster:
 """ % ("0" * 64)
     (tmp_path / "run.yaml").write_text(text)
     config = load_config(tmp_path / "run.yaml")
-    lay_out(tmp_path, ["embedded"])
+    copy_shared_parts(tmp_path, ["embedded"])
     folder = tmp_path / "k8s/runs/r1"
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
