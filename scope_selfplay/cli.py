@@ -25,6 +25,11 @@ class LazyGroup(click.Group):
 
     # Command -> module, function there, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str, str]]] = {
+        "doctor": (
+            "scope_selfplay.doctor",
+            "doctor",
+            "Say what this machine can run, and how to get what is missing.",
+        ),
         "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
         "export": (
             "scope_selfplay.export.writing",
@@ -134,24 +139,6 @@ def config(config: Path | None, name: str | None, seed: int | None, overrides: t
 
     settings = _settings(config, name, seed, overrides)
     click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
-
-
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Say what this machine can run, and how to get what is missing."""
-    from scope_selfplay.doctor import examine, print_finding, verdicts
-
-    parts = examine()
-    capabilities = verdicts(parts)
-    if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in (*parts, *capabilities)], indent=1))
-        return
-    for part in parts:
-        print_finding(part)
-    click.echo("\nWhat this machine can do")
-    for capability in capabilities:
-        print_finding(capability)
 
 
 def main() -> None:

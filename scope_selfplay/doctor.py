@@ -4,6 +4,7 @@
 """
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -45,6 +46,34 @@ CAPABILITIES = (
         ("Python", "bm25s", "uvicorn", "faiss-cpu", "onnxruntime"),
     ),
 )
+_PACKAGES = (
+    ("torch", "trains on the CPU", "train"),
+    ("trl", "trains on the CPU", "train"),
+    ("math-verify", "rewards mathematical answers", "math"),
+    ("bm25s", "searches without a server", "retrieval"),
+    ("faiss-cpu", "searches dense indexes", "retrieval"),
+    ("onnxruntime", "encodes for dense indexes", "retrieval"),
+    ("uvicorn", "serves indexes and `scope view`", "retrieval,view"),
+    ("kubernetes", "runs and checks on a cluster", "k8s"),
+    ("vllm", "serves paper-scale policies", "gpu"),
+)
+"""Package, what it is for, and the extras of scope-selfplay that bring it."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what this machine can run, and how to get what is missing."""
+    parts = examine()
+    capabilities = verdicts(parts)
+    if as_json:
+        click.echo(json.dumps([finding._asdict() for finding in (*parts, *capabilities)], indent=1))
+        return
+    for part in parts:
+        print_finding(part)
+    click.echo("\nWhat this machine can do")
+    for capability in capabilities:
+        print_finding(capability)
 
 
 def print_finding(finding: Finding) -> None:
@@ -70,84 +99,48 @@ def verdicts(parts: Sequence[Finding]) -> list[Finding]:
 
 def examine() -> list[Finding]:
     """Every part with what was found; looks only, changes nothing, loads nothing heavy."""
+    python, kubectl = platform.python_version(), shutil.which("kubectl")
+    weights = Path(__file__).parent / "embedded" / "policy" / "model.safetensors"
+    size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "missing"
+    driver = Path("/proc/driver/nvidia/version")
+    gpu = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    disk = shutil.disk_usage(Path.cwd()).free / 2**30
     return [
-        _python(),
-        _package("torch", "trains on the CPU", "pip install 'scope-selfplay[train]'"),
-        _package("trl", "trains on the CPU", "pip install 'scope-selfplay[train]'"),
-        _package("math-verify", "rewards mathematical answers", "pip install 'scope-selfplay[math]'"),
-        _package("bm25s", "searches without a server", "pip install 'scope-selfplay[retrieval]'"),
-        _package("faiss-cpu", "searches dense indexes", "pip install 'scope-selfplay[retrieval]'"),
-        _package("onnxruntime", "encodes for dense indexes", "pip install 'scope-selfplay[retrieval]'"),
-        _package(
-            "uvicorn", "serves indexes and `scope view`", "pip install 'scope-selfplay[retrieval,view]'"
+        Finding("Python", sys.version_info >= (3, 11), python, "install Python 3.11 or newer"),
+        *(_package(name, use, extras) for name, use, extras in _PACKAGES),
+        Finding("embedded policy", weights.exists(), size, "install the package again, or `make warm-start`"),
+        Finding(
+            "GPU", driver.exists(), gpu, "use a machine with an NVIDIA driver; the embedded run needs none"
         ),
-        _package("kubernetes", "runs and checks on a cluster", "pip install 'scope-selfplay[k8s]'"),
-        _package(
-            "vllm", "serves paper-scale policies", "on a GPU machine: pip install 'scope-selfplay[gpu]'"
-        ),
-        _policy(),
-        _gpu(),
         _cuda(),
-        _kubectl(),
-        _memory(),
-        _disk(),
+        Finding(
+            "kubectl",
+            bool(kubectl),
+            kubectl or "not found",
+            "install kubectl; needed to run on a cluster only",
+        ),
+        Finding("memory", memory >= 4, f"{memory:.0f} GiB", "the embedded run needs 4 GiB"),
+        Finding("disk", disk >= 1, f"{disk:.0f} GiB free here", "the embedded run writes about 200 MiB"),
     ]
 
 
-def _python() -> Finding:
-    found = platform.python_version()
-    return Finding("Python", sys.version_info >= (3, 11), found, "install Python 3.11 or newer")
-
-
-def _package(name: str, use: str, advice: str) -> Finding:
+def _package(name: str, use: str, extras: str) -> Finding:
     try:
         return Finding(name, True, f"{importlib.metadata.version(name)}, {use}")
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, False, f"not installed ({use})", advice)
-
-
-def _policy() -> Finding:
-    weights = Path(__file__).parent / "embedded" / "policy" / "model.safetensors"
-    found = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "missing"
-    return Finding(
-        "embedded policy", weights.exists(), found, "install the package again, or `make warm-start`"
-    )
-
-
-def _gpu() -> Finding:
-    driver = Path("/proc/driver/nvidia/version")
-    found = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver"
-    return Finding(
-        "GPU", driver.exists(), found, "use a machine with an NVIDIA driver; the embedded run needs none"
-    )
+        where = "on a GPU machine: " if extras == "gpu" else ""
+        return Finding(
+            name, False, f"not installed ({use})", f"{where}pip install 'scope-selfplay[{extras}]'"
+        )
 
 
 def _cuda() -> Finding:
     """By the version's suffix: asking torch itself takes seconds."""
-    what, advice = (
-        "CUDA in torch",
-        "on a GPU machine: install torch without constraints.txt, which pins the CPU's",
-    )
+    what = "CUDA in torch"
+    advice = "on a GPU machine: install torch without constraints.txt, which pins the CPU's"
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return Finding(what, False, "torch is not installed", advice)
     return Finding(what, not version.endswith("+cpu"), version, advice)
-
-
-def _kubectl() -> Finding:
-    path = shutil.which("kubectl")
-    return Finding(
-        "kubectl", path is not None, path or "not found", "install kubectl; needed to run on a cluster only"
-    )
-
-
-def _memory() -> Finding:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    gib = pages * size / 2**30
-    return Finding("memory", gib >= 4, f"{gib:.0f} GiB", "the embedded run needs 4 GiB")
-
-
-def _disk() -> Finding:
-    gib = shutil.disk_usage(Path.cwd()).free / 2**30
-    return Finding("disk", gib >= 1, f"{gib:.0f} GiB free here", "the embedded run writes about 200 MiB")

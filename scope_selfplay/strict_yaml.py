@@ -15,7 +15,7 @@ _DEEPEST = 6
 
 
 class YamlError(ValueError):
-    """A text that is not YAML: `problem` is the parser's own word for it, `details` all that it says on one line.
+    """A text that is not YAML: `problem` is the parser's short message, `details` its whole message on one line.
 
     `line` counts from 1; None where the parser knows no line.
     """
@@ -59,7 +59,7 @@ def parse_yaml(text: str, first_line: int = 1) -> ParsedYaml:
         # A safe loader: it builds plain values only.
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        # Before construction, which puts what `<<` merges beside the keys of the mapping itself.
+        # Before construction, which adds the keys that `<<` merges to those of the mapping itself.
         _refuse_repeated_keys(node, first_line, set())
         values = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:

@@ -272,8 +272,8 @@ class ClusterConfig(ConfigSection):
     @classmethod
     def _each_once(cls, volumes: tuple[VolumeConfig, ...]) -> tuple[VolumeConfig, ...]:
         for what in ("name", "path"):
-            values = [getattr(each, what) for each in volumes]
-            twice = sorted({each for each in values if values.count(each) > 1})
+            values = [getattr(volume, what) for volume in volumes]
+            twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise ValueError(f"found the {what} {twice[0]!r} twice; give each volume its own")
         return volumes

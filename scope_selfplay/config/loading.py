@@ -116,7 +116,7 @@ def _parse_override(text: str) -> _Change:
         if not isinstance(parsed, list):
             raise ConfigError(f"--set {text}: found {value!r}, expected a list to add, such as [a, b]")
         return _Change(f"--set {text}", tuple(key[:-1].split(".")), parsed, adds=True)
-    # YAML 1.1 reads 1e-3 as text because it has no dot; what stands in quotes is meant as text.
+    # YAML 1.1 reads 1e-3 as text because it has no dot; a value in quotes is meant as text.
     if parsed == value.strip():
         with suppress(ValueError):
             parsed = float(parsed)

@@ -1,4 +1,4 @@
-"""Everything that can be said about a run's folder before it is applied, and about the cluster that it goes to.
+"""`scope k8s check`: everything wrong with a run's folder before it is applied, alone or on its cluster.
 
 References and policies are in `check_references`, quotas and nodes in `check_cluster`; here are the config's own
 settings and the schemas of Kubernetes releases, which the package `kubernetes-validate` brings along.
@@ -38,7 +38,7 @@ _COMPONENT = "app.kubernetes.io/component"
 
 
 class FolderCheck(NamedTuple):
-    """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are no faults."""
+    """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are not mistakes."""
 
     config: RunConfig
     objects: list[Body]
@@ -62,7 +62,7 @@ def check_folder(folder: Path) -> FolderCheck:
     config = config_of(objects, folder)
     packs = packs_of(objects)
     everything = [*objects, *planned_objects(config, packs)]
-    # A claim of another name than the base's is somebody else's: only a cluster can tell whether it exists.
+    # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
     claim = config.cluster.volume_claim
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
     found = [

@@ -38,12 +38,12 @@ def peak_gpus(config: RunConfig) -> dict[str, int]:
 
 
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
-    """Quotas that some stage does not fit into beside what others use. Raises ConfigError where none may be seen."""
+    """Quotas that some stage does not fit into, given what others use. Raises ConfigError where none may be seen."""
     quotas = [quota for quota in cluster.objects("resourcequotas") if not _is_scoped(quota)]
     if not quotas:
         return
     needs = _stage_usage(config, objects)
-    # A run that is there already must not count as somebody else.
+    # What this run takes already must not count as the use of others.
     ours = _present_usage(config, cluster)
     for quota in quotas:
         status = quota.get("status") or {}
@@ -54,7 +54,7 @@ def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
 
 
 def own_quota_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
-    """Quotas that the run brings itself, with nobody else in the namespace. Pure."""
+    """Quotas that the run brings itself, in a namespace without other users. Pure."""
     quotas = [body for body in objects if body.get("kind") == "ResourceQuota" and not _is_scoped(body)]
     needs = _stage_usage(config, objects) if quotas else {}
     for quota in quotas:
@@ -261,7 +261,7 @@ def gpus_offered(node: Body, resource: str) -> float:
 
 
 def _claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
-    """By what the config says, and by what a person wrote into the claim itself."""
+    """Claims that are ReadWriteOnce by the config, or by what a person wrote into the claim itself."""
     cluster = config.cluster
     configured = {cluster.volume_claim} if cluster.access_mode == "ReadWriteOnce" else set()
     return configured | {

@@ -1,8 +1,8 @@
 """Does every object find what it names, and do the NetworkPolicies let every call through? Objects in, problems out.
 
-What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches nobody, a port
-that no container has, a policy that forbids what a Job is told to call, or allows what nobody does; a server outside
-the run that the config names and no policy lets anybody out to. Pure.
+What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches no pods, a port
+that no container has, a policy that forbids what a Job is told to call, or allows what no pod does; a server outside
+the run that the config names and no policy lets a pod out to. Pure.
 """
 
 import re
@@ -120,7 +120,7 @@ def _service_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProb
 
 
 def _policy_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProblem]:
-    """A rule that matches nobody allows a connection that nobody uses."""
+    """A rule that matches no pods allows a connection that is never used."""
     name, spec = name_of(body), body["spec"]
     chosen = [candidate for candidate in pods if matches(spec.get("podSelector"), candidate.labels)]
     if not chosen:
@@ -157,16 +157,13 @@ def _call_problems(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
                 continue
             selector = {"matchLabels": service["spec"].get("selector") or {}}
             for server in (candidate for candidate in pods if matches(selector, candidate.labels)):
-                yield from _blocked(policies, caller, server, _target(service, server, address.port or 80))
-
-
-def _blocked(policies: Sequence[Body], caller: Pods, server: Pods, port: int) -> Iterator[ManifestProblem]:
-    if not allows(policies, "Egress", caller, server, port):
-        message = f"may not call {server.owner}: no NetworkPolicy lets it out to port {port}"
-        yield ManifestProblem(caller.owner, message)
-    if not allows(policies, "Ingress", server, caller, port):
-        message = f"refuses {caller.owner}: no NetworkPolicy lets it in on port {port}"
-        yield ManifestProblem(server.owner, message)
+                port = _target(service, server, address.port or 80)
+                if not allows(policies, "Egress", caller, server, port):
+                    message = f"may not call {server.owner}: no NetworkPolicy lets it out to port {port}"
+                    yield ManifestProblem(caller.owner, message)
+                if not allows(policies, "Ingress", server, caller, port):
+                    message = f"refuses {caller.owner}: no NetworkPolicy lets it in on port {port}"
+                    yield ManifestProblem(server.owner, message)
 
 
 def _addresses(pods: Pods) -> list[str]:
@@ -243,7 +240,7 @@ def external_servers(config: RunConfig) -> list[ExternalServer]:
 
 
 def _leaves(policies: Sequence[Body], caller: Pods, pods: Sequence[Pods], port: int) -> bool:
-    """Whether `caller` may reach somebody who is no pod of the run on `port`; who that is, no name tells."""
+    """Whether `caller` may reach some host outside the run on `port`; policies do not name hosts."""
     chosen = [
         policy
         for policy in policies

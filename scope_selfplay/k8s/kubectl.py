@@ -29,7 +29,7 @@ class KubectlResult(NamedTuple):
 
 
 def kustomize(folder: Path) -> list[Body]:
-    """The objects of a kustomization. Raises ConfigError with what kustomize says is wrong."""
+    """The objects of a kustomization. Raises ConfigError with kustomize's reason."""
     answer = run("kustomize", str(folder))
     if answer.code != 0:
         raise ConfigError(f"{folder}: does not render: {' '.join(_reasons(answer.err))[:300]}")
@@ -68,7 +68,7 @@ class Kubectl:
         # A server that reports something else as down, such as a webhook, has answered.
         for line in lines:
             if _is_down(line) and not line.startswith("Error from server"):
-                # Apply gives advice of its own, to turn validation off, which helps nobody here.
+                # Apply's own advice, to turn validation off, does not help here.
                 self.version()
                 raise _down(line)
         return [line[:300] for line in lines]
@@ -129,7 +129,7 @@ def _down(line: str) -> OutsideError:
 
 
 def _reasons(text: str) -> list[str]:
-    """kubectl's own lines, the last of which says why it gave up; never empty."""
+    """kubectl's own lines, the last of which is the reason of its failure; never empty."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     own = [line for line in lines if not _LOGGED.match(line)]
     return own or [_LOGGED.sub("", line) for line in lines[-1:]] or ["no reason given"]

@@ -42,7 +42,7 @@ def image_parts(image: str) -> dict[str, str]:
 
 
 def pod_changes(cluster: ClusterConfig) -> list[Body]:
-    """Where a pod runs and what it mounts, for a Job of ours whose first volume is the run's."""
+    """Where a pod runs and what it mounts, for a Job of the base whose first volume is the run's."""
     changes: list[Body] = []
     for volume in cluster.volumes:
         mount = {"name": volume.name, "mountPath": volume.path, "readOnly": True}

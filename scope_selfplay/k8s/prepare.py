@@ -1,6 +1,6 @@
 """What a run needs on its volume before it starts, as folders to apply one after the other. Pure.
 
-prepare/volume    the claim, the accounts, and that pods talk to nobody
+prepare/volume    the claim, the accounts, and policies that allow no connection
 prepare/models    one Job for each model that `cluster.prepare` names
 prepare/index     the Job that builds the retriever's index
 
@@ -95,7 +95,7 @@ def model_downloads(config: RunConfig) -> list[ModelDownload]:
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
-    """What the run expects on the volume and no Job brings, each as a line for a person."""
+    """What the run expects on the volume and no Job brings there, one line for a person each."""
     fetched = {model.folder for model in model_downloads(config)}
     for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and folder not in fetched:

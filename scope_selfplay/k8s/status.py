@@ -59,7 +59,7 @@ def show_status(found: dict[str, Any]) -> None:
 
 def _job(body: Body) -> dict[str, Any]:
     labels, status = body["metadata"].get("labels") or {}, body.get("status") or {}
-    ended = [each["type"] for each in status.get("conditions") or [] if each["status"] == "True"]
+    ended = [item["type"] for item in status.get("conditions") or [] if item["status"] == "True"]
     named = [kind.lower() for kind in ("Complete", "Failed", "Suspended") if kind in ended]
     return {
         "name": body["metadata"]["name"],

@@ -37,7 +37,7 @@ def plan(
 
     settings = load_config(config, overrides)
     if config is None and not any(override.startswith("model.path=") for override in overrides):
-        # The pack's safety gate is ours; the paper's volume has two gates.
+        # The paper's volume has two gates; the safety gate of our packs is not in the paper.
         papers = ["model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[entity, source]"]
         settings = load_config(None, [*papers, *overrides])
     gates = settings.judge.gates

@@ -58,7 +58,7 @@ class ModelSize(NamedTuple):
 
 
 class Assumptions(NamedTuple):
-    """What the config does not say. Rates are per GPU for a model of 8 billion parameters, and scale with its size."""
+    """What no setting has. Rates are per GPU for a model of 8 billion parameters, and scale with its size."""
 
     acceptance: float = 0.4
     """Share of candidates that task making keeps (SCOPE reports about this)."""
@@ -185,7 +185,7 @@ def _server(name: str, config: RunConfig, gpus: int, size: ModelSize, assumption
 def model_size(path: str, parameters: float | None = None) -> ModelSize:
     """From the model's config.json where it is here, else from its name (`Qwen3-8B`), else as given.
 
-    Raises ConfigError where none of them says it.
+    Raises ConfigError where none of them has it.
     """
     folder = Path(__file__).parents[1] / "embedded" / "policy" if path == "embedded" else Path(path)
     file = folder / "config.json"
