@@ -78,7 +78,7 @@ class Run:
 
     @cached_property
     def context(self) -> RunContext:
-        from scope_selfplay.retriever import open_retriever
+        from scope_selfplay.search import open_retriever
 
         gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
         searcher: Searcher = NothingToSearch()

@@ -37,11 +37,11 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
-from scope_selfplay.training.export import Lineage
 from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult, train_grpo
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.solver import GradedTask, make_solver_roll
+from scope_selfplay.training.trained_model import Lineage
 
 
 def train_challenger(run: Run, iteration: int) -> StageManifest | None:

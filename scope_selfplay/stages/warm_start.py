@@ -11,11 +11,10 @@ from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Grade, Role, Rollout, RolloutStatus
 from scope_selfplay.stages.stage_runner import accepted_in
 from scope_selfplay.store import Stage, StageFolder, read_records
-from scope_selfplay.training.export import Lineage
 from scope_selfplay.training.policy import weights_hash
-from scope_selfplay.training.replay import replay
 from scope_selfplay.training.rows import TrainingRow, rows_from
-from scope_selfplay.training.warm_start import WarmStart, sft
+from scope_selfplay.training.trained_model import Lineage
+from scope_selfplay.training.warm_start import WarmStart, replay, sft
 
 
 class WarmStartRows(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from scope_selfplay import __version__
 from scope_selfplay.store import StageFolder, write_atomic
-from scope_selfplay.training.adapters import ADAPTER, Trained, merge_adapter
 from scope_selfplay.training.checkpoints import write_receipt
+from scope_selfplay.training.trained_model import ADAPTER, Trained, merge_adapter
 
 
 class Lineage(NamedTuple):

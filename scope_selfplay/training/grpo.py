@@ -26,14 +26,13 @@ from scope_selfplay.errors import ExitCode, OutsideError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import Appender, StageFolder, write_records
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.adapters import Trained, trained_model
 from scope_selfplay.training.checkpoints import Checkpoints, step_of
-from scope_selfplay.training.export import Lineage, export_policy
 from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
 from scope_selfplay.training.losses import loss_of, sampling_cap
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import Ranks, step_share
 from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.trained_model import Lineage, Trained, export_policy, trained_model
 
 _KEPT = {
     "loss": "loss",

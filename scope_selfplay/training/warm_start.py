@@ -15,9 +15,9 @@ from scope_selfplay.errors import CorpusError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import write_atomic
 from scope_selfplay.training.checkpoints import write_receipt
-from scope_selfplay.training.export import Lineage, model_card
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.trained_model import Lineage, model_card
 
 _IGNORED = -100
 

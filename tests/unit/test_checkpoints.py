@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from scope_selfplay.training.trained_model import Lineage, model_card
 
 from scope_selfplay.config import RunConfig, SolverConfig, load_config
 from scope_selfplay.dialects import dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.training.checkpoints import Checkpoints, damage_of
-from scope_selfplay.training.export import Lineage, model_card
 from scope_selfplay.training.policy import check_context, check_tags
 from scope_selfplay.training.ranks import Ranks, ranks, step_share
 from tests.word_codec import WordCodec

@@ -6,8 +6,8 @@ import pytest
 
 from scope_selfplay.config import SearchConfig
 from scope_selfplay.errors import ConfigError, RecordError, RunMismatchError
-from scope_selfplay.retriever import IndexRecord, open_retriever
 from scope_selfplay.schemas import Document
+from scope_selfplay.search import IndexRecord, open_retriever
 from scope_selfplay.store import RunFolder
 from scope_selfplay.wire.guarded_http import secret
 

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
+from scope_selfplay.training.trained_model import trained_model
+
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.adapters import trained_model
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.grpo import StepResult, _make_trainer, _Meter, _Termination
 from tests.integration.loop.seam import by_member, job_of, make_roll, same, train

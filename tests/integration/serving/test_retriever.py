@@ -13,9 +13,8 @@ from retrieval.in_process import bm25_searcher
 from scope_selfplay.config import CorpusConfig, SearchConfig
 from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import OutsideError, RunMismatchError, SearchError
-from scope_selfplay.retriever import IndexRecord, open_retriever
 from scope_selfplay.schemas import Document, Passage
-from scope_selfplay.search import Searcher
+from scope_selfplay.search import IndexRecord, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, write_records
 from tests.integration.retrieval.conftest import serve_app, serve_folder
 from tests.integration.serving.threads import in_thread
