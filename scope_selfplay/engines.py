@@ -1,4 +1,4 @@
-"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its policy format.
+"""What samples from a policy: an engine in this process, or a partner that is served elsewhere; and its prompt format.
 
 The one place where a run's settings become engines, for stages that only sample and for the policy in training.
 """
@@ -33,7 +33,7 @@ _SMALL_VOCABULARY = 16_384
 
 
 class Checkpoint(NamedTuple):
-    """A policy as a server must serve it: its name in records, the hash of its weights, and where it lies."""
+    """A policy as a server must serve it: its name in records, the hash of its weights, and its folder."""
 
     identity: str
     weights: str

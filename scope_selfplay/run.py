@@ -28,7 +28,7 @@ from scope_selfplay.schemas import (
     Provenance,
     Role,
 )
-from scope_selfplay.search import NothingToSearch, Searcher
+from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, Stage, read_records
 from scope_selfplay.store.ratings import read_ratings
 from scope_selfplay.training.policy import check_tags, load_frozen, policy_path, weights_hash
@@ -78,8 +78,6 @@ class Run:
 
     @cached_property
     def context(self) -> RunContext:
-        from scope_selfplay.search import open_retriever
-
         gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
         searcher: Searcher = NothingToSearch()
         if self.documents:

@@ -1,11 +1,31 @@
-"""Where evidence comes from: the search protocol, and how passages are shown to a policy."""
+"""Where evidence comes from: the search protocol, a run's searcher, and how passages are shown to a policy.
 
-from collections.abc import Sequence
-from typing import Protocol
+    searcher = open_retriever(config.search, documents, folder, on_outage)
 
-from scope_selfplay.errors import SearchError
+A run searches with BM25 over its corpus in this process, or asks a retriever over HTTP. The first opening writes what
+is searched into `index.json`; another index later is refused, wherever it is. BM25 over an equal corpus gives the same
+passages in this process and from a server, so a run may move between the two.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from retrieval.client import HttpSearcher, RetrieverDownError
+from scope_selfplay.config import SearchConfig
+from scope_selfplay.errors import RecordError, RunMismatchError, SearchError
 from scope_selfplay.inference import TextCodec
-from scope_selfplay.schemas import Passage
+from scope_selfplay.schemas import Document, Passage, Value
+from scope_selfplay.store import RunFolder, write_atomic
+from scope_selfplay.wire.guarded_http import secret
+from scope_selfplay.wire.json_client import PerLoop, RetryPolicy
+
+# At the start somebody may be watching: a wrong URL should not look like a long wait.
+_HANDSHAKE_SECONDS = 30.0
 
 
 class Searcher(Protocol):
@@ -50,3 +70,124 @@ def show_passages(
         if len(cut) < len(block):
             break
     return "\n".join(blocks) if blocks else "Nothing was found.", shown
+
+
+class IndexRecord(Value):
+    """What a run searches. Hashes are sha256; those that nobody knows are empty."""
+
+    identity: str
+    kind: str = ""
+    rows: int = 0
+    corpus_hash: str = ""
+    index_hash: str = ""
+    encoder_hash: str = ""
+
+    def equals(self, other: "IndexRecord") -> bool:
+        """Whether both give the same passages: the same index, or BM25 over the same corpus."""
+        if self.identity == other.identity:
+            return True
+        bm25 = self.kind == other.kind == "bm25" and self.corpus_hash == other.corpus_hash != ""
+        return bm25 and (not self.index_hash or not other.index_hash or self.index_hash == other.index_hash)
+
+
+class ServedSearcher:
+    """The retriever behind `search.url`, for every event loop of a run. Make it with `open_retriever`."""
+
+    def __init__(
+        self, settings: SearchConfig, identity: str, on_outage: Callable[[SearchError], None]
+    ) -> None:
+        self.identity = identity
+        self._on_outage = on_outage
+        self._outage: SearchError | None = None
+        self._searchers = PerLoop(lambda: _client(settings, settings.outage, identity))
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        """Waits up to `search.outage` seconds for a retriever that is down; after that every search fails at once.
+
+        Raises SearchError, RunMismatchError when another index is served meanwhile.
+        """
+        if self._outage is not None:
+            raise self._outage
+        if not query.strip():
+            raise SearchError("a query without text")
+        try:
+            return await (await self._searchers.here()).search(query, topk)
+        except RetrieverDownError as fault:
+            self._outage = SearchError(
+                f"{fault}; see that the retriever runs, then run the same command again"
+            )
+            self._on_outage(self._outage)
+            raise self._outage from None
+
+
+def open_retriever(
+    settings: SearchConfig,
+    documents: Sequence[Document],
+    folder: RunFolder,
+    on_outage: Callable[[SearchError], None],
+) -> Searcher:
+    """The searcher of a run. `on_outage` is told when a server was down for longer than the run waits.
+
+    Raises ConfigError for a URL or a key, SearchError where nobody answers, RunMismatchError for what is no
+    retriever or serves another index than the run was made with.
+    """
+    if settings.url is None:
+        from retrieval.in_process import bm25_searcher
+
+        here = bm25_searcher(documents)
+        _check_index(folder, _record({"identity": here.identity, **here.info}), "the corpus")
+        return here
+    # In a thread of its own: the caller may or may not have an event loop running.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        record = pool.submit(asyncio.run, _shake_hands(settings, documents)).result()
+    _check_index(folder, record, settings.url)
+    return ServedSearcher(settings, record.identity, on_outage)
+
+
+async def _shake_hands(settings: SearchConfig, documents: Sequence[Document]) -> IndexRecord:
+    """What the server says that it serves, after it has answered one query in the shape that a run needs."""
+    client = _client(settings, min(_HANDSHAKE_SECONDS, settings.outage), None)
+    async with client as searcher:
+        try:
+            await searcher.search(documents[0].title or documents[0].text[:200], settings.topk)
+        except RetrieverDownError:
+            raise
+        except SearchError as error:
+            raise RunMismatchError(f"search.url: {error}; expected `scope serve-retriever`") from None
+        return _record(searcher.info)
+
+
+def _record(info: dict[str, Any]) -> IndexRecord:
+    known = {name: info[name] for name in IndexRecord.model_fields if info.get(name) is not None}
+    try:
+        return IndexRecord.model_validate(known)
+    except ValidationError as error:
+        field = error.errors()[0]["loc"][0]
+        raise RunMismatchError(f"search.url: /info says {field} {known[str(field)]!r}") from None
+
+
+def _check_index(folder: RunFolder, found: IndexRecord, where: str) -> None:
+    try:
+        before = IndexRecord.model_validate_json(folder.index.read_bytes())
+    except FileNotFoundError:
+        write_atomic(folder.index, found.model_dump_json(indent=1) + "\n")
+        return
+    except ValidationError:
+        raise RecordError(f"{folder.index}: damaged; restore it, or start a new run") from None
+    if not before.equals(found):
+        raise RunMismatchError(
+            f"{where}: serves {found.identity} ({found.rows:,} passages), {folder.path} was made with "
+            f"{before.identity} ({before.rows:,}); serve that index, or use another --name"
+        )
+
+
+def _client(settings: SearchConfig, deadline: float, expected: str | None) -> HttpSearcher:
+    assert settings.url is not None
+    host = urlsplit(settings.url).hostname
+    return HttpSearcher(
+        settings.url,
+        allowed_hosts={host} if host else (),
+        expected_identity=expected,
+        token=secret(settings.api_key_env, "search.api_key_env"),
+        patience=RetryPolicy(deadline=deadline, attempt=60.0, attempts=None),
+    )

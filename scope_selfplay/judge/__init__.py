@@ -1,28 +1,26 @@
 """The frozen Judge: gates tasks, writes rubrics, grades answers, compares candidates.
 
-`protocol` (what a judge is asked; pure) - `grading` (a rollout's answer against a whole rubric) - `fences`
-(untrusted text in a prompt; pure) - `parsing` (a completion's verdict, or None; pure) - `lexical` (the
-embedded world's judge: facts by rule, no model) - `verifier` (boxed answers against the reference, no model).
+In reading order:
+
+- `protocol`: what a judge is asked (pure); `grading`: a rollout's answer against a whole rubric
+- `metered`: a judge whose calls are counted, bounded and recorded
+- three judges: `model` (a language model), `lexical` (the embedded world: facts by rule), `verifier` (boxed answers
+  against the reference)
+- what a model judge is shown: `prompts`, with untrusted text in `fences`; what is read in its completion: `parsing`
+  (all three pure)
+- `calls`: one judgement, from the `cache`, a call in flight or an endpoint; `metrics`: its account
+- the client: `endpoint_pool`, `endpoint` (admission gate, circuit breaker, canary), `chat_client` (one completion
+  or one typed fault)
+- `server` (the lexical judge) and `random_judge` (rehearsals) answer over the wire of a model; `cli`: the commands
 """
 
-from scope_selfplay.judge.fences import Fencer, fence_key, same_text
+from scope_selfplay.judge.fences import same_text
 from scope_selfplay.judge.grading import grade_rollout
 from scope_selfplay.judge.lexical import LexicalJudge
-from scope_selfplay.judge.parsing import (
-    drop_thinking,
-    parse_correctness,
-    parse_preference,
-    parse_rating,
-    parse_rubric,
-    parse_score,
-    parse_two_scores,
-    parse_winners,
-)
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.verifier import VerifierJudge
 
 __all__ = [
-    "Fencer",
     "Judge",
     "LexicalJudge",
     "PointwiseScore",
@@ -30,15 +28,6 @@ __all__ = [
     "Selected",
     "Style",
     "VerifierJudge",
-    "drop_thinking",
-    "fence_key",
     "grade_rollout",
-    "parse_correctness",
-    "parse_preference",
-    "parse_rating",
-    "parse_rubric",
-    "parse_score",
-    "parse_two_scores",
-    "parse_winners",
     "same_text",
 ]

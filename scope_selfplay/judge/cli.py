@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ class Trial:
     """What will be asked, of whom, and how the completion is read."""
 
     config: JudgeConfig
-    asked: JudgePrompt
+    prompt: JudgePrompt
     read: Reader
     seed: int
 
@@ -188,7 +189,7 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if options["as_json"]:
-        click.echo(json.dumps({"prompt": trial.asked.prompt, **(result or {})}, ensure_ascii=False))
+        click.echo(json.dumps({"prompt": trial.prompt.prompt, **(result or {})}, ensure_ascii=False))
     else:
         _show(trial, result)
 
@@ -203,7 +204,7 @@ def _show(trial: Trial, result: dict[str, Any] | None) -> None:
         console.print(Rule(title, align="left", style="dim"))
         console.print(str(text), markup=False, highlight=False)
 
-    part(f"prompt ({trial.asked.role})", trial.asked.prompt)
+    part(f"prompt ({trial.prompt.role})", trial.prompt.prompt)
     if result is not None:
         part("completion", result["completion"] or result["reasoning"])
         part("read", "unreadable" if result["value"] is None else result["value"])
@@ -218,82 +219,78 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
     config = load_config(options["config"], overrides).judge
     if config.kind != "model" and not options["dry"]:
         raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
-    questions = JudgePrompts(
+    prompts = JudgePrompts(
         load_pack(pack_path(options["domain"])),
         Fencer(fence_key(options["seed"]), limit=config.max_chars),
         budget=config.max_chars,
         token=config.verdict == "token",
         native=frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking),
     )
-    asked, read = _question(role, questions, options)
-    return Trial(config, asked, read, options["seed"])
+    prompt, read = _prompt_of(role, prompts, options)
+    return Trial(config, prompt, read, options["seed"])
 
 
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
     config = await with_models(trial.config)
     caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
-    answer = await caller.ask(trial.asked, trial.read)
+    reply = await caller.ask(trial.prompt, trial.read)
+    value = reply.value
+    if isinstance(value, list):
+        value = [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
     return {
-        "completion": answer.completion,
-        "reasoning": answer.reasoning,
-        "value": _plain(answer.value),
-        "odds": answer.odds,
-        "fault": answer.fault,
-        "attempts": answer.attempts,
-        "tokens_in": answer.tokens_in,
-        "tokens_out": answer.tokens_out,
+        "completion": reply.completion,
+        "reasoning": reply.reasoning,
+        "value": value,
+        "odds": reply.odds,
+        "fault": reply.fault,
+        "attempts": reply.attempts,
+        "tokens_in": reply.tokens_in,
+        "tokens_out": reply.tokens_out,
     }
 
 
-def _question(role: str, questions: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
+def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
+    reference, winners = options["reference"], options["winners"]
     match role:
         case _ if role in list(Gate):
-            asked = questions.gate(Gate(role), task, documents[0] if documents else None)
-            return asked, score_reader(asked)
+            prompt = prompts.gate(Gate(role), task, documents[0] if documents else None)
+            return prompt, score_reader(prompt)
         case "rubric":
             if not documents:
                 raise ValueError("rubric needs --document; `dimensions` writes from the task alone")
-            return questions.rubric(task, documents), parse_rubric
+            return prompts.rubric(task, documents), parse_rubric
         case "dimensions":
             least, most = DIMENSIONS
-            return questions.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
+            return prompts.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
         case "grade":
-            asked = questions.grade(task, _criterion(options), _answers(options, 1)[0])
-            return asked, score_reader(asked)
+            prompt = prompts.grade(task, _criterion(options), _answers(options, 1)[0])
+            return prompt, score_reader(prompt)
         case "scores" | "preference":
             first, second = map(_rollout, range(2), _answers(options, 2))
             style = Style(role)
-            asked = questions.compare(
-                task, (first, second), style, rubric=None, reference=options["reference"]
-            )
-            return asked, parse_two_scores if style is Style.SCORES else preference_reader(asked)
+            prompt = prompts.compare(task, (first, second), style, rubric=None, reference=reference)
+            return prompt, parse_two_scores if style is Style.SCORES else preference_reader(prompt)
         case "select":
-            answers = _answers(options, None)
-            candidates = [_rollout(n, text) for n, text in enumerate(answers)]
-            asked = questions.select(task, None, candidates, options["winners"])
-            return asked, lambda text: _chosen(text, asked, options["winners"])
+            candidates = list(map(_rollout, count(), _answers(options, None)))
+            prompt = prompts.select(task, None, candidates, winners)
+            return prompt, lambda text: _winners(text, prompt, winners)
         case _:
-            return _score_question(Scale(role), questions, task, options)
+            scale = Scale(role)
+            criterion = _criterion(options) if scale is Scale.EXPLICIT else None
+            answer = _answers(options, 1)[0]
+            prompt = prompts.score(task, answer, criterion, scale=scale, reference=reference)
+            return prompt, parse_correctness if scale is Scale.CORRECTNESS else parse_rating
 
 
-def _score_question(
-    scale: Scale, questions: JudgePrompts, task: Task, options: Mapping[str, Any]
-) -> tuple[JudgePrompt, Reader]:
-    criterion = _criterion(options) if scale is Scale.EXPLICIT else None
-    answer = _answers(options, 1)[0]
-    asked = questions.score(task, answer, criterion, scale=scale, reference=options["reference"])
-    return asked, parse_correctness if scale is Scale.CORRECTNESS else parse_rating
-
-
-def _answers(options: Mapping[str, Any], count: int | None) -> Sequence[str]:
+def _answers(options: Mapping[str, Any], number: int | None) -> Sequence[str]:
     answers: Sequence[str] = options["answer"]
-    if count is None and len(answers) < 2:
+    if number is None and len(answers) < 2:
         raise ValueError(f"--answer: found {len(answers)}, expected two or more to select from")
-    if count is not None and len(answers) != count:
-        raise ValueError(f"--answer: found {len(answers)}, expected {count}")
+    if number is not None and len(answers) != number:
+        raise ValueError(f"--answer: found {len(answers)}, expected {number}")
     return answers
 
 
@@ -307,13 +304,7 @@ def _rollout(number: int, answer: str) -> Rollout:
     return Rollout(id=str(number), role=Role.SOLVER, checkpoint="", subject_id="try", turns=(), answer=answer)
 
 
-def _chosen(text: str, asked: JudgePrompt, winners: int) -> list[int] | None:
+def _winners(text: str, prompt: JudgePrompt, winners: int) -> list[int] | None:
     """Answers are counted from 1 at a terminal."""
-    places = parse_winners(text, asked.labels, winners)
-    return None if places is None else [asked.order[place] + 1 for place in places]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
-    return value
+    places = parse_winners(text, prompt.labels, winners)
+    return None if places is None else [prompt.order[place] + 1 for place in places]

@@ -55,10 +55,6 @@ class Endpoint:
         self._watcher: asyncio.Task[None] | None = None
         self._healer: asyncio.Task[None] | None = None
 
-    @property
-    def model(self) -> str:
-        return self._client.model
-
     async def ask(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """One completion, within `seconds` from when it is sent. Raises ChatFault, ConfigError."""
         give_up = self._loop.time() + self._patience.outage

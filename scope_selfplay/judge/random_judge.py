@@ -7,7 +7,6 @@ prompt and the request's seed: the same run gets the same verdicts.
 
 import json
 import random
-from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -53,65 +52,51 @@ def random_reply(served: ServedRequest) -> ServedReply:
             choice: 0.9 if choice == chosen else 0.1 / (len(served.choices) - 1) for choice in served.choices
         }
         return ServedReply(chosen, odds, finish="length")
-    asked = text_outside(served.prompt)
-    for mention, write in _FORMS:
-        if mention in asked:
-            return ServedReply(write(rng, served.prompt))
-    raise ValueError(f"it mentions none of {', '.join(mention for mention, _ in _FORMS)}")
+    own_words = text_outside(served.prompt)
+    for form in _FORMS:
+        if form in own_words:
+            return ServedReply(_random_text(form, rng, served.prompt))
+    raise ValueError(f"it mentions none of {', '.join(_FORMS)}")
 
 
-def _score(rng: random.Random, prompt: str) -> str:
-    graded = any(fenced.name == "answer" for fenced in read_fences(prompt))
-    met = rng.random() < (CRITERION_MET if graded else GATE_PASSES)
-    return f"<think>A die was thrown.</think>\n<score>{int(met)}</score>"
+_FORMS = ("<rubric>", "<first>", r"\boxed{Tie}", r"\boxed{0.5}", '"winners"', '"score"', "<score>")
+"""What a prompt's own words mention (its pack's contract); the first match counts."""
 
 
-def _rubric(rng: random.Random, prompt: str) -> str:
-    # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
-    items = [
-        {
-            "text": f"Identifies point {number} of {rng.randrange(10**6)}.",
-            "priority": rng.choice(("critical", "important", "bonus")),
-            "title": f"Point {number}",
-            "dimension": "Coverage",
-        }
-        for number in range(1, 6)
-    ]
-    return f"<rubric>\n{json.dumps(items)}\n</rubric>"
+def _random_text(form: str, rng: random.Random, prompt: str) -> str:
+    match form:
+        case "<rubric>":
+            # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
+            items = [
+                {
+                    "text": f"Identifies point {number} of {rng.randrange(10**6)}.",
+                    "priority": rng.choice(("critical", "important", "bonus")),
+                    "title": f"Point {number}",
+                    "dimension": "Coverage",
+                }
+                for number in range(1, 6)
+            ]
+            return f"<rubric>\n{json.dumps(items)}\n</rubric>"
+        case "<first>":
+            first, second = (round(rng.uniform(0, 10), 1) for _ in range(2))
+            return f"<first>{first}</first>\n<second>{second}</second>"
+        case r"\boxed{Tie}":
+            return rf"\boxed{{{rng.choice(('A', 'B', 'Tie'))}}}"
+        case r"\boxed{0.5}":
+            return rf"\boxed{{{rng.choice(('0', '0.5', '1'))}}}"
+        case '"winners"':
+            return _random_winners(rng, prompt)
+        case '"score"':
+            return json.dumps({"score": round(rng.uniform(0, 10), 1)})
+        case _:
+            graded = any(fenced.name == "answer" for fenced in read_fences(prompt))
+            met = rng.random() < (CRITERION_MET if graded else GATE_PASSES)
+            return f"<think>A die was thrown.</think>\n<score>{int(met)}</score>"
 
 
-def _two_scores(rng: random.Random, prompt: str) -> str:
-    first, second = (round(rng.uniform(0, 10), 1) for _ in range(2))
-    return f"<first>{first}</first>\n<second>{second}</second>"
-
-
-def _preference(rng: random.Random, prompt: str) -> str:
-    return rf"\boxed{{{rng.choice(('A', 'B', 'Tie'))}}}"
-
-
-def _correctness(rng: random.Random, prompt: str) -> str:
-    return rf"\boxed{{{rng.choice(('0', '0.5', '1'))}}}"
-
-
-def _winners(rng: random.Random, prompt: str) -> str:
+def _random_winners(rng: random.Random, prompt: str) -> str:
     labels = [fenced.mark for fenced in read_fences(prompt) if fenced.name == "candidate"]
     numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
     if not labels or not numbers or not 0 < numbers[-1] <= len(labels):
         raise ValueError(f"it shows {len(labels)} candidates and no number of winners that fits")
     return json.dumps({"winners": rng.sample(labels, numbers[-1])})
-
-
-def _rating(rng: random.Random, prompt: str) -> str:
-    return json.dumps({"score": round(rng.uniform(0, 10), 1)})
-
-
-_FORMS: tuple[tuple[str, Callable[[random.Random, str], str]], ...] = (
-    ("<rubric>", _rubric),
-    ("<first>", _two_scores),
-    (r"\boxed{Tie}", _preference),
-    (r"\boxed{0.5}", _correctness),
-    ('"winners"', _winners),
-    ('"score"', _rating),
-    ("<score>", _score),
-)
-"""What a prompt's own text mentions (its pack's contract), and what writes the reply; the first match counts."""

@@ -66,13 +66,16 @@ class _Fields:
         self._fields = fields
         self.outside = outside
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
     @property
     def task(self) -> Task:
         return Task(id="served", text=self._text("task"), type="", document_id="")
 
     @property
     def document(self) -> Document | None:
-        if "document" not in self._fields:
+        if "document" not in self:
             return None
         title, _, text = self._text("document").partition("\n")
         return Document(id="served", title=title, text=text)
@@ -87,7 +90,7 @@ class _Fields:
 
     @property
     def rubric(self) -> Rubric | None:
-        if "rubric" not in self._fields:
+        if "rubric" not in self:
             return None
         lines = self._text("rubric").split("\n")
         criteria = [Criterion(text=_first_field(line.partition(". ")[2])) for line in lines]
@@ -175,14 +178,12 @@ async def _select(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -
     return ServedReply(json.dumps({"winners": [labels[row] for row in chosen or ()]}))
 
 
-async def _score_explicit(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = (await judge.score(fields.task, fields.answer, fields.criterion, scale=Scale.EXPLICIT)).value
-    return ServedReply(json.dumps({"score": score}))
-
-
-async def _score_implicit(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = (await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.IMPLICIT)).value
-    return ServedReply(json.dumps({"score": score}))
+async def _rating(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
+    if "criterion" in fields:
+        score = await judge.score(fields.task, fields.answer, fields.criterion, scale=Scale.EXPLICIT)
+    else:
+        score = await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.IMPLICIT)
+    return ServedReply(json.dumps({"score": score.value}))
 
 
 async def _score_correctness(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
@@ -199,8 +200,8 @@ _ROLES: tuple[tuple[tuple[str, ...], str, _Role], ...] = (
     (("task", "candidate"), "<first>", _compare_scores),
     (("task", "candidate"), r"\boxed{Tie}", _compare_preference),
     (("task", "candidate"), '"winners"', _select),
-    (("task", "answer", "criterion"), '"score"', _score_explicit),
-    (("task", "answer"), '"score"', _score_implicit),
+    (("task", "answer", "criterion"), '"score"', _rating),
+    (("task", "answer"), '"score"', _rating),
     (("task", "answer"), r"\boxed{0.5}", _score_correctness),
 )
 """Fields, what the prompt's own text mentions (its pack's contract), and who answers; first match counts."""

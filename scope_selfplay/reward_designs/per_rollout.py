@@ -34,12 +34,14 @@ class RubricDesign(PerRolloutDesign[RubricReward]):
         rollout = await group.rollouts[number]
         # Also where there is nothing to grade: every rollout has its grade on record.
         grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, number))
-        if rollout.status is RolloutStatus.FAILED:
-            return None
+        return None if rollout.status is RolloutStatus.FAILED else self.total(grade.score, rollout)
+
+    def total(self, score: float | None, rollout: Rollout) -> float | None:
+        """From the share of the rubric that is met; None where that is missing."""
         settings = self.solver
         tokens = self.count(rollout.answer) if rollout.answer and settings.length_factor else 0
         return solver_reward(
-            grade.score,
+            score,
             tokens,
             format_score(rollout),
             search_reward(rollout.searches, settings.search_saturation),

@@ -37,7 +37,14 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult, train_grpo
+from scope_selfplay.training.job import (
+    GrpoJob,
+    RollStep,
+    StepResult,
+    TrainingCallbacks,
+    TrainingOptions,
+    TrainingStart,
+)
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.solver import GradedTask, make_solver_roll
@@ -71,7 +78,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -92,7 +99,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
-        _tidy(job)
+        _merge_records(job)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -132,7 +139,6 @@ def _job(
     records: Sequence[str],
     judge: MeteredJudge,
 ) -> GrpoJob:
-    settings = run.config.challenger if stage is Stage.CHALLENGER else run.config.solver
     curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
@@ -143,21 +149,19 @@ def _job(
         check_budget(run, judge)
 
     return GrpoJob(
-        start=start.path,
-        base=run.base,
-        settings=settings,
+        start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
+        options=TrainingOptions(
+            settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
+            temperature=run.config.sampling.temperature,
+            seed=seed_from(*run.key(iteration, stage), "trainer"),
+            model=run.config.model,
+            tracking=run.config.tracking,
+        ),
         records=records,
         folder=folder,
         codec=run.codec,
-        temperature=run.config.sampling.temperature,
-        model=run.config.model,
-        seed=seed_from(*run.key(iteration, stage), "trainer"),
-        on_step=on_step,
-        lineage=_lineage(run, iteration, stage, start),
-        tracking=run.config.tracking,
+        callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
-        say=run.progress.say,
-        on_outage=run.outages.append,
     )
 
 
@@ -175,6 +179,8 @@ def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
 
 
 def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
+    from scope_selfplay.training.grpo import train_grpo
+
     run.progress.begin(title, job.settings.steps)
     train_grpo(job, lambda model: _stopping_at_outages(run, make_roll(model)))
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
@@ -193,8 +199,8 @@ def _stopping_at_outages(run: Run, roll: RollStep) -> RollStep:
     return checked
 
 
-def _tidy(job: GrpoJob) -> None:
-    """One record per id, the newest: a resumed training makes some steps again. All processes' books become one."""
+def _merge_records(job: GrpoJob) -> None:
+    """One record per id, the newest, of all processes: a resumed training makes some steps again."""
     if not job.ranks.leads:
         return
     folder = job.folder

@@ -1,5 +1,7 @@
 """GRPO on both roles. The only package with torch, transformers and trl, all imported when training starts.
 
-`rows` (a rollout as exact token rows; pure) - `grpo` (the one seam to TRL) - `challenger`, `solver` (what a
-role's rollouts and rewards are) - `policy` (loading and naming checkpoints).
+Reading order: `grpo` (one training, and in it one step from rollouts to weights) - `job` (what it is given) -
+`challenger`, `solver` (a role's rollouts and rewards) - `rows`, `losses` (what is trained on, how it counts; pure) -
+`batches`, `drift` (tensors) - `generation` (what samples), `trl_config` - `policy`, `trained_model`, `checkpoints`
+(models on disk) - `ranks`, `launching` (several processes). `warm_start` and `token_lint` stand beside it.
 """

@@ -1,45 +1,36 @@
-"""Trajectories as the tensors of one training step: padded rows, each with its trajectory's advantage and weight.
+"""Rollouts as the tensors of one training step: padded rows, each with its rollout's advantage and weight.
 
 Left of a row is padding, then its prompt; right of it the completion, then padding. `tool_mask` is TRL's name for
 what sampled tokens are: here it also carries what a token weighs, 0 for what the policy did not sample.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
 
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 Batch = dict[str, Any]
 
 
-class WeighedRow(NamedTuple):
-    row: TrainingRow
-    advantage: float
-    weight: float
-
-    @property
-    def length(self) -> int:
-        return len(self.row.prompt_ids) + len(self.row.completion_ids)
-
-
-def lay_out(rows: Sequence[WeighedRow], count: int, filler: int, device: Any) -> Batch:
+def lay_out(rows: Sequence[tuple[TrainingRow, float, float]], count: int, filler: int, device: Any) -> Batch:
     """`count` rows, longest first; those that are missing are filled up with rows that weigh nothing.
 
-    Tensors are (count, longest prompt) or (count, longest completion); advantages are (count,).
+    `rows` are (row, advantage, weight of a sampled token). Tensors are (count, longest prompt) or (count, longest
+    completion); advantages are (count,).
     """
-    nothing = WeighedRow(TrainingRow([filler], [filler], [0], [0.0]), 0.0, 0.0)
-    laid = sorted([*rows, *[nothing] * (count - len(rows))], key=lambda each: -each.length)
-    before = max(len(each.row.prompt_ids) for each in laid)
-    after = max(len(each.row.completion_ids) for each in laid)
+    nothing = (TrainingRow([filler], [filler], [0], [0.0]), 0.0, 0.0)
+    laid = sorted([*rows, *[nothing] * (count - len(rows))], key=lambda weighed: -weighed[0].length)
+    before = max(len(row.prompt_ids) for row, _, _ in laid)
+    after = max(len(row.completion_ids) for row, _, _ in laid)
 
     def prompts(value: int | None) -> Any:
         """The ids, or `value` where a prompt is and 0 elsewhere."""
         lines = []
-        for each in laid:
-            ids = each.row.prompt_ids
+        for row, _, _ in laid:
+            ids = row.prompt_ids
             empty = filler if value is None else 0
             lines.append([empty] * (before - len(ids)) + (ids if value is None else [value] * len(ids)))
         return torch.tensor(lines, device=device)
@@ -48,15 +39,15 @@ def lay_out(rows: Sequence[WeighedRow], count: int, filler: int, device: Any) ->
         padded = [line + [empty] * (after - len(line)) for line in lines]
         return torch.tensor(padded, dtype=kind, device=device)
 
-    weights = [[each.weight * mask for mask in each.row.mask] for each in laid]
+    weights = [[weight * mask for mask in row.mask] for row, _, weight in laid]
     return {
         "prompt_ids": prompts(None),
         "prompt_mask": prompts(1),
-        "completion_ids": completions([each.row.completion_ids for each in laid], filler),
-        "completion_mask": completions([[1] * len(each.row.completion_ids) for each in laid], 0),
+        "completion_ids": completions([row.completion_ids for row, _, _ in laid], filler),
+        "completion_mask": completions([[1] * len(row.completion_ids) for row, _, _ in laid], 0),
         "tool_mask": completions(weights, 0.0, torch.float32),
-        "sampling_per_token_logps": completions([each.row.logprobs for each in laid], 0.0, torch.float32),
-        "advantages": torch.tensor([each.advantage for each in laid], device=device),
+        "sampling_per_token_logps": completions([row.logprobs for row, _, _ in laid], 0.0, torch.float32),
+        "advantages": torch.tensor([advantage for _, advantage, _ in laid], device=device),
     }
 
 
@@ -80,4 +71,28 @@ def _trimmed(name: str, value: Any, first: int, last: int) -> Any:
 
 def widened(values: Sequence[Any], width: int) -> Any:
     """Parts of different widths under each other again, (rows, width)."""
-    return torch.cat([pad(each, (0, width - each.size(1))) for each in values])
+    return torch.cat([pad(part, (0, width - part.size(1))) for part in values])
+
+
+def trl_columns(rollouts: Sequence[RewardedRollout], filler: int) -> dict[str, Any]:
+    """One sample per rollout for TRL's own metrics: all that was sampled behind the first prompt."""
+    samples = [_sample(rollout.rows, filler) for rollout in rollouts]
+    return {
+        "prompt_ids": [row.prompt_ids for row in samples],
+        "completion_ids": [row.completion_ids for row in samples],
+        "logprobs": [row.logprobs for row in samples],
+        "env_mask": [row.mask for row in samples],
+        "given_reward": [rollout.reward if rollout.rows else None for rollout in rollouts],
+    }
+
+
+def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
+    # TRL needs a token everywhere; a rollout that sampled nothing gets one that is masked out.
+    if not rows:
+        return TrainingRow([filler], [filler], [0], [0.0])
+    return TrainingRow(
+        rows[0].prompt_ids,
+        [token for row in rows for token in row.completion_ids],
+        [sampled for row in rows for sampled in row.mask],
+        [logprob for row in rows for logprob in row.logprobs],
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
@@ -20,8 +21,9 @@ from scope_selfplay.schemas import (
     RolloutStatus,
 )
 from scope_selfplay.store import Appender
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.steps import RolloutClock, conduct, make_learner, mean, scored
+from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
+from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
 
 
 def format_of(rollout: Rollout, expected_searches: int) -> float:
@@ -67,64 +69,71 @@ def make_challenger_roll(
     learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
     settings = context.config.challenger
 
-    async def one(
-        source: TaskSource,
-        member: int,
-        tried: dict[str, asyncio.Future[CandidateRecords]],
-        clock: RolloutClock,
-    ) -> tuple[Rollout, CandidateRecords]:
-        each = (*key, source.document.id, member)
-        rollout = await context.sample_rollout(
-            context.challenger_episode(learner.policy_format, each, source), learner.engine, each
-        )
-        clock.finished()
-        made_from = provenance.model_copy(update={"document_id": source.document.id})
-        if format_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
-            rollout = rollout.model_copy(update={"task": None})
-        # A group often writes the same task twice; its difficulty is the same draw, so it is tried once.
-        twin = f"{source.document.id}\n{rollout.task}"
-        if rollout.task is None or twin not in tried:
-            tried[twin] = asyncio.ensure_future(
-                make_candidate(context, source, rollout, difficulty=difficulty, provenance=made_from, key=key)
-            )
-        assessed = await tried[twin]
-        own = {"challenger_rollout_id": rollout.id, "id": f"{assessed.candidate.id}-{member}"}
-        return rollout, assessed._replace(candidate=assessed.candidate.model_copy(update=own))
-
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
-        clock = RolloutClock()
-        tried: dict[str, asyncio.Future[CandidateRecords]] = {}
-        calls = [
-            one(sources[record], row % settings.group_size, tried, clock)
-            for row, record in enumerate(records)
-        ]
-        results = await asyncio.gather(*calls)
+        sampling = _StepSampling(context, learner, difficulty, provenance, key)
+        results = await asyncio.gather(
+            *(
+                sampling.write_and_try(sources[record], row % settings.group_size)
+                for row, record in enumerate(records)
+            )
+        )
         structures = [
             format_of(rollout, sources[record].search_turns)
             for record, (rollout, _) in zip(records, results, strict=True)
         ]
         rewards = [
-            reward_challenger(rollout, assessed.candidate, structure, settings)
-            for (rollout, assessed), structure in zip(results, structures, strict=True)
+            reward_challenger(rollout, tried.candidate, structure, settings)
+            for (rollout, tried), structure in zip(results, structures, strict=True)
         ]
         _keep(job, results)
         metrics = _metrics(context, results, structures) | {
             "masked": mean([reward is None for reward in rewards]),
-            **clock.seconds(),
+            **sampling.clock.seconds(),
         }
-        lined_up = zip(results, rewards, strict=True)
-        return StepResult(
-            [scored(rollout, reward, learner.policy_format) for (rollout, _), reward in lined_up], metrics
-        )
+        rewarded = zip(results, rewards, strict=True)
+        return StepResult([learner.rewarded(rollout, reward) for (rollout, _), reward in rewarded], metrics)
 
     return roll
+
+
+@dataclass(frozen=True)
+class _StepSampling:
+    """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
+
+    context: RunContext
+    learner: Learner
+    difficulty: Difficulty
+    provenance: Provenance
+    key: Key
+    tried: dict[str, asyncio.Future[CandidateRecords]] = field(default_factory=dict)
+    clock: RolloutClock = field(default_factory=RolloutClock)
+
+    async def write_and_try(self, source: TaskSource, member: int) -> tuple[Rollout, CandidateRecords]:
+        """One rollout and the candidate that its task makes."""
+        context, own_key = self.context, (*self.key, source.document.id, member)
+        episode = context.challenger_episode(self.learner.policy_format, own_key, source)
+        rollout = await context.sample_rollout(episode, self.learner.engine, own_key)
+        self.clock.finished()
+        if format_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
+            rollout = rollout.model_copy(update={"task": None})
+        # A group often writes the same task twice; its difficulty is the same draw, so it is tried once.
+        twin = f"{source.document.id}\n{rollout.task}"
+        if rollout.task is None or twin not in self.tried:
+            made_from = self.provenance.model_copy(update={"document_id": source.document.id})
+            candidate = make_candidate(
+                context, source, rollout, difficulty=self.difficulty, provenance=made_from, key=self.key
+            )
+            self.tried[twin] = asyncio.ensure_future(candidate)
+        tried = await self.tried[twin]
+        own = {"challenger_rollout_id": rollout.id, "id": f"{tried.candidate.id}-{member}"}
+        return rollout, tried._replace(candidate=tried.candidate.model_copy(update=own))
 
 
 def _metrics(
     context: RunContext, results: Sequence[tuple[Rollout, CandidateRecords]], structures: Sequence[float]
 ) -> dict[str, float | None]:
-    candidates = [assessed.candidate for _, assessed in results]
+    candidates = [tried.candidate for _, tried in results]
     means = [candidate.mean for candidate in candidates]
     known = [value for value in means if value is not None]
     target, tasks = context.config.challenger.target, context.config.tasks
@@ -151,14 +160,14 @@ def _metrics(
 
 
 def _keep(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
-    tried = {assessed.candidate.rollout_ids: assessed for _, assessed in results}
+    by_rollouts = {tried.candidate.rollout_ids: tried for _, tried in results}
     with (
-        Appender(job.books.candidates) as candidates,
-        Appender(job.books.rollouts) as rollouts,
-        Appender(job.books.grades) as grades,
+        Appender(job.records_folder.candidates) as candidates,
+        Appender(job.records_folder.rollouts) as rollouts,
+        Appender(job.records_folder.grades) as grades,
     ):
         rollouts.append(*(rollout.without_ids() for rollout, _ in results))
-        for assessed in tried.values():
-            rollouts.append(*(rollout.without_ids() for rollout in assessed.rollouts))
-            grades.append(*assessed.grades)
-        candidates.append(*(assessed.candidate for _, assessed in results))
+        for tried in by_rollouts.values():
+            rollouts.append(*(rollout.without_ids() for rollout in tried.rollouts))
+            grades.append(*tried.grades)
+        candidates.append(*(tried.candidate for _, tried in results))

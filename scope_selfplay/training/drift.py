@@ -18,7 +18,7 @@ def drift_of(logps: Any, part: Batch) -> Any:
     return torch.where(sampled, difference, 0.0)
 
 
-class Drift:
+class SamplingDrift:
     """Collects a step's differences over its passes, and over the processes when it is asked for them."""
 
     def __init__(self, accelerator: Any) -> None:

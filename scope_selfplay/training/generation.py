@@ -12,25 +12,31 @@ the first process alone brings them, and TRL lets the others go on meanwhile: th
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import ModelConfig
+from scope_selfplay.engines import in_process_engine, policy_format_for
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import ConfigError, InferenceError
+from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.inference.stepped_engine import SteppedEngine
+from scope_selfplay.run_context import RunContext
+from scope_selfplay.schemas import Role, Rollout
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout
+from scope_selfplay.training.trl_config import vllm_base
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
-
-if TYPE_CHECKING:
-    from scope_selfplay.training.grpo import GrpoJob
 
 T = TypeVar("T")
 
 _PATIENCE = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 
-def policy_source(job: "GrpoJob", model: Any) -> Any:
+def policy_source(job: GrpoJob, model: Any) -> Any:
     """What a step's rollouts sample from: `model` for an engine of ours, else a PolicyModel over vLLM.
 
     Raises ConfigError where vLLM is not installed or no vLLM answers as one.
@@ -38,9 +44,9 @@ def policy_source(job: "GrpoJob", model: Any) -> Any:
     options: dict[str, Any] = {
         "identity": "",
         "max_length": job.max_length,
-        "temperature": job.temperature,
+        "temperature": job.options.temperature,
     }
-    match job.model.engine:
+    match job.options.model.engine:
         case "in_process":
             return model
         case "vllm_colocated":
@@ -50,10 +56,40 @@ def policy_source(job: "GrpoJob", model: Any) -> Any:
                 )
             return SteppedEngine(job.codec, **options)
         case "vllm_server":
-            served = asyncio.run(_what_is_served(job.model))
+            served = asyncio.run(_what_is_served(job.options.model))
             return ServedModel(
-                lambda: _client(job.model, "/v1"), served, job.codec, **options, on_outage=job.on_outage
+                lambda: _client(job.options.model, "/v1"),
+                served,
+                job.codec,
+                **options,
+                on_outage=job.callbacks.on_outage,
             )
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The policy in training and how it is prompted."""
+
+    engine: InProcessModel | SteppedEngine | ServedModel
+    policy_format: PolicyFormat
+
+    def renew(self, step: int) -> None:
+        """Sample the coming step from the weights as they are now."""
+        self.engine.refresh(f"{self.policy_format.checkpoint}@{step}")
+
+    def rewarded(self, rollout: Rollout, reward: float | None) -> RewardedRollout:
+        """The rows that a rollout is trained on, with its reward."""
+        return rewarded_rollout(rollout, reward, per_turn=self.policy_format.dialect.drops_earlier_thinking)
+
+
+def make_learner(model: Any, job: GrpoJob, context: RunContext, role: Role, checkpoint: str) -> Learner:
+    """`model` is the model in training, or a PolicyModel that samples from it."""
+    engine = model
+    if not isinstance(model, SteppedEngine | ServedModel):
+        engine = in_process_engine(
+            context, job.codec, role, model, identity=checkpoint, say=job.callbacks.say
+        )
+    return Learner(engine, policy_format_for(context, job.codec, role, checkpoint))
 
 
 def run_rollouts(source: Any, rollouts: Coroutine[Any, Any, T], trainer: Any) -> T:
@@ -76,7 +112,7 @@ def weights_brought(model: ModelConfig) -> Iterator[None]:
             raise
         line = next(iter(str(error).splitlines()), type(error).__name__)
         raise InferenceError(
-            f"model.vllm_url: {_base(model)} did not take the weights ({line}); see that vLLM runs there with a "
+            f"model.vllm_url: {vllm_base(model)} did not take the weights ({line}); see that vLLM runs there with a "
             "weight-transfer engine, then run the same command again"
         ) from error
 
@@ -102,37 +138,14 @@ def guard_weights(trainer: Any, model: ModelConfig) -> None:
     trainer.vllm_generation.sync_weights = guarded
 
 
-def trl_generation(model: ModelConfig, max_length: int) -> dict[str, Any]:
-    """The engine's part of TRL's settings."""
-    if model.engine == "in_process":
-        return {}
-    # Whole rollouts of several turns are put together after TRL's correction would weigh them.
-    shared = {"use_vllm": True, "vllm_importance_sampling_correction": False}
-    if model.engine == "vllm_server":
-        return {**shared, "vllm_mode": "server", "vllm_server_base_url": _base(model)}
-    return {
-        **shared,
-        "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": model.vllm_memory,
-        "vllm_max_model_length": max_length,
-        # Requests come one by one: the ranks of a tensor-parallel group could not agree on their order.
-        "vllm_tensor_parallel_size": 1,
-    }
-
-
 async def _what_is_served(model: ModelConfig) -> Any:
     async with _client(model, "/v1") as client, _client(model, "") as outer:
         return await ask_what_is_served(client, outer, None)
 
 
 def _client(model: ModelConfig, path: str) -> JsonClient:
-    base = _base(model)
+    base = vllm_base(model)
     host = urlsplit(base).hostname
     return JsonClient(
         base + path, what="model.vllm_url", allowed_hosts={host} if host else (), patience=_PATIENCE
     )
-
-
-def _base(model: ModelConfig) -> str:
-    assert model.vllm_url is not None, "the config checks it"
-    return model.vllm_url.rstrip("/").removesuffix("/v1")

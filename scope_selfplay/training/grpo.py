@@ -1,4 +1,11 @@
-"""The seam to TRL: our rollouts and rewards go in, a trained Hugging Face directory comes out.
+"""GRPO of one role, from rollouts to weights, on TRL's trainer. A step reads top-down in `EpisodeTrainer`:
+
+    sample          rollouts and rewards, by what `make_roll` of the role gives (`challenger`, `solver`)
+    advantages      TRL's: a reward less the group's mean, over its deviation
+    rows            each rollout as the token rows that were sampled (`rows`), weighed by the loss (`losses`)
+    reference       log-probabilities of M0 for the KL
+    compute_loss    the policy loss over the rows, in parts that fit the memory
+    checkpoints     whole or absent (`checkpoints`); at the end `export_policy` writes plain weights
 
 Facts about TRL 1.16 that this file relies on (each has a contract test):
 - `rollout_func` gets every prompt G times in a row and returns one sample per entry; extra lists reach the
@@ -13,312 +20,303 @@ Facts about TRL 1.16 that this file relies on (each has a contract test):
 
 import os
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any
 
-from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
-from scope_selfplay.errors import ExitCode, OutsideError
-from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.store import Appender, StageFolder, write_records
-from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.checkpoints import Checkpoints, step_of
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback
+from trl import GRPOTrainer
+from trl.models import prepare_fsdp
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import add_fused_lm_head, use_adapter
+
+from scope_selfplay.errors import ExitCode
+from scope_selfplay.training.batches import Batch, lay_out, slices, trl_columns, widened
+from scope_selfplay.training.checkpoints import Checkpoints
+from scope_selfplay.training.drift import SamplingDrift, drift_of
 from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
-from scope_selfplay.training.losses import loss_of, sampling_cap
+from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
+from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.ranks import Ranks, step_share
-from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.trained_model import Lineage, Trained, export_policy, trained_model
+from scope_selfplay.training.ranks import Termination, step_share
+from scope_selfplay.training.rows import RewardedRollout
+from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
+from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
+from scope_selfplay.training.trl_config import trl_config
 
-_KEPT = {
-    "loss": "loss",
-    "reward": "reward",
-    "reward_std": "reward_std",
-    "frac_reward_zero_std": "zero_variance",
-    "kl": "kl",
-    "entropy": "entropy",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "completions/mean_length": "completion_tokens",
-    "scope/step_seconds": "step_seconds",
-    "scope/update_seconds": "update_seconds",
-    "scope/sampling_drift": "sampling_drift",
-    "scope/sampling_drift_max": "sampling_drift_max",
-}
-
-
-class RewardedRollout(NamedTuple):
-    """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
-
-    `split`: it became a row per turn although its family writes one conversation.
-    """
-
-    rows: Sequence[TrainingRow]
-    reward: float | None
-    truncated: bool = False
-    split: bool = False
-
-
-class StepResult(NamedTuple):
-    """All rollouts of a step in the order asked for, and numbers for the step's line in metrics.jsonl."""
-
-    scored: Sequence[RewardedRollout]
-    metrics: dict[str, float | None]
-
-
-RollStep = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
-"""Record ids, each repeated G times in a row, and the step (from 0) -> what a policy made of them."""
-
-
-@dataclass(frozen=True)
-class GrpoJob:
-    """One role's training in one iteration. `records` are steps * batch ids, in the order of training.
-
-    `books` is where this process keeps its rollouts and grades; the leader's is the stage folder itself.
-    """
-
-    start: Path
-    base: Path
-    settings: TrainConfig
-    records: Sequence[str]
-    folder: StageFolder
-    codec: ChatCodec
-    temperature: float
-    seed: int
-    on_step: Callable[[int, dict[str, Any]], None]
-    model: ModelConfig = field(default_factory=ModelConfig)
-    lineage: Lineage = field(default_factory=Lineage)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    ranks: Ranks = field(default_factory=Ranks)
-    say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
-    on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
-    """Told when the server of the policy in training was down for longer than is waited."""
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of prompt and response together."""
-        return min(self.model.max_length, self.settings.max_prompt + self.settings.max_response)
-
-    @property
-    def books(self) -> StageFolder:
-        if self.ranks.leads:
-            return self.folder
-        return StageFolder(self.folder.work / f"rank-{self.ranks.number}")
+SampleStep = Callable[[list[str], int, Any], StepResult]
+"""Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
 
 
 def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
-    """Train from `job.start` (or the newest checkpoint in the stage's work folder) and save `checkpoint/`.
+    """Train from the job's start (or the newest checkpoint in the stage's work folder) and save `checkpoint/`.
 
     `make_roll` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
-    returns what makes and scores a step's rollouts.
+    returns what makes and rewards a step's rollouts.
     """
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     step_share(job.settings, job.ranks.processes)
-    job.books.path.mkdir(parents=True, exist_ok=True)
-    newest = Checkpoints(job.folder.work).newest(job.say if job.ranks.leads else _hush)
-    terminated, meter = _Termination(), _Meter(job)
-    trained = trained_model(job.start, job.base, job.model.lora)
+    job.records_folder.path.mkdir(parents=True, exist_ok=True)
+    newest = Checkpoints(job.folder.work).newest(job.callbacks.say if job.ranks.leads else lambda line: None)
+    termination, metrics = Termination(), StepMetrics(job)
+    trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
     source = policy_source(job, trained.sampled)
     roll = make_roll(source)
 
-    def rollouts(prompts: list[str], trainer: Any) -> StepResult:
-        return run_rollouts(source, roll(prompts, int(trainer.state.global_step)), trainer)
+    def sample(records: list[str], step: int, trainer: Any) -> StepResult:
+        return run_rollouts(source, roll(records, step), trainer)
 
-    trainer = _make_trainer(job, trained, rollouts, meter, terminated)
-    meter.resume(newest)
-    with terminated:
+    trainer = make_trainer(job, trained, sample, metrics, termination)
+    metrics.resume(newest)
+    with termination:
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-    if terminated.asked:
+    if termination.asked:
         sys.exit(ExitCode.TERMINATED)
     _keep_completions(job)
-    return export_policy(trainer, trained, job.folder, job.codec.tokenizer, job.lineage)
+    return export_policy(trainer, trained, job.folder, job.codec.tokenizer, job.start.lineage)
 
 
 def _keep_completions(job: GrpoJob) -> None:
     """TRL writes what was said into its own folder, which does not outlive the stage."""
     written = job.folder.work / "completions"
-    if job.ranks.leads and job.tracking.log_completions and written.is_dir():
+    if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
         shutil.rmtree(job.folder.path / written.name, ignore_errors=True)
         written.rename(job.folder.path / written.name)
 
 
-def _make_trainer(
-    job: GrpoJob,
-    trained: Trained,
-    rollouts: Callable[[list[str], Any], StepResult],
-    meter: "_Meter",
-    terminated: "_Termination",
-) -> Any:
-    from datasets import Dataset
-    from transformers import PrinterCallback
-
-    from scope_selfplay.training.episode_trainer import EpisodeTrainer, Trajectory
-    from scope_selfplay.training.trl_config import trl_config
-
-    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        result = rollouts(prompts, trainer)
-        assert len(result.scored) == len(prompts), "a step must score every rollout that was asked for"
-        trainer.trajectories = [Trajectory(each.rows, counts(each, job.settings)) for each in result.scored]
-        meter.step_metrics = _over_ranks(result.metrics | row_metrics(result.scored), job.ranks)
-        trainer.step_metrics = meter.step_metrics
-        return _columns(result.scored, job.codec.tokenizer.eos_token_id)
-
-    def reward(completions: list[Any], scored_reward: list[float | None], **_: Any) -> list[float | None]:
-        assert len(scored_reward) == len(completions), "rewards must line up with completions"
-        return scored_reward
-
-    with weights_brought(job.model):
-        trainer = EpisodeTrainer(
-            loss=loss_of(job.settings),
-            cap=sampling_cap(job.settings, job.model.engine),
-            budget=job.settings.max_response,
-            checkpoints=Checkpoints(job.folder.work),
-            model=trained.model,
-            reward_funcs=reward,
-            args=trl_config(job),
-            train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
-            processing_class=job.codec.tokenizer,
-            rollout_func=rollout,
-        )
-    guard_weights(trainer, job.model)
+def make_trainer(
+    job: GrpoJob, trained: TrainedModel, sample: SampleStep, metrics: StepMetrics, termination: Termination
+) -> "EpisodeTrainer":
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    with weights_brought(job.options.model):
+        trainer = EpisodeTrainer(job, trained.model, sample, metrics)
+    guard_weights(trainer, job.options.model)
     if trained.needs_reference and job.settings.kl_beta:
-        trainer.refer_to(load_model(job.base))
-    trainer.add_callback(_callback(meter, terminated, trainer))
+        trainer.refer_to(load_model(job.start.base))
+    trainer.add_callback(_StepCallback(metrics, termination, trainer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _callback(meter: "_Meter", terminated: "_Termination", trainer: Any) -> Any:
-    from transformers import TrainerCallback
+class _StepCallback(TrainerCallback):
+    """After a step: its line in metrics.jsonl, and a checkpoint and the end where a process was asked to stop."""
 
-    class Watch(TrainerCallback):
-        def on_log(
-            self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-        ) -> None:
-            if logs and "reward" in logs:
-                meter.write(int(state.global_step), logs)
+    def __init__(self, metrics: StepMetrics, termination: Termination, trainer: Any) -> None:
+        self._metrics = metrics
+        self._termination = termination
+        self._trainer = trainer
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if terminated.agree(trainer.accelerator):
-                control.should_save = control.should_training_stop = True
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        if logs and "reward" in logs:
+            self._metrics.write(int(state.global_step), logs)
 
-    return Watch()
-
-
-def counts(scored: RewardedRollout, settings: TrainConfig) -> bool:
-    """Whether a rollout has part in the update."""
-    return scored.reward is not None and not (scored.truncated and settings.mask_truncated)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._termination.agree(self._trainer.accelerator):
+            control.should_save = control.should_training_stop = True
 
 
-def row_metrics(scored: Sequence[RewardedRollout]) -> dict[str, float | None]:
-    """How rollouts became rows: rows per rollout, the share that was split against expectation, and truncated."""
-    sampled = [each for each in scored if each.rows]
-    if not sampled:
-        return {}
-    return {
-        "rows": sum(len(each.rows) for each in sampled) / len(sampled),
-        "split": sum(each.split for each in sampled) / len(sampled),
-        "truncated": sum(each.truncated for each in sampled) / len(sampled),
-    }
+def reward(completions: list[Any], given_reward: list[float | None], **_: Any) -> list[float | None]:
+    """TRL's reward function: what `sample` found out already."""
+    assert len(given_reward) == len(completions), "rewards must line up with completions"
+    return given_reward
 
 
-def _over_ranks(metrics: dict[str, float | None], ranks: Ranks) -> dict[str, float | None]:
-    """The mean over processes; all have the same number of rollouts."""
-    if ranks.processes == 1:
-        return metrics
-    from accelerate.utils import gather_object
+class EpisodeTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer for rollouts of one row or several, with checkpoints that are whole or absent.
 
-    everyone = gather_object([metrics])
-    joined: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for each in everyone for name in each):
-        known = [each[name] for each in everyone if each.get(name) is not None]
-        joined[name] = sum(known) / len(known) if known else None
-    return joined
+    TRL makes rewards, advantages and their metrics, a sample per rollout; what is trained on are the rollout's rows,
+    which are put in its place by the one override `_generate_and_score_completions`. All processes lay out the same
+    number of rows, so that they meet in every collective call.
+    """
 
+    beta: float
+    use_vllm: bool
+    vllm_importance_sampling_correction: bool
 
-def _columns(scored: Sequence[RewardedRollout], filler: int) -> dict[str, Any]:
-    """One sample per rollout for TRL's books: all that was sampled behind the first prompt."""
-    samples = [_sample(each.rows, filler) for each in scored]
-    return {
-        "prompt_ids": [row.prompt_ids for row in samples],
-        "completion_ids": [row.completion_ids for row in samples],
-        "logprobs": [row.logprobs for row in samples],
-        "env_mask": [row.mask for row in samples],
-        "scored_reward": [each.reward if each.rows else None for each in scored],
-    }
-
-
-def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
-    # TRL needs a token everywhere; a rollout that sampled nothing gets one that is masked out.
-    if not rows:
-        return TrainingRow([filler], [filler], [0], [0.0])
-    return TrainingRow(
-        rows[0].prompt_ids,
-        [each for row in rows for each in row.completion_ids],
-        [each for row in rows for each in row.mask],
-        [each for row in rows for each in row.logprobs],
-    )
-
-
-def _hush(line: str) -> None:
-    """What the leader says, others do not say again."""
-
-
-class _Termination:
-    """While entered, SIGTERM asks for a checkpoint after the step at work instead of ending the process."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._ask)
-
-    def __exit__(self, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)
-
-    def agree(self, accelerator: Any) -> bool:
-        """Whether any process was asked: all must stop after the same step."""
-        if accelerator.num_processes > 1:
-            import torch
-
-            asked = torch.tensor(int(self.asked), device=accelerator.device)
-            self.asked = bool(accelerator.reduce(asked, reduction="sum"))
-        return self.asked
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
-
-
-class _Meter:
-    """Joins TRL's numbers of a step with ours, one line a step in metrics.jsonl; the leader writes it."""
-
-    def __init__(self, job: GrpoJob) -> None:
+    def __init__(self, job: GrpoJob, model: Any, sample: SampleStep, metrics: StepMetrics) -> None:
         self._job = job
-        self.step_metrics: dict[str, float | None] = {}
+        self._sample = sample
+        self._step_metrics = metrics
+        self._rollouts: Sequence[RewardedRollout] = ()
+        self._loss = loss_of(job.settings)
+        self._cap = sampling_cap(job.settings, job.options.model.engine)
+        self._checkpoints = Checkpoints(job.folder.work)
+        self._part: Batch | None = None
+        self._staging = False
+        self._step_begun: float | None = None
+        self._update_begun = 0.0
+        super().__init__(
+            model=model,
+            reward_funcs=reward,
+            args=trl_config(job),
+            train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
+            processing_class=job.codec.tokenizer,
+            rollout_func=self.sample,
+        )
+        # Generation and update are aligned, so the policy that is trained is the one that sampled.
+        assert self.args.gradient_accumulation_steps == self.args.steps_per_generation
+        self._drift = SamplingDrift(self.accelerator)
+        if "ref" in getattr(self.model, "peft_config", ()):
+            # TRL refers to the adapter that training starts from; ours is the model without one.
+            self.accelerator.unwrap_model(self.model).delete_adapter("ref")
+        # TRL's sum over tokens; the tokens' weights make it the loss that the config names.
+        self.loss_type = "cispo" if self._loss.clips_weights else "dapo"
 
-    def resume(self, checkpoint: Path | None) -> None:
-        """Forget the steps after the checkpoint: they are made again."""
-        if not self._job.ranks.leads:
-            return
-        done = step_of(checkpoint) if checkpoint else 0
-        kept = [row for row in read_rows(self._job.folder.metrics) if row["step"] <= done]
-        write_records(self._job.folder.metrics, kept)
+    def refer_to(self, model: Any) -> None:
+        """Take the KL to this model instead of what is left without the adapter."""
+        add_fused_lm_head(model, temperature=self.temperature)
+        if self.is_fsdp_enabled:
+            self.ref_model = prepare_fsdp(model, self.accelerator)
+        else:
+            self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
 
-    def write(self, step: int, logs: dict[str, Any]) -> None:
-        if not self._job.ranks.leads:
-            return
-        # TRL logs None for the rewards of a step in which no rollout has one.
-        from_trl = {
-            ours: float(logs[theirs]) for theirs, ours in _KEPT.items() if logs.get(theirs) is not None
-        }
-        line = {"step": step, **from_trl, **self.step_metrics}
-        line = {name: value for name, value in line.items() if value == value}
-        with Appender(self._job.folder.metrics) as file:
-            file.append(line)
-        self._job.on_step(step, line)
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        if self._step_begun is None:
+            self._step_begun = perf_counter()
+        return super().training_step(*arguments, **options)
+
+    def _generate_and_score_completions(self, inputs: Any) -> Batch:
+        """A step up to its loss: rollouts and rewards (`sample`), advantages (TRL), rows, reference."""
+        # The reference is asked about the rows below; without beta TRL does not ask it about whole rollouts.
+        beta, self.beta = self.beta, 0.0
+        try:
+            scored = super()._generate_and_score_completions(inputs)
+        finally:
+            self.beta = beta
+        self._update_begun = perf_counter()
+        batch = self._rows(scored["advantages"].tolist())
+        if beta:
+            batch["ref_per_token_logps"] = self._reference(batch)
+        return batch
+
+    def sample(self, records: list[str], trainer: Any) -> dict[str, Any]:
+        """Rollouts and rewards of a step, as the columns that TRL takes."""
+        rollouts, metrics = self._sample(records, int(self.state.global_step), self)
+        assert len(rollouts) == len(records), "a step must reward every rollout that was asked for"
+        self._rollouts = rollouts
+        self._step_metrics.of_step = mean_over_ranks(metrics | row_metrics(rollouts), self._job.ranks)
+        return trl_columns(rollouts, self._tokenizer.eos_token_id)
+
+    def _rows(self, advantages: Sequence[float]) -> Batch:
+        """One advantage per rollout in, one row after the other out; what masks a rollout leaves its rows out."""
+        counted = [
+            (rollout, advantage)
+            for rollout, advantage in zip(self._rollouts, advantages, strict=True)
+            if rollout.counts(self._job.settings) and rollout.sampled_tokens
+        ]
+        lengths = [rollout.sampled_tokens for rollout, _ in counted]
+        rows = sum(len(rollout.rows) for rollout, _ in counted)
+        local = torch.tensor([len(counted), sum(lengths), max(lengths, default=0), rows])
+        everyone = self.accelerator.gather(local.to(self.accelerator.device)).view(-1, 4)
+        rollouts, tokens = (int(total) for total in everyone[:, :2].sum(dim=0))
+        longest, most = (int(greatest) for greatest in everyone[:, 2:].amax(dim=0))
+        weights = token_weights(self._loss.mean, lengths, longest)
+        weighed = [
+            (row, advantage, weight)
+            for (rollout, advantage), weight in zip(counted, weights, strict=True)
+            for row in rollout.rows
+        ]
+        passes = self.args.steps_per_generation
+        count = max(1, -(-most // passes)) * passes
+        batch = lay_out(weighed, count, self._tokenizer.pad_token_id, self.accelerator.device)
+        budget = self._job.settings.max_response
+        share = divisor(self._loss.mean, rollouts, tokens, longest=longest, budget=budget)
+        return batch | {"num_items_in_batch": torch.tensor(share, device=self.accelerator.device)}
+
+    @torch.no_grad()
+    def _reference(self, batch: Batch) -> Any:
+        """Log-probabilities of M0, (rows, longest completion)."""
+        parts = []
+        with self._reference_model() as model:
+            for part in slices(batch, self.args.per_device_train_batch_size):
+                logps, _, _ = self._get_per_token_logps_and_entropies(
+                    model,
+                    torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1),
+                    torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1),
+                    part["completion_ids"].size(1),
+                )
+                parts.append(logps)
+        return widened(parts, batch["completion_ids"].size(1))
+
+    @contextmanager
+    def _reference_model(self) -> Iterator[Any]:
+        with disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            if self.ref_model is not None:
+                yield self.ref_model
+            else:
+                # An adapter over M0: without it the model is M0.
+                with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
+                    yield self.model
+
+    def compute_loss(
+        self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        # Several rows per rollout make a pass larger than the memory was planned for: it is done in parts.
+        *first, last = slices(inputs, self.args.per_device_train_batch_size)
+        done: Any = 0.0
+        for part in first:
+            loss = self._part_loss(model, part)
+            self.accelerator.backward(loss)
+            done = done + loss.detach()
+        return self._part_loss(model, last) + done
+
+    def _part_loss(self, model: Any, part: Batch) -> Any:
+        before = self.use_vllm, self.vllm_importance_sampling_correction
+        self._part = part
+        if self._cap is not None:
+            # TRL multiplies the policy's loss (not the KL) by `importance_sampling_ratio` where both are set.
+            self.use_vllm = self.vllm_importance_sampling_correction = True
+        try:
+            return super().compute_loss(model, part)
+        finally:
+            self._part = None
+            self.use_vllm, self.vllm_importance_sampling_correction = before
+
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+        """The pass of the loss is also that of the policy that sampled: what its engine gave is compared with it."""
+        found = super()._get_per_token_logps_and_entropies(*arguments, **options)
+        if self._part is not None:
+            difference = drift_of(found[0].detach(), self._part)
+            self._drift.add(difference, self._part["tool_mask"] > 0)
+            if self._cap is not None:
+                self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
+        return found
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # Trackers get our numbers of the step beside TRL's.
+        if "loss" in logs:
+            ours = {**self._step_metrics.of_step, **self._seconds(), **self._drift.metrics()}
+            known = {name: value for name, value in ours.items() if value is not None}
+            logs = logs | {f"scope/{name}": value for name, value in known.items()}
+        super().log(logs, start_time)
+
+    def _seconds(self) -> dict[str, float]:
+        """Of the step that is being logged: TRL's own step time leaves the optimizer out."""
+        if self._step_begun is None:
+            return {}
+        now, begun, self._step_begun = perf_counter(), self._step_begun, None
+        return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._checkpoints.staging) if self._staging else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # TRL's own override adds a model card and nothing else.
+        self._staging = True
+        try:
+            if self.accelerator.is_main_process:
+                self._checkpoints.clear()
+            self.accelerator.wait_for_everyone()
+            Trainer._save_checkpoint(self, model, trial)
+        finally:
+            self._staging = False
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            self._checkpoints.publish(self.state.global_step)
+        self.accelerator.wait_for_everyone()

@@ -1,7 +1,11 @@
-"""How one training is shared by several processes: who this one is, and that every one gets whole groups."""
+"""How one training is shared by several processes: who this one is, that every one gets whole groups, and that all
+stop after the same step.
+"""
 
 import os
-from typing import NamedTuple
+import signal
+import threading
+from typing import Any, NamedTuple
 
 from scope_selfplay.config import TrainConfig
 from scope_selfplay.errors import ConfigError
@@ -45,3 +49,30 @@ def step_share(settings: TrainConfig, processes: int) -> StepShare:
             f"processes (batch {settings.batch} x group_size {settings.group_size} / {processes})"
         )
     return StepShare(groups, rollouts // settings.micro_batch)
+
+
+class Termination:
+    """While entered, SIGTERM asks for a checkpoint after the step at work instead of ending the process."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+
+    def agree(self, accelerator: Any) -> bool:
+        """Whether any process was asked: all must stop after the same step."""
+        if accelerator.num_processes > 1:
+            import torch
+
+            asked = torch.tensor(int(self.asked), device=accelerator.device)
+            self.asked = bool(accelerator.reduce(asked, reduction="sum"))
+        return self.asked
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True

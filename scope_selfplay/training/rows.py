@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from scope_selfplay.schemas import Rollout, Turn
+from scope_selfplay.config import TrainConfig
+from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
 
 
 class TrainingRow(NamedTuple):
@@ -20,12 +21,42 @@ class TrainingRow(NamedTuple):
     mask: list[int]
     logprobs: list[float]
 
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
 
 class TrainingRows(NamedTuple):
     """`split` says that the rollout should have been one row, and a prompt did not begin with what came before."""
 
     rows: list[TrainingRow]
     split: bool = False
+
+
+class RewardedRollout(NamedTuple):
+    """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
+
+    `split`: it became a row per turn although its family writes one conversation.
+    """
+
+    rows: Sequence[TrainingRow]
+    reward: float | None
+    truncated: bool = False
+    split: bool = False
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(sum(row.mask) for row in self.rows)
+
+    def counts(self, settings: TrainConfig) -> bool:
+        """Whether it has part in the update."""
+        return self.reward is not None and not (self.truncated and settings.mask_truncated)
+
+
+def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
+    """The rows that a rollout is trained on, with its reward."""
+    rows = rows_from(rollout, per_turn=per_turn)
+    return RewardedRollout(rows.rows, reward, rollout.status is RolloutStatus.TRUNCATED, rows.split)
 
 
 def rows_from(rollout: Rollout, *, per_turn: bool = False) -> TrainingRows:

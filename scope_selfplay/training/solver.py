@@ -15,8 +15,9 @@ from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
-from scope_selfplay.training.grpo import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.steps import Learner, RolloutClock, conduct, make_learner, mean, scored
+from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
+from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
 
 
 class GradedTask(NamedTuple):
@@ -53,7 +54,7 @@ def make_solver_roll(
             **conduct(rollouts),
             **sampling.clock.seconds(),
         }
-        return StepResult([scored(*pair, learner.policy_format) for pair in rewarded], metrics)
+        return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)
 
     return roll
 
@@ -127,7 +128,7 @@ def _answer_metrics(
 
 def _keep(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
     """Everything that was generated and judged; a file per kind of record, only for kinds that there are."""
-    folder = job.books
+    folder = job.records_folder
     for path, records in (
         (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
         (folder.grades, [grade for each in judged for grade in each.grades]),

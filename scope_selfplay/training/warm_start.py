@@ -1,9 +1,14 @@
 """SFT before reinforcement learning (ArenaRL starts so): a policy learns from rollouts that were kept for it.
 
-Rows are those of training: exact ids through the policy's own template, loss on what the policy says and nothing
+The corpus keeps text, and the ids of one tokenizer would say nothing to another. So `replay` runs an episode again with
+what was said as its samples and what was found as its search results: prompts, masks and turn ends come out as in
+sampling, for whatever policy is to learn from it. What does not read back as it was recorded is refused.
+
+Rows are those of training: exact ids through the policy's own template, loss on what the policy samples and nothing
 else.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import Sequence
@@ -11,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
+from scope_selfplay.errors import CorpusError, InferenceError, SearchError
+from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.schemas import Finish, Key, Passage, Rollout
 from scope_selfplay.store import write_atomic
 from scope_selfplay.training.checkpoints import write_receipt
 from scope_selfplay.training.policy import load_model
@@ -31,6 +39,52 @@ class WarmStart:
     batch: int = 32
     micro_batch: int = 4
     seed: int = 0
+
+
+def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, end: int) -> Rollout | None:
+    """The rollout with ids, or None where this policy's family would read it otherwise than it was recorded.
+
+    `end` is the token that ends a turn where no stop text does.
+    """
+    recording = _RecordedTurns(recorded, policy_format, end)
+    rollout = asyncio.run(run_episode(episode, recording, recording, key=("replay", recorded.id), topk=1))
+    same = (
+        rollout.status is recorded.status
+        and (rollout.answer, rollout.task) == (recorded.answer, recorded.task)
+        and [(turn.text, turn.query) for turn in rollout.turns]
+        == [(turn.text, turn.query) for turn in recorded.turns]
+    )
+    return rollout if same else None
+
+
+class _RecordedTurns:
+    """Engine and retriever in one: gives back, turn by turn, what was said and found."""
+
+    def __init__(self, recorded: Rollout, policy_format: PolicyFormat, end: int) -> None:
+        self.identity = recorded.index
+        self._recorded = recorded
+        self._policy_format = policy_format
+        self._end = end
+        self._turn = -1
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        self._turn += 1
+        if self._turn >= len(self._recorded.turns):
+            raise InferenceError("the recording is over")
+        codec, text = self._policy_format.codec, self._recorded.turns[self._turn].text
+        if codec.decode(request.prompt_ids[-4:]).rstrip().endswith("<think>"):
+            # The template has opened the thinking already; records hold it as if the turn had.
+            text = text.removeprefix("<think>")
+        ids = codec.encode_tag(text)
+        if not text.rstrip().endswith(request.stop):
+            ids = (*ids, self._end)
+        finish = Finish.STOP if len(ids) <= request.max_tokens else Finish.LENGTH
+        return Sample(ids[: request.max_tokens], None, finish)
+
+    async def search(self, query: str, topk: int) -> list[Passage]:
+        if self._recorded.turns[self._turn].query != query:
+            raise SearchError("the recording searched for something else")
+        return list(self._recorded.turns[self._turn].passages)
 
 
 def sft(
@@ -56,7 +110,7 @@ def sft(
     work = out.with_name(f".{out.name}.work")
     trainer = SFTTrainer(
         model=load_model(start),
-        args=_sft_config(work, settings, longest=max(map(_length, rows))),
+        args=_sft_config(work, settings, longest=max(row.length for row in rows)),
         train_dataset=Dataset.from_list([labelled(row) for row in rows]),
         processing_class=codec.tokenizer,
     )
@@ -73,10 +127,6 @@ def labelled(row: TrainingRow) -> dict[str, list[int]]:
         "input_ids": [*row.prompt_ids, *row.completion_ids],
         "labels": [_IGNORED] * len(row.prompt_ids) + labels,
     }
-
-
-def _length(row: TrainingRow) -> int:
-    return len(row.prompt_ids) + len(row.completion_ids)
 
 
 def _sft_config(work: Path, settings: WarmStart, *, longest: int) -> Any:

@@ -125,7 +125,12 @@ def retry_after(header: str | None) -> float:
     try:
         seconds = float(header)
     except ValueError:
-        seconds = _until(header)
+        try:
+            moment = parsedate_to_datetime(header)
+        except ValueError:
+            return 0.0
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.now(UTC)).total_seconds()
     return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else 0.0
 
 
@@ -137,14 +142,6 @@ async def _read_capped(response: aiohttp.ClientResponse, limit: int) -> bytes | 
         if len(data) > limit:
             return None
     return bytes(data)
-
-
-def _until(date: str) -> float:
-    try:
-        moment = parsedate_to_datetime(date)
-    except ValueError:
-        return 0.0
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
 
 
 def _is_link_local(host: str) -> bool:

@@ -6,7 +6,6 @@ Rows are made up, at the lengths that rollouts have; nothing is generated and no
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from scope_selfplay.config import ChallengerConfig, LoraConfig, ModelConfig, Sol
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.grpo import train_grpo
+from scope_selfplay.training.job import GrpoJob, StepResult, TrainingOptions, TrainingStart
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.families import tokenizer_of
 
 pytestmark = [
@@ -111,7 +111,7 @@ def test_one_step_of_a_role_fits_and_says_how_fast_it_is(
     kind, prompt, completion = ROLES[role]
     settings = kind(steps=1, batch=2, group_size=8, micro_batch=2)
     model = ModelConfig(lora=LoraConfig(rank=rank))
-    job = replace(job_of(policy, tmp_path / role, settings), model=model)
+    job = job_of(policy, tmp_path / role, settings, model)
 
     def make_roll(model: Any) -> Any:
         async def roll(records: Sequence[str], step: int) -> StepResult:
@@ -135,16 +135,12 @@ def test_one_step_of_a_role_fits_and_says_how_fast_it_is(
     shutil.rmtree(tmp_path / role)
 
 
-def job_of(policy: Path, folder: Path, settings: TrainConfig) -> GrpoJob:
+def job_of(policy: Path, folder: Path, settings: TrainConfig, model: ModelConfig) -> GrpoJob:
     (folder / ".work").mkdir(parents=True)
     return GrpoJob(
-        start=policy,
-        base=policy,
-        settings=settings,
+        start=TrainingStart(policy, policy),
+        options=TrainingOptions(settings, temperature=1.0, seed=1, model=model),
         records=[f"t{row}" for row in range(settings.batch)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
-        temperature=1.0,
-        seed=1,
-        on_step=lambda step, line: None,
     )

@@ -12,6 +12,7 @@ from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.training.checkpoints import Checkpoints, damage_of
 from scope_selfplay.training.policy import check_context, check_tags
 from scope_selfplay.training.ranks import Ranks, ranks, step_share
+from scope_selfplay.training.trained_model import Lineage, model_card
 from tests.word_codec import WordCodec
 
 

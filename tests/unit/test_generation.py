@@ -9,12 +9,14 @@ from scope_selfplay.config import ModelConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.training import generation
-from scope_selfplay.training.generation import policy_source, run_rollouts, trl_generation
+from scope_selfplay.training.generation import policy_source, run_rollouts
+from scope_selfplay.training.trl_config import trl_generation
 
 
 def job(engine: str) -> Any:
     model = ModelConfig.model_validate({"engine": engine})
-    return SimpleNamespace(model=model, max_length=300, temperature=1.0, codec=None)
+    options = SimpleNamespace(model=model, temperature=1.0)
+    return SimpleNamespace(options=options, max_length=300, codec=None)
 
 
 def test_in_process_is_the_model_itself_and_nothing_of_trls() -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import get_args
 
 from scope_selfplay.config import TrainConfig
-from scope_selfplay.training.grpo import _KEPT, RewardedRollout, row_metrics
-from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.steps import RolloutClock
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from scope_selfplay.training.step_metrics import LOGGED, RolloutClock, row_metrics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 
@@ -15,5 +14,5 @@ def test_every_loss_and_metric_of_the_trainer_is_named() -> None:
     losses = get_args(TrainConfig.model_fields["loss"].annotation)
     metrics = row_metrics([RewardedRollout([TrainingRow([1], [2], [1], [0.0])], 1.0, truncated=True)])
     assert metrics == {"rows": 1.0, "split": 0.0, "truncated": 1.0}
-    for name in (*losses, *_KEPT.values(), *metrics, *RolloutClock().seconds()):
+    for name in (*losses, *LOGGED.values(), *metrics, *RolloutClock().seconds()):
         assert f"`{name}`" in PAGE, name

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.config import ChallengerConfig, SolverConfig
+from scope_selfplay.config.rewards import RubricReward
 from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.reward_designs.per_rollout import RubricDesign
 from scope_selfplay.schemas import (
@@ -109,7 +110,9 @@ SEARCHED = [turn("a", query="q"), turn("b", query="q"), turn("c")]
 
 
 def total(rollout: Rollout, score: float, settings: SolverConfig | None = None) -> float:
-    return RubricDesign(settings or SolverConfig(), WordCodec().count).total(score, rollout)
+    reward = RubricDesign(RubricReward(), settings or SolverConfig(), WordCodec().count).total(score, rollout)
+    assert reward is not None
+    return reward
 
 
 def test_a_perfect_solver_gets_all_three_parts() -> None:

@@ -1,15 +1,17 @@
 """Made-up rollouts for the seam to TRL: what a step is asked for, and jobs small enough for a test."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import SolverConfig
+from scope_selfplay.config import ModelConfig, SolverConfig
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
+from scope_selfplay.training.grpo import train_grpo
+from scope_selfplay.training.job import GrpoJob, StepResult, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 GROUP, BATCH = 2, 2
 Score = Callable[[str, int, int], RewardedRollout]
@@ -27,18 +29,21 @@ def job_of(
 ) -> GrpoJob:
     (folder / ".work").mkdir(parents=True, exist_ok=True)
     given = {"learning_rate": 1e-3, "warmup_ratio": 0.0, "save_every": 1, "micro_batch": GROUP, **settings}
+    training = SolverConfig(steps=steps, batch=BATCH, group_size=GROUP, max_response=64, **given)
     return GrpoJob(
-        start=start or policy,
-        base=policy,
-        settings=SolverConfig(steps=steps, batch=BATCH, group_size=GROUP, max_response=64, **given),
+        start=TrainingStart(start or policy, policy),
+        options=TrainingOptions(training, temperature=1.0, seed=3),
         records=[f"t{row}" for row in range(steps * BATCH)],
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
-        temperature=1.0,
-        seed=3,
-        on_step=on_step or (lambda step, line: None),
-        say=(said if said is not None else []).append,
+        callbacks=TrainingCallbacks(
+            on_step or (lambda step, line: None), (said if said is not None else []).append
+        ),
     )
+
+
+def with_model(job: GrpoJob, model: ModelConfig) -> GrpoJob:
+    return replace(job, options=replace(job.options, model=model))
 
 
 def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:

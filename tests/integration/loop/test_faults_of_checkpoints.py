@@ -17,7 +17,11 @@ from scope_selfplay.training.trained_model import trained_model
 
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.grpo import StepResult, _make_trainer, _Meter, _Termination
+from scope_selfplay.training.grpo import make_trainer
+from scope_selfplay.training.job import StepResult
+from scope_selfplay.training.ranks import Termination
+from scope_selfplay.training.step_metrics import StepMetrics
+from scope_selfplay.training.trained_model import trained_model
 from tests.integration.loop.seam import by_member, job_of, make_roll, same, train
 
 pytestmark = pytest.mark.integration
@@ -60,13 +64,13 @@ def test_a_training_that_is_told_to_stop_saves_and_ends_with_the_same_weights(
 def saver(policy: Path, folder: Path) -> Any:
     """A warm trainer that has trained two steps and saved both."""
     job = job_of(policy, folder, steps=2)
-    trained = trained_model(job.start, job.base, job.model.lora)
+    trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
     roll = make_roll(by_member)(trained.sampled)
 
-    def rollouts(prompts: list[str], trainer: Any) -> StepResult:
-        return asyncio.run(roll(prompts, int(trainer.state.global_step)))
+    def sample(records: list[str], step: int, trainer: Any) -> StepResult:
+        return asyncio.run(roll(records, step))
 
-    trainer = _make_trainer(job, trained, rollouts, _Meter(job), _Termination())
+    trainer = make_trainer(job, trained, sample, StepMetrics(job), Termination())
     trainer.train()
     return trainer
 

@@ -10,7 +10,8 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import Score, by_member, job_of, row, same, train
 
 pytestmark = pytest.mark.integration

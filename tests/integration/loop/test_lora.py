@@ -1,7 +1,6 @@
 """A low-rank adapter learns over M0 through all iterations, and its KL is to M0 wherever it starts."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,12 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("peft", reason="needs the train extra")
 
-from scope_selfplay.training.trained_model import trained_model
-
 from scope_selfplay.config import LoraConfig
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob
-from tests.integration.loop.seam import by_member, furthest, job_of, same, train
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.trained_model import trained_model
+from tests.integration.loop.seam import by_member, furthest, job_of, same, train, with_model
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +27,7 @@ def first_kl(job: GrpoJob) -> float:
 
 def adapted(policy: Path, folder: Path, start: Path | None = None) -> GrpoJob:
     job = job_of(policy, folder, start=start, steps=2, kl_beta=0.1, learning_rate=5e-2)
-    return replace(job, model=job.model.model_copy(update={"lora": LORA}))
+    return with_model(job, job.options.model.model_copy(update={"lora": LORA}))
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:

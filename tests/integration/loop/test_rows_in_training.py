@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import GROUP, by_member, furthest, job_of, row, same, train
 
 pytestmark = pytest.mark.integration
@@ -79,17 +79,17 @@ def native(job: GrpoJob) -> float:
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    from scope_selfplay.training.grpo import _columns
+    from scope_selfplay.training.batches import trl_columns
     from scope_selfplay.training.policy import load_model
     from scope_selfplay.training.trl_config import trl_config
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
         scored = [mixed(False)(record, place % GROUP, 0) for place, record in enumerate(prompts)]
-        return _columns(scored, job.codec.tokenizer.eos_token_id)
+        return trl_columns(scored, job.codec.tokenizer.eos_token_id)
 
     trainer = GRPOTrainer(
-        model=load_model(job.start),
-        reward_funcs=lambda completions, scored_reward, **_: scored_reward,
+        model=load_model(job.start.weights),
+        reward_funcs=lambda completions, given_reward, **_: given_reward,
         args=trl_config(job),
         train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
         processing_class=job.codec.tokenizer,

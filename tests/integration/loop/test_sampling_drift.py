@@ -12,10 +12,10 @@ import torch
 from scope_selfplay.config import SolverConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.jsonl import read_rows
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout
+from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import sampling_cap
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import Score, furthest, job_of, train
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,6 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.training.trained_model import Lineage
-
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.errors import CorpusError
@@ -16,6 +14,7 @@ from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.rows import TrainingRow
+from scope_selfplay.training.trained_model import Lineage
 from scope_selfplay.training.warm_start import WarmStart, labelled, replay, sft
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same

@@ -21,9 +21,10 @@ from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import RewardedRollout, StepResult, train_grpo
-from scope_selfplay.training.rows import TrainingRow
-from tests.integration.loop.seam import job_of, same
+from scope_selfplay.training.grpo import train_grpo
+from scope_selfplay.training.job import StepResult
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from tests.integration.loop.seam import job_of, same, with_model
 
 pytestmark = pytest.mark.integration
 
@@ -82,8 +83,8 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Brought)
     monkeypatch.setattr(generation, "find_spec", lambda name: object())
     monkeypatch.setattr("scope_selfplay.inference.stepped_engine.vllm_params", lambda sampling: sampling)
-    job = job_of(random_policy, tmp_path / "stage", steps=2)
-    object.__setattr__(job, "model", ModelConfig(engine="vllm_colocated", vllm_memory=0.25))
+    model = ModelConfig(engine="vllm_colocated", vllm_memory=0.25)
+    job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), model)
     seen: list[Sample] = []
 
     def make_roll(source: Any) -> Any:

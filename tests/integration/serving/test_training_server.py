@@ -23,10 +23,12 @@ from scope_selfplay.errors import InferenceError, OutsideError
 from scope_selfplay.inference import Generate
 from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
 from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import GrpoJob, RewardedRollout, StepResult, train_grpo
+from scope_selfplay.training.grpo import train_grpo
+from scope_selfplay.training.job import GrpoJob, StepResult, TrainingCallbacks
 from scope_selfplay.training.ranks import Ranks
+from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.wire.json_client import RetryPolicy
-from tests.integration.loop.seam import job_of, row
+from tests.integration.loop.seam import job_of, row, with_model
 from tests.integration.loop.test_processes import free_port
 from tests.integration.serving.threads import in_thread
 
@@ -48,7 +50,8 @@ class Brought:
 
 def served_job(policy: Path, folder: Path, url: str, **options: Any) -> GrpoJob:
     model = ModelConfig(engine="vllm_server", vllm_url=url)
-    return replace(job_of(policy, folder, steps=2, kl_beta=0.0, micro_batch=1), model=model, **options)
+    job = job_of(policy, folder, steps=2, kl_beta=0.0, micro_batch=1)
+    return replace(with_model(job, model), **options)
 
 
 def sampling(see: Callable[[int], None]) -> Any:
@@ -127,7 +130,9 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
             if step == 1:
                 service.draining = True
 
-        job = served_job(random_policy, tmp_path / "stage", url, on_outage=outages.append)
+        job = served_job(
+            random_policy, tmp_path / "stage", url, callbacks=TrainingCallbacks(on_outage=outages.append)
+        )
         with pytest.raises(InferenceError, match="see that the server runs"):
             train_grpo(job, sampling(leave))
     assert outages

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.judge import Fencer, fence_key, parse_score, same_text
-from scope_selfplay.judge.fences import clean, read_fences, text_outside
+from scope_selfplay.judge.fences import Fencer, clean, fence_key, read_fences, same_text, text_outside
+from scope_selfplay.judge.parsing import parse_score
 from tests.text_work import assert_linear
 
 FENCER = Fencer(fence_key(0))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.judge import (
+from scope_selfplay.judge.parsing import (
     parse_correctness,
     parse_preference,
     parse_rating,

@@ -1,0 +1,146 @@
+"""The model that is trained: all weights, or a low-rank adapter; and the plain checkpoint that it becomes.
+
+The reference is always M0. One adapter is trained on through all iterations, over M0: without it the model *is* M0,
+so the reference costs no memory. A checkpoint holds the merged weights, as plain as any other (safetensors, tokenizer,
+and a card that says where it is from), and beside them `adapter/` to go on from. Where a start has none (it was
+trained in full), a new adapter lies over its weights and M0 is loaded beside it.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_selfplay import __version__
+from scope_selfplay.config import LoraConfig
+from scope_selfplay.errors import CheckpointError
+from scope_selfplay.store import StageFolder, write_atomic
+from scope_selfplay.training.checkpoints import write_receipt
+from scope_selfplay.training.policy import load_model
+
+ADAPTER = "adapter"
+
+
+class Lineage(NamedTuple):
+    """What a policy was made from."""
+
+    run: str = ""
+    role: str = ""
+    iteration: int = 0
+    base_hash: str = ""
+    start: str = ""
+    prompt_hash: str = ""
+    config_hash: str = ""
+    dialect: str = ""
+
+
+class TrainedModel(NamedTuple):
+    """`sampled` is what an engine copies; `under` are the weights below the adapter, None without one.
+
+    `needs_reference`: taking the adapter away does not leave M0.
+    """
+
+    model: Any
+    sampled: Any
+    under: Path | None = None
+    needs_reference: bool = False
+
+
+def trained_model(start: Path, base: Path, lora: LoraConfig) -> TrainedModel:
+    """The model that training from `start` changes. Raises CheckpointError."""
+    if not lora.rank:
+        model = load_model(start)
+        # TRL loads its reference from this name.
+        model.config._name_or_path = str(base)
+        return TrainedModel(model, model)
+    from peft import LoraConfig as Adapter
+    from peft import PeftModel, get_peft_model
+
+    kept = start / ADAPTER
+    if kept.is_dir():
+        if not (kept / "adapter_model.safetensors").is_file():
+            # peft would take adapter_model.bin instead, which is pickled code.
+            raise CheckpointError(f"{kept}: no adapter_model.safetensors; save the adapter as safetensors")
+        model = load_model(base)
+        adapted = PeftModel.from_pretrained(model, str(kept), is_trainable=True)
+        _check_shape(kept, adapted.peft_config["default"], lora)
+        return TrainedModel(adapted, model, base)
+    model = load_model(start)
+    shape = Adapter(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.target_modules),
+        task_type="CAUSAL_LM",
+    )
+    return TrainedModel(get_peft_model(model, shape), model, start, needs_reference=start != base)
+
+
+def _check_shape(kept: Path, found: Any, lora: LoraConfig) -> None:
+    there = (found.r, float(found.lora_alpha), set(found.target_modules))
+    if there != (lora.rank, lora.alpha, set(lora.target_modules)):
+        raise CheckpointError(
+            f"{kept}: holds an adapter of rank {found.r}, alpha {found.lora_alpha} on "
+            f"{', '.join(sorted(found.target_modules))}; model.lora asks for rank {lora.rank}, alpha {lora.alpha} on "
+            f"{', '.join(sorted(lora.target_modules))}: keep one shape through a run"
+        )
+
+
+def export_policy(
+    trainer: Any, trained: TrainedModel, folder: StageFolder, tokenizer: Any, lineage: Lineage
+) -> Path:
+    """Write the trained policy beside its final name first, so that `checkpoint/` is whole or absent."""
+    part = folder.work / "final"
+    leads = trainer.accelerator.is_main_process
+    if leads:
+        shutil.rmtree(part, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+    trainer.save_model(str(part if trained.under is None else part / ADAPTER))
+    trainer.accelerator.wait_for_everyone()
+    if leads:
+        if trained.under is not None:
+            _merge(part, trained)
+        for arguments in part.rglob("training_args.bin"):
+            arguments.unlink()
+        tokenizer.save_pretrained(str(part))
+        write_atomic(part / "README.md", model_card(lineage))
+        write_receipt(part)
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        part.rename(folder.checkpoint)
+    trainer.accelerator.wait_for_everyone()
+    return folder.checkpoint
+
+
+def _merge(part: Path, trained: TrainedModel) -> None:
+    """Plain weights; the adapter stays beside them only where it lies over M0, for the next iteration to go on."""
+    from peft import PeftModel
+
+    assert trained.under is not None
+    merged = PeftModel.from_pretrained(load_model(trained.under), str(part / ADAPTER)).merge_and_unload()
+    merged.save_pretrained(str(part))
+    if trained.needs_reference:
+        shutil.rmtree(part / ADAPTER)
+        return
+    for file in (part / ADAPTER).iterdir():
+        if file.name not in ("adapter_config.json", "adapter_model.safetensors"):
+            file.unlink()
+
+
+def model_card(lineage: Lineage) -> str:
+    """The README.md of a checkpoint, with the front matter that model hubs read."""
+    rows = {
+        "run": lineage.run,
+        "role": lineage.role,
+        "iteration": lineage.iteration,
+        "base model (SHA-256 of its weights)": lineage.base_hash,
+        "trained from": lineage.start,
+        "dialect": lineage.dialect,
+        "prompt pack": lineage.prompt_hash,
+        "config": lineage.config_hash,
+        "scope-selfplay": __version__,
+    }
+    table = "".join(f"| {name} | `{value}` |\n" for name, value in rows.items())
+    return (
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [self-play, grpo]\n---\n"
+        f"# {lineage.role or 'Policy'} of iteration {lineage.iteration}\n\n"
+        "Trained by self-play (GRPO, KL to the base model) from documents alone, without labels.\n\n"
+        f"| | |\n|---|---|\n{table}"
+    )
