@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from scope_selfplay.training.trained_model import Lineage, model_card
 
 from scope_selfplay.config import RunConfig, SolverConfig, load_config
 from scope_selfplay.dialects import dialect

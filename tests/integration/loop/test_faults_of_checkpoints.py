@@ -13,8 +13,6 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.training.trained_model import trained_model
-
 from scope_selfplay.store.jsonl import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.grpo import make_trainer
