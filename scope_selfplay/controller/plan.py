@@ -21,7 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
     ControllerEvent,
@@ -31,7 +31,6 @@ from scope_selfplay.controller.plan_parts import (
     PlanPart,
     RunEnd,
     Situation,
-    Stop,
     VolumeState,
     stop_of,
     warn,
@@ -65,15 +64,15 @@ def next_actions(
     owner = wanted.context.owner.uid
     # A record that cannot be read is such a problem itself.
     ledger = AttemptLedger(owner=owner) if wanted.problem else AttemptLedger.read(observed.status, owner)
-    stop = stop_of(wanted.context.config, volume)
-    steps = [step for step in wanted.steps if stop is None or step.iteration <= stop.iteration]
+    last, stopped = stop_of(wanted.context.config, volume) or (wanted.context.config.iterations, "")
+    steps = [step for step in wanted.steps if step.iteration <= last]
     step = next((step for step in steps if step not in volume.done), None)
     progress = f"{len(volume.done.intersection(steps))} of {len(steps)} stages done"
     decision = PlanPart()
     before = next((done for done in volume.done if done.name == observed.status.get("step")), None)
     if before is not None and before != step:
         decision = _event("StageDone", f"{before.name} is done; {progress}")
-    if (end := _end_of_run(wanted, ledger, volume, steps, stop)) is not None:
+    if (end := _end_of_run(wanted, ledger, volume, steps, stopped)) is not None:
         decision += PlanPart(end=end)
     elif step is not None:
         pursued, ledger = _pursue(now, wanted.edited, ledger, step)
@@ -89,7 +88,7 @@ def _end_of_run(
     ledger: AttemptLedger,
     volume: VolumeState,
     steps: Sequence[RunStep],
-    stop: Stop | None,
+    stopped: str,
 ) -> RunEnd | None:
     """How the run ends, whatever the cluster shows; None where there is a step to do."""
     if wanted.problem is not None:
@@ -104,13 +103,13 @@ def _end_of_run(
         )
         return RunEnd(ExitCode.USER, why)
     if not steps:
-        why = stop.message if stop else "see `iterations` and `stop_after`"
+        why = stopped or "see `iterations` and `stop_after`"
         return RunEnd(ExitCode.USER, f"the run has no such iteration; {why}")
     if not volume.done.issuperset(steps):
         return None
     if wanted.edited:
         return _refused(wanted.edited)
-    return RunEnd(ExitCode.DONE, stop.message if stop else "every stage is done")
+    return RunEnd(ExitCode.DONE, stopped or "every stage is done")
 
 
 def _pursue(

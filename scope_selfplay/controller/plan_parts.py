@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import ManifestContext
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, RunStep
 from scope_selfplay.controller.observed import ObservedCluster, ObservedObject
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
 from scope_selfplay.schedule import stages_of, stop_message
@@ -98,17 +97,11 @@ def _is_done(folder: Path, step: RunStep) -> bool:
     return True
 
 
-class Stop(NamedTuple):
-    iteration: int
-    message: str
-
-
-def stop_of(config: RunConfig, volume: VolumeState) -> Stop | None:
-    """Where a comparison ended the run; not where the settings have been changed to go on all the same."""
+def stop_of(config: RunConfig, volume: VolumeState) -> tuple[int, str] | None:
+    """The iteration whose comparison ended the run, and why; None where the settings ask to go on all the same."""
     for iteration, ratings in enumerate(volume.ratings):
-        message = stop_message(config, iteration, ratings)
-        if message is not None:
-            return Stop(iteration, message)
+        if (message := stop_message(config, iteration, ratings)) is not None:
+            return iteration, message
     return None
 
 
