@@ -87,7 +87,9 @@ def verifiers_row(example: Example) -> Row:
 
 def open_instruct_row(example: Example) -> Row:
     """open-instruct: `dataset` names the verifier; its rubric verifier reads query, description and weight."""
-    rubrics = [{"description": each.text, "weight": each.weight} for each in example.rubric.criteria]
+    rubrics = [
+        {"description": criterion.text, "weight": criterion.weight} for criterion in example.rubric.criteria
+    ]
     truth = {"query": example.task.text, "rubrics": rubrics}
     return {
         "messages": _messages(example.task),
@@ -114,7 +116,7 @@ def search_r1_row(example: Example) -> Row:
 
 def inspect_row(example: Example) -> Row:
     """Inspect: `target` is what a model-graded scorer compares with: the criteria, one a line."""
-    criteria = "\n".join(f"- {each.text}" for each in example.rubric.criteria)
+    criteria = "\n".join(f"- {criterion.text}" for criterion in example.rubric.criteria)
     return {
         "id": example.task.id,
         "input": example.task.text,
@@ -129,8 +131,8 @@ def _messages(task: Task) -> list[dict[str, str]]:
 
 def _criteria(rubric: Rubric) -> list[Row]:
     return [
-        {"text": each.text, "priority": each.priority.value, "weight": each.weight}
-        for each in rubric.criteria
+        {"text": criterion.text, "priority": criterion.priority.value, "weight": criterion.weight}
+        for criterion in rubric.criteria
     ]
 
 

@@ -21,22 +21,14 @@ TESTS = ("none",)
 _ALLOWED = frozenset({"Template", "Output", "TemplateData", "Name", "Const", "If", "CondExpr", "Filter"})
 _ALLOWED |= {"Test", "Compare", "Operand", "Not", "And", "Or"}
 _TAGS = {
-    "Include": "{% include %}",
-    "Import": "{% import %}",
-    "FromImport": "{% from %}",
-    "Extends": "{% extends %}",
-    "Block": "{% block %}",
-    "Macro": "{% macro %}",
-    "For": "{% for %}",
-    "Assign": "{% set %}",
-    "AssignBlock": "{% set %}",
-    "FilterBlock": "{% filter %}",
-    "CallBlock": "{% call %}",
-    "With": "{% with %}",
-    "Call": "a call",
-    "Getattr": "an attribute",
-    "Getitem": "an index",
+    "FromImport": "from",
+    "Assign": "set",
+    "AssignBlock": "set",
+    "FilterBlock": "filter",
+    "CallBlock": "call",
 }
+"""Statements whose tag is not their class's name."""
+_EXPRESSIONS = {"Call": "a call", "Getattr": "an attribute", "Getitem": "an index"}
 
 
 @dataclass(frozen=True, order=True)
@@ -84,7 +76,9 @@ def _faults(tree: "nodes.Template") -> list[TemplateFault]:
     for node in tree.find_all(nodes.Node):
         kind = type(node).__name__
         if kind not in _ALLOWED:
-            what = _TAGS.get(kind, f"a Jinja {kind.lower()}")
+            what = _EXPRESSIONS.get(kind, f"a Jinja {kind.lower()}")
+            if isinstance(node, nodes.Stmt):
+                what = f"{{% {_TAGS.get(kind, kind.lower())} %}}"
             advice = "a prompt may hold text, {{ variables }}, {% if %} and filters; write the text out"
             faults.append(TemplateFault(node.lineno, f"uses {what}, which prompts do not allow: {advice}"))
         elif isinstance(node, nodes.Filter) and node.name not in FILTERS:
