@@ -1,8 +1,8 @@
 """Documentation pages in Markdown: one document per section, with product, version and page in sight.
 
 A page may begin with front matter between `---` lines; `title`, `product` and `version` (or `versions`) are
-read from it, the rest is ignored. Values are taken as they are written: `version: 3.10` is no number. Headings
-of the first two levels begin a section, deeper ones stay inside theirs, and what stands in a code fence is no
+read from it, the rest is ignored. Values are taken as they are written: `version: 3.10` is not a number. Headings
+of the first two levels begin a section, deeper ones stay inside theirs, and a line in a code fence is not a
 heading. A section's title says everything that its own text leaves unsaid:
 
     Halden H2 (3.1, 3.4): Pairing a sensor > The light stays amber
@@ -43,7 +43,7 @@ def split_page(text: str, *, name: str, place: str) -> list[Section]:
     """The sections of one page that hold text; `name` is its path below the corpus, `place` names it in errors.
 
     Ids are `<name>#<anchor>`, where the anchor is that of the heading (`{#anchor}`), else its words joined by
-    hyphens, numbered where one occurs again; what stands above every section has the page's name. Raises
+    hyphens, numbered where one occurs again; text above every section has the page's name. Raises
     CorpusError for front matter that cannot be read, and for a page without text.
     """
     front, body, first_line = _front_matter(text, place)
@@ -55,7 +55,7 @@ def split_page(text: str, *, name: str, place: str) -> list[Section]:
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
         content = "\n".join(part.lines).strip()
-        # The first heading of the first level is the page's own, unless something stands above it.
+        # The first heading of the first level is the page's own, unless there is text above it.
         leads = number == 0 or (number == 1 and part.level == 1 and not sections)
         anchor = "" if leads else _unused(part.anchor, taken)
         if content:
@@ -91,7 +91,7 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     import yaml
 
     try:
-        # The base loader reads every scalar as the text that stands there.
+        # The base loader reads every scalar as it is written.
         values = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = 2 + (error.problem_mark.line if error.problem_mark else 0)
@@ -144,7 +144,7 @@ def _heading(text: str) -> tuple[str, str]:
 
 
 def _unused(anchor: str, taken: dict[str, int]) -> str:
-    """The anchor, numbered when it stands in the page already, as hosting sites do."""
+    """The anchor, numbered when the page has it already, as hosting sites do."""
     count = taken.get(anchor, 0)
     taken[anchor] = count + 1
     if count == 0:

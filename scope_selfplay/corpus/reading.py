@@ -1,8 +1,8 @@
 """A path to documents. What the user gives is untrusted: every fault is one line with file and place.
 
-A file is JSON lines, whoever wrote it. How a folder is read is said by its domain (`corpus_reader` in
-domain.yaml) or by the config (`corpus.reader`), else by `text_files`. A reader of `READERS` yields each
-document with the place where it stands, in an order that follows from the names alone.
+A file is JSON lines, whoever wrote it. How a folder is read follows from its domain (`corpus_reader` in
+domain.yaml) or the config (`corpus.reader`), else by `text_files`. A reader of `READERS` yields each
+document with its place, in an order that follows from the names alone.
 """
 
 import json
@@ -61,13 +61,13 @@ def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: in
 
 
 def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Document]]:
-    """Every document with the place where it stands."""
+    """Every document with its file and line."""
     chosen = _reader_for(path, reader)
     empty = True
     try:
-        for each in READERS[chosen](path):
+        for located in READERS[chosen](path):
             empty = False
-            yield each
+            yield located
     except OSError as error:
         raise CorpusError(
             f"{path}: cannot be read as a corpus: {error.strerror or error}; give {_EXPECTED[chosen]}"

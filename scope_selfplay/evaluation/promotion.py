@@ -4,16 +4,17 @@ Pure: `decide_promotion` over differences between checkpoints, whichever evidenc
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.schemas import Value
 from scope_selfplay.store.ratings import CheckpointDifference, Decision
 
 Gain = Callable[[str, str], CheckpointDifference | None]
 """How far the first checkpoint lies above the second; None where nothing compares them."""
 
 
-class PromotionDecision(Value):
+@dataclass(frozen=True)
+class PromotionDecision:
     """`promoted`: whether S_t replaces the checkpoint that it was trained from; a stop decides that, too."""
 
     decision: Decision
@@ -24,25 +25,19 @@ class PromotionDecision(Value):
 def decide_promotion(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> PromotionDecision:
     """Decide on S_t from t `starts`, the checkpoints that iterations 1 to t were trained from."""
     if not starts:
-        return PromotionDecision(
-            decision=Decision.PROMOTE, promoted=True, reason="S_0 is where training starts"
-        )
+        return PromotionDecision(Decision.PROMOTE, True, "S_0 is where training starts")
     newest, start = f"S_{len(starts)}", starts[-1]
     found = gain(newest, start)
-    said = _told(newest, start, found, settings)
+    evidence = _described(newest, start, found, settings)
     if settings.stop == "worse" and _is_worse(found, settings):
-        return PromotionDecision(
-            decision=Decision.STOP, promoted=False, reason=f"{said}; compare.stop is worse"
-        )
+        return PromotionDecision(Decision.STOP, False, f"{evidence}; compare.stop is worse")
     promoted = _is_promoted(found, settings)
     if _is_stuck(settings, starts, gain):
         first = starts[-(settings.patience or 1)]
-        reason = f"{said}; none of the last {settings.patience} is better than {first} (compare.patience)"
-        return PromotionDecision(decision=Decision.STOP, promoted=promoted, reason=reason)
-    decision = Decision.PROMOTE if promoted else Decision.KEEP
-    return PromotionDecision(
-        decision=decision, promoted=promoted, reason=f"{said}; compare.promotion is {settings.promotion}"
-    )
+        reason = f"{evidence}; none of the last {settings.patience} is better than {first} (compare.patience)"
+        return PromotionDecision(Decision.STOP, promoted, reason)
+    reason = f"{evidence}; compare.promotion is {settings.promotion}"
+    return PromotionDecision(Decision.PROMOTE if promoted else Decision.KEEP, promoted, reason)
 
 
 def _is_promoted(found: CheckpointDifference | None, settings: CompareConfig) -> bool:
@@ -59,7 +54,7 @@ def _is_stuck(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> boo
     """None of the last k Solvers is better than what the first of them was trained from.
 
     Measured from there, so that many gains too small to show one by one still count together. What could not be
-    compared is no sign of standstill.
+    compared does not count as a standstill.
     """
     patience = settings.patience
     if patience is None or len(starts) < patience:
@@ -77,7 +72,7 @@ def _is_worse(found: CheckpointDifference | None, settings: CompareConfig) -> bo
     return found is not None and found.high < -settings.margin
 
 
-def _told(newest: str, start: str, found: CheckpointDifference | None, settings: CompareConfig) -> str:
+def _described(newest: str, start: str, found: CheckpointDifference | None, settings: CompareConfig) -> str:
     if found is None:
         return f"nothing compares {newest} with {start}"
     if _is_better(found, settings):

@@ -5,7 +5,7 @@ graph, and whether the newest Solver is promoted. Pure.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.held_out import Answered, breakdown, score_gains
+from scope_selfplay.evaluation.held_out import breakdown, score_gains
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.evaluation.promotion import decide_promotion
 from scope_selfplay.evaluation.strengths import JudgedPair, Strengths
@@ -25,7 +25,7 @@ class CheckpointNode(Value):
 
 
 class CheckpointGraph(Value):
-    """Checkpoints as nodes, and what the judge said between two of them as an edge."""
+    """Checkpoints as nodes, and what the judge found between two of them as an edge."""
 
     nodes: tuple[CheckpointNode, ...]
     edges: tuple[CheckpointPair, ...]
@@ -71,7 +71,7 @@ def rate(
         edges=tuple(_pairs_that_met(names, comparisons, answered_by)),
         held_out={
             contestant.name: breakdown(
-                _answered(candidates, contestant), seed=seed, resamples=resamples, family=family
+                candidates, contestant.grades, seed=seed, resamples=resamples, family=family
             )
             for contestant in contestants
         },
@@ -88,14 +88,6 @@ def comparison_graph(ratings: Ratings) -> CheckpointGraph:
             CheckpointNode(name=name, rating=ratings.ratings.get(name), low=low, high=high, promoted=is_used)
         )
     return CheckpointGraph(nodes=tuple(nodes), edges=ratings.edges)
-
-
-def _answered(candidates: Sequence[Candidate], contestant: CheckpointAnswers) -> list[Answered]:
-    return [
-        Answered(candidate, contestant.grades[candidate.task.id])
-        for candidate in candidates
-        if candidate.task
-    ]
 
 
 def _authors(contestants: Iterable[CheckpointAnswers]) -> dict[str, tuple[str, str]]:

@@ -147,5 +147,5 @@ def _client(model: ModelConfig, path: str) -> JsonClient:
     base = vllm_base(model)
     host = urlsplit(base).hostname
     return JsonClient(
-        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), patience=SERVER_RETRIES
+        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), retry_policy=SERVER_RETRIES
     )
