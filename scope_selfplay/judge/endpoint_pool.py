@@ -92,7 +92,7 @@ async def _with_model(config: JudgeConfig, endpoint: EndpointConfig) -> Endpoint
             what="judge.endpoint.base_url",
             allowed_hosts=allowed_hosts(config),
             token=secret(endpoint.api_key_env, "api_key_env"),
-            patience=_HANDSHAKE,
+            retry_policy=_HANDSHAKE,
         )
 
     root = endpoint.base_url.rstrip("/").removesuffix("/v1")
