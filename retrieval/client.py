@@ -29,7 +29,7 @@ ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
 
 
 class RetrieverDownError(SearchError):
-    """No answer within the client's retry_policy; every other SearchError is an answer."""
+    """No answer before the retries were used up; every other SearchError is an answer."""
 
 
 class RefusedError(SearchError):

@@ -94,7 +94,7 @@ def save_next(trainer: Any, folder: Path, tick: Callable[[int], None]) -> None:
             seen += 1
             tick(seen)
 
-    trainer._checkpoints = Checkpoints(folder)
+    trainer.checkpoints = Checkpoints(folder)
     trainer.state.global_step = 3
     sys.addaudithook(hook)
     trainer._save_checkpoint(trainer.model, None)
