@@ -111,7 +111,7 @@ class ShardRouter:
         tokenizer: Path | None = None,
         deadline: float = 60.0,
         queue: int = 4096,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         limits: WireLimits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
@@ -122,9 +122,12 @@ class ShardRouter:
         self.limits = limits or WireLimits()
         self.deadline = deadline
         # Twenty thousand documents of a batch request may come back in one response.
-        patience = patience or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
+        retry_policy = retry_policy or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
         self._connect: Callable[[], ShardConnections] = lambda: ShardConnections(
-            [HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards]
+            [
+                HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, retry_policy=retry_policy)
+                for url in shards
+            ]
         )
         # Made once now, so that a URL that may not be called is refused before anything starts.
         self._connect()

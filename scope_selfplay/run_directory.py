@@ -21,7 +21,7 @@ from scope_selfplay.prompts import Pack, TaskType, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import RunFolder, write_atomic, write_records
-from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.store.files import disk_faults
 from scope_selfplay.training.policy import check_context, check_policy, policy_path
 
 
@@ -168,7 +168,7 @@ def _check_empty(folder: RunFolder) -> None:
         return
     if any(not path.name.startswith(".") for path in folder.path.iterdir()):
         raise RunMismatchError(
-            f"{folder.path}: has files but no run.yaml, so it is no run directory; use another --name or --root"
+            f"{folder.path}: has files but no run.yaml, so it is not a run directory; use another --name or --root"
         )
 
 
