@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from scope_selfplay.store.files import disk_faults, sync_folder
 
 from jobs.stage_job import run_job
 from scope_selfplay.errors import CheckpointError, ConfigError, OutsideError
 from scope_selfplay.store import write_atomic
+from scope_selfplay.store.files import disk_faults, sync_folder
 from scope_selfplay.store.folders import checksums
 
 TOKEN = Path("/etc/scope/hub/token")
