@@ -123,7 +123,12 @@ class HttpSearcher:
         try:
             return await self._client.ask(method, path, body, check=self._check_index)
         except Refused as refused:
-            raise RefusedError(str(refused), refused.status, _reason(refused.body)) from None
+            try:
+                # What our servers give with an error; a body of another shape has no reason in it.
+                reason = str(parse_object(refused.body)["error"])
+            except (ValueError, KeyError):
+                reason = ""
+            raise RefusedError(str(refused), refused.status, reason) from None
         except ServerUnavailable as fault:
             raise RetrieverDownError(str(fault)) from None
 
@@ -131,14 +136,6 @@ class HttpSearcher:
         served = response.headers.get("X-Scope-Index")
         if self.identity and served is not None and served != self.identity:
             raise RunMismatchError(f"{self._url} now serves {served}, the handshake was with {self.identity}")
-
-
-def _reason(body: bytes) -> str:
-    """What our servers say with an error; "" for a body of another shape."""
-    try:
-        return str(parse_object(body)["error"])
-    except (ValueError, KeyError):
-        return ""
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:
