@@ -103,8 +103,9 @@ def _check(part: Path, model: str) -> None:
 
 def _publish(part: Path, folder: Path, receipt: dict[str, Any]) -> None:
     """The folder appears under its name once everything in it is there."""
+    from scope_selfplay.store.files import disk_faults, sync_folder
+
     from scope_selfplay.store import write_atomic
-    from scope_selfplay.store.atomic import disk_faults, sync_folder
     from scope_selfplay.store.folders import checksums
 
     shutil.rmtree(part / ".cache", ignore_errors=True)

@@ -29,7 +29,7 @@ ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
 
 
 class RetrieverDownError(SearchError):
-    """No answer within the client's patience; every other SearchError is an answer."""
+    """No answer within the client's retry_policy; every other SearchError is an answer."""
 
 
 class RefusedError(SearchError):
@@ -51,7 +51,7 @@ class HttpSearcher:
         allowed_hosts: Collection[str] = LOOPBACK,
         expected_identity: str | None = None,
         token: str | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         """Raises ConfigError for a URL that is not http(s) to an allowed host."""
@@ -60,7 +60,7 @@ class HttpSearcher:
             what="retriever URL",
             allowed_hosts=allowed_hosts,
             token=token,
-            patience=patience,
+            retry_policy=retry_policy,
             jitter=jitter,
         )
         self._url = self._client.url
@@ -101,8 +101,8 @@ class HttpSearcher:
     async def is_ready(self) -> bool:
         """Whether the server says now that it searches, and the index of the handshake; asked once."""
         try:
-            await self._client.ask("GET", "/readyz", patience=ONCE)
-            info = await self._client.ask("GET", "/info", patience=ONCE)
+            await self._client.ask("GET", "/readyz", retry_policy=ONCE)
+            info = await self._client.ask("GET", "/info", retry_policy=ONCE)
         except (Refused, ServerUnavailable):
             return False
         return info.get("identity") == self.identity

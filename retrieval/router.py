@@ -101,7 +101,7 @@ class ShardRouter(SearchService[ShardConnections]):
         tokenizer: Path | None = None,
         deadline: float = 60.0,
         queue: int = 4096,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
         """A request gets 429 while `queue` queries are with the shards. Raises ConfigError for a URL that may not be
@@ -109,9 +109,10 @@ class ShardRouter(SearchService[ShardConnections]):
         """
         super().__init__(WireLimits(), deadline, tokenizer)
         # Twenty thousand documents of a batch request may come back in one response.
-        patience = patience or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
+        retry_policy = retry_policy or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
         self._searchers: Callable[[], list[HttpSearcher]] = lambda: [
-            HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, patience=patience) for url in shards
+            HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, retry_policy=retry_policy)
+            for url in shards
         ]
         # Made once now, so that a URL that may not be called is refused before anything starts.
         self._searchers()

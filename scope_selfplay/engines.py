@@ -115,7 +115,7 @@ def served_engine(
         served = pool.submit(asyncio.run, _shake_hands(name, partner, settings)).result()
     if (remark := check_served(served, checkpoint, f"{name}: {partner.base_url}")) is not None:
         say(remark)
-    patience = RetryPolicy(
+    retry_policy = RetryPolicy(
         deadline=settings.outage,
         attempt=settings.call,
         attempts=None,
@@ -123,7 +123,7 @@ def served_engine(
         connections=settings.concurrency,
     )
     return ServedModel(
-        lambda: _client(name, partner, partner.base_url or "", patience),
+        lambda: _client(name, partner, partner.base_url or "", retry_policy),
         served,
         codec,
         identity=checkpoint.identity,
@@ -157,23 +157,23 @@ def check_served(served: Served, checkpoint: Checkpoint, where: str) -> str | No
 
 async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:
     assert partner.base_url is not None
-    patience = _HANDSHAKE.model_copy(update={"deadline": min(_HANDSHAKE.deadline, settings.outage)})
+    retry_policy = _HANDSHAKE.model_copy(update={"deadline": min(_HANDSHAKE.deadline, settings.outage)})
     root = partner.base_url.rstrip("/").removesuffix("/v1")
     async with (
-        _client(name, partner, partner.base_url, patience) as client,
-        _client(name, partner, root, patience) as outer,
+        _client(name, partner, partner.base_url, retry_policy) as client,
+        _client(name, partner, root, retry_policy) as outer,
     ):
         return await ask_what_is_served(client, outer, partner.model)
 
 
-def _client(name: str, partner: PartnerConfig, url: str, patience: RetryPolicy) -> JsonClient:
+def _client(name: str, partner: PartnerConfig, url: str, retry_policy: RetryPolicy) -> JsonClient:
     host = urlsplit(url).hostname
     return JsonClient(
         url,
         what=f"{name}.base_url",
         allowed_hosts={host} if host else (),
         token=secret(partner.api_key_env, f"{name}.api_key_env"),
-        patience=patience,
+        retry_policy=retry_policy,
     )
 
 

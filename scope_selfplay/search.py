@@ -189,5 +189,5 @@ def _client(settings: SearchConfig, deadline: float, expected: str | None) -> Ht
         allowed_hosts={host} if host else (),
         expected_identity=expected,
         token=secret(settings.api_key_env, "search.api_key_env"),
-        patience=RetryPolicy(deadline=deadline, attempt=60.0, attempts=None),
+        retry_policy=RetryPolicy(deadline=deadline, attempt=60.0, attempts=None),
     )

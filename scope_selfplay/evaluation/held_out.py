@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
-from scope_selfplay.evaluation.promotion import Gain
+from scope_selfplay.evaluation.rating import Gain
 from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
 from scope_selfplay.store.ratings import CheckpointDifference, ScoreEstimate
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.held_out import Answered, breakdown, score_gains
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
-from scope_selfplay.evaluation.promotion import decide_promotion
+from scope_selfplay.evaluation.rating import decide_promotion
 from scope_selfplay.evaluation.strengths import JudgedPair, Strengths
 from scope_selfplay.schemas import Candidate, Comparison, Task, Value
 from scope_selfplay.store.ratings import CheckpointPair, Ratings, ScoreEstimate

@@ -16,8 +16,8 @@ import yaml
 
 from scope_selfplay.errors import RecordError, UserError
 from scope_selfplay.export.formats import FORMATS, Row, example_of
-from scope_selfplay.store.atomic import disk_faults, part_of, write_atomic
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import disk_faults, part_of, write_atomic
+from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader, find_run
 
 _BATCH = 1000

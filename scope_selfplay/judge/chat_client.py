@@ -81,7 +81,7 @@ class ChatClient:
         self._template = dict(template or {})
         self._context = context
         limits = RetryPolicy(max_response=max_response, connections=connections)
-        self._client = JsonClient(base_url, allowed_hosts=allowed_hosts, token=api_key, patience=limits)
+        self._client = JsonClient(base_url, allowed_hosts=allowed_hosts, token=api_key, retry_policy=limits)
         self.url = self._client.url
 
     async def __aenter__(self) -> Self:

@@ -18,12 +18,17 @@ from scope_selfplay.ranking.driver import (
     play,
     play_groups,
 )
-from scope_selfplay.ranking.group_rounds import group_tournament
-from scope_selfplay.ranking.judge_effects import fit_step, position_offset, score_level
-from scope_selfplay.ranking.live_board import LiveBoard, live
-from scope_selfplay.ranking.margins import balanced, fit_margins
-from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
-from scope_selfplay.ranking.ranks import min_max, rank_rewards
+from scope_selfplay.ranking.margins import balanced, fit_margins, fit_step, position_offset, score_level
+from scope_selfplay.ranking.matches import (
+    ComparisonGraph,
+    GroupTopology,
+    Match,
+    Strengths,
+    Topology,
+    min_max,
+    rank_rewards,
+)
+from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.routing import (
     LiveRoute,
     Routing,
@@ -33,8 +38,7 @@ from scope_selfplay.ranking.routing import (
     routed_rewards,
 )
 from scope_selfplay.ranking.shares import bradley_terry, bradley_terry_batch, logistic_share, soft_share
-from scope_selfplay.ranking.swiss_rounds import swiss
-from scope_selfplay.ranking.topologies import AnchorScore, anchor, round_robin
+from scope_selfplay.ranking.topologies import AnchorScore, LiveBoard, anchor, live, round_robin
 from scope_selfplay.schemas import Outcome
 
 __all__ = [

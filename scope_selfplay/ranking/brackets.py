@@ -10,8 +10,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology
-from scope_selfplay.ranking.ranks import standing
+from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology, standing
 from scope_selfplay.ranking.topologies import meet_anchor
 from scope_selfplay.schemas import Outcome
 

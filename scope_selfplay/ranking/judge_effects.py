@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from scope_selfplay.ranking.equations import Floats, equations, width
-from scope_selfplay.ranking.margins import fit_margins, ridge_solution
+from scope_selfplay.ranking.margins import Floats, equations, fit_margins, ridge_solution, width
 from scope_selfplay.ranking.matches import Match, Strengths
 from scope_selfplay.schemas import Outcome
 

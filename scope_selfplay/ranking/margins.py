@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scope_selfplay.ranking.circulant import balanced_matches
-from scope_selfplay.ranking.equations import Equations, Floats, equations
+from scope_selfplay.ranking.margins import Equations, Floats, equations
 from scope_selfplay.ranking.matches import Match, Strengths, Topology
 from scope_selfplay.schemas import Outcome
 

@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from scope_selfplay.ranking.matches import Match, MatchScores, Topology
-from scope_selfplay.ranking.ranks import standing
+from scope_selfplay.ranking.matches import Match, MatchScores, Topology, standing
 from scope_selfplay.schemas import Outcome
 
 _MOST_TRIES = 2_000

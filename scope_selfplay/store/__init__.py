@@ -8,7 +8,7 @@ Read: `reader` (DuckDB over all of a run, finished or running), with its queries
 files behind it (`sources`) and the table that lists are made of (`candidate_table`).
 """
 
-from scope_selfplay.store.atomic import write_atomic
+from scope_selfplay.store.files import Appender, read_records, write_atomic, write_records
 from scope_selfplay.store.folders import (
     RunFolder,
     Stage,
@@ -17,7 +17,6 @@ from scope_selfplay.store.folders import (
     publish_manifest,
     read_manifest,
 )
-from scope_selfplay.store.jsonl import Appender, read_records, write_records
 
 __all__ = [
     "Appender",

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from scope_selfplay.store.atomic import write_atomic
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage
+from scope_selfplay.store.parquet import RecordKind
 
 CARD = "README.md"
 

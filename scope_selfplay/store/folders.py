@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
-from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder, write_atomic
+from scope_selfplay.store.files import disk_faults, part_of, sync_folder, write_atomic
 
 MANIFEST = "manifest.json"
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.store.atomic import disk_faults, write_atomic
+from scope_selfplay.store.files import disk_faults, write_atomic
 
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")

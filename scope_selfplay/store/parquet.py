@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder
-from scope_selfplay.store.columns import RecordKind, arrow_schema
-from scope_selfplay.store.jsonl import check_lines
+from scope_selfplay.store.files import check_lines, disk_faults, part_of, sync_folder
+from scope_selfplay.store.parquet import RecordKind, arrow_schema
 
 ROWS_PER_GROUP = 512
 _BLOCK = 32 << 20

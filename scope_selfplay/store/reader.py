@@ -27,9 +27,9 @@ import yaml
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.candidate_table import CandidateTable
-from scope_selfplay.store.columns import RecordKind, record_of, value_of
+from scope_selfplay.store.files import find_record, find_records, read_rows
 from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.jsonl import find_record, find_records, read_rows
+from scope_selfplay.store.parquet import RecordKind, record_of, value_of
 from scope_selfplay.store.query import (
     AnswerComparison,
     AnswerScore,

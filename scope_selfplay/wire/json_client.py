@@ -82,18 +82,18 @@ class JsonClient:
         what: str = "endpoint",
         allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         """`what` names the URL in complaints. Raises ConfigError for one that may not be called."""
         self.url = checked_url(url, allowed_hosts, what=what)
-        self.patience = patience or RetryPolicy()
+        self.retry_policy = retry_policy or RetryPolicy()
         self._jitter = jitter or random.Random()
         self._session = GuardedSession(
             self.url,
             token=token,
-            connections=self.patience.connections,
-            max_response=self.patience.max_response,
+            connections=self.retry_policy.connections,
+            max_response=self.retry_policy.max_response,
         )
 
     async def __aenter__(self) -> Self:
@@ -112,26 +112,26 @@ class JsonClient:
         body: bytes | None = None,
         *,
         check: Callable[[aiohttp.ClientResponse], None] | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> dict[str, Any]:
         """One JSON object. `check` sees every response of status 200 and may raise what it likes.
 
         Raises Refused, ServerUnavailable.
         """
-        patience = patience or self.patience
+        retry_policy = retry_policy or self.retry_policy
         loop = asyncio.get_running_loop()
-        end = loop.time() + patience.deadline
-        pause, attempt = patience.first_pause, 0
+        end = loop.time() + retry_policy.deadline
+        pause, attempt = retry_policy.first_pause, 0
         while True:
             attempt += 1
             try:
-                return await self.ask_once(method, path, body, seconds=patience.attempt, check=check)
+                return await self.ask_once(method, path, body, seconds=retry_policy.attempt, check=check)
             except ServerUnavailable as fault:
                 wait = max(fault.after, pause * self._jitter.uniform(0.5, 1.0))
-                if attempt == patience.attempts or loop.time() + wait >= end:
+                if attempt == retry_policy.attempts or loop.time() + wait >= end:
                     raise ServerUnavailable(f"{fault}; gave up after {attempt} attempts") from None
                 await asyncio.sleep(wait)
-                pause = min(pause * 2, patience.longest_pause)
+                pause = min(pause * 2, retry_policy.longest_pause)
 
     async def ask_once(
         self,
@@ -155,7 +155,7 @@ class JsonClient:
         if check is not None:
             check(response)
         if data is None:
-            raise Refused(f"{where}: a response of more than {self.patience.max_response:,} bytes")
+            raise Refused(f"{where}: a response of more than {self.retry_policy.max_response:,} bytes")
         try:
             return parse_object(data)
         except ValueError as error:

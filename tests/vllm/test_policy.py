@@ -25,7 +25,7 @@ from tests.vllm.episodes import MAX_LENGTH, roll_all, sampled
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
 POLICY = policy_path("embedded")
-PATIENCE = RetryPolicy(deadline=60.0, attempt=300.0, attempts=None)
+RETRY_POLICY = RetryPolicy(deadline=60.0, attempt=300.0, attempts=None)
 
 Turns = list[list[dict[str, Any]]]
 
@@ -70,7 +70,7 @@ async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: st
     assert "trusted by its model's folder" in (check_served(served, checkpoint, policy_server) or "")
 
     model = ServedModel(
-        lambda: JsonClient(policy_server, patience=PATIENCE),
+        lambda: JsonClient(policy_server, retry_policy=RETRY_POLICY),
         served,
         codec,
         identity="S_0",

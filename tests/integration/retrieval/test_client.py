@@ -128,7 +128,7 @@ async def test_a_passing_fault_is_retried_and_nothing_is_lost(
     fault: Callable[[], Awaitable[Response]],
 ) -> None:
     peer = Peer(fault, fault, gives(GOOD))
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         (passage,) = await searcher.search("q", 3)
     assert (passage.id, passage.title, passage.text, passage.score) == ("a", "T", "text", 1.5)
     assert peer.calls == 3
@@ -139,7 +139,7 @@ async def test_a_lasting_fault_is_a_search_error_after_bounded_attempts(
     fault: Callable[[], Awaitable[Response]],
 ) -> None:
     peer = Peer(fault)
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         with pytest.raises(SearchError, match="gave up after 4 attempts"):
             await searcher.search("q", 3)
     assert peer.calls == 4
@@ -147,14 +147,14 @@ async def test_a_lasting_fault_is_a_search_error_after_bounded_attempts(
 
 async def test_retry_after_is_honoured() -> None:
     peer = Peer(gives({}, 429, Retry_After="1"), gives(GOOD))
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         await searcher.search("q", 3)
     assert peer.times[1] - peer.times[0] >= 0.95
 
 
 async def test_a_retry_after_beyond_the_deadline_ends_the_search_at_once() -> None:
     peer = Peer(gives({}, 429, Retry_After="3600"))
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         with pytest.raises(SearchError, match="gave up after 1 attempts"):
             await asyncio.wait_for(searcher.search("q", 3), 1)
 
@@ -173,23 +173,23 @@ async def test_a_retry_after_beyond_the_deadline_ends_the_search_at_once() -> No
 )
 async def test_a_response_of_another_shape_is_an_error_and_never_empty(body: object) -> None:
     peer = Peer(gives(body))
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         with pytest.raises(SearchError):
             await searcher.search("q", 3)
     assert peer.calls == 1
 
 
 async def test_redirects_are_not_followed() -> None:
-    async with serve_app(Peer(redirects).app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(Peer(redirects).app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         with pytest.raises(SearchError, match="status 307"):
             await searcher.search("q", 3)
 
 
 async def test_a_huge_response_is_cut_off() -> None:
-    patience = HASTY.model_copy(update={"max_response": 1000})
+    retry_policy = HASTY.model_copy(update={"max_response": 1000})
     async with (
         serve_app(Peer(gives(b" " * 5000)).app()) as url,
-        HttpSearcher(url, patience=patience) as searcher,
+        HttpSearcher(url, retry_policy=retry_policy) as searcher,
     ):
         with pytest.raises(SearchError, match="more than 1,000 bytes"):
             await searcher.search("q", 3)
@@ -197,7 +197,7 @@ async def test_a_huge_response_is_cut_off() -> None:
 
 async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
     peer = Peer(gives(GOOD, X_Scope_Index="another"))
-    async with serve_app(peer.app()) as url, HttpSearcher(url, patience=HASTY) as searcher:
+    async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
         with pytest.raises(RunMismatchError, match="now serves another"):
             await searcher.search("q", 3)
 
@@ -205,16 +205,16 @@ async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
 async def test_a_server_that_is_no_retriever_is_refused_at_the_handshake() -> None:
     async with serve_app(Peer(gives(GOOD), info={"hello": 1}).app()) as url:
         with pytest.raises(RunMismatchError, match="names no index"):
-            async with HttpSearcher(url, patience=HASTY):
+            async with HttpSearcher(url, retry_policy=HASTY):
                 pass
 
 
 async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
     running: Running, index_folder: Path
 ) -> None:
-    patience = RetryPolicy(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
+    retry_policy = RetryPolicy(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
     async with running(index_folder) as url:
-        searcher = HttpSearcher(url, patience=patience, jitter=random.Random(3))
+        searcher = HttpSearcher(url, retry_policy=retry_policy, jitter=random.Random(3))
         await searcher.__aenter__()
     searches = [asyncio.create_task(searcher.search(f"town{n}", 1)) for n in range(30)]
     await asyncio.sleep(1.0)

@@ -101,7 +101,7 @@ async def test_a_missing_shard_fails_the_request_instead_of_thinning_the_corpus(
         kept = await stack.enter_async_context(running(folders["0"]))
         lost = AsyncExitStack()
         gone = await lost.enter_async_context(running(folders["70"]))
-        url = await stack.enter_async_context(routed([kept, gone], patience=HASTY))
+        url = await stack.enter_async_context(routed([kept, gone], retry_policy=HASTY))
         async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
             assert response.status == 200
         await lost.aclose()
@@ -118,7 +118,7 @@ async def test_a_fault_names_the_shards_url_in_the_log_alone(
     async with AsyncExitStack() as stack:
         lost = AsyncExitStack()
         gone = await lost.enter_async_context(running(folders["70"]))
-        url = await stack.enter_async_context(routed([gone], patience=HASTY))
+        url = await stack.enter_async_context(routed([gone], retry_policy=HASTY))
         await lost.aclose()
         async with http.post(url + "/retrieve", json={"query": "abc"}) as response:
             assert response.status == 503
@@ -242,7 +242,7 @@ async def test_after_a_reload_the_router_serves_the_shards_new_index(
     async with AsyncExitStack() as stack:
         kept = await stack.enter_async_context(running(folders["0"], token="secret"))
         changing = await stack.enter_async_context(running(current, token="secret"))
-        options = {"token": "secret", "probe_seconds": 0.02, "patience": HASTY}
+        options = {"token": "secret", "probe_seconds": 0.02, "retry_policy": HASTY}
         url = await stack.enter_async_context(routed([kept, changing], **options))
         current.unlink()
         current.symlink_to(folders["150"])

@@ -60,7 +60,7 @@ async def _together(model: PolicyModel, asked: list[Generate]) -> list[Sample]:
 
 def _client(url: str, codec: ChatCodec, served: Served, **options: Any) -> ServedModel:
     settings: dict[str, Any] = {"identity": "S_0", "max_length": 160, "temperature": 0.8, **options}
-    return ServedModel(lambda: JsonClient(url, patience=HASTY), served, codec, **settings)
+    return ServedModel(lambda: JsonClient(url, retry_policy=HASTY), served, codec, **settings)
 
 
 async def test_the_same_request_gives_the_same_ids_as_in_this_process(
@@ -144,12 +144,15 @@ async def test_refusals_say_what_is_wrong(random_policy: Path, codec: ChatCodec)
 async def test_what_is_no_such_server_or_model_is_one_line(random_policy: Path) -> None:
     async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         outer = url.removesuffix("/v1")
-        async with JsonClient(url, patience=HASTY) as client, JsonClient(outer, patience=HASTY) as root:
+        async with (
+            JsonClient(url, retry_policy=HASTY) as client,
+            JsonClient(outer, retry_policy=HASTY) as root,
+        ):
             with pytest.raises(ConfigError, match=r"does not serve other; it serves \['tiny'\]"):
                 await ask_what_is_served(client, root, "other")
             with pytest.raises(ConfigError, match="lists no models"):
                 await ask_what_is_served(root, root, None)
-    async with JsonClient("http://127.0.0.1:9/v1", patience=HASTY) as client:
+    async with JsonClient("http://127.0.0.1:9/v1", retry_policy=HASTY) as client:
         with pytest.raises(InferenceError, match="see that the server runs"):
             await ask_what_is_served(client, client, None)
 
