@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_selfplay.store.files import read_rows
-
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.evaluation.held_out import bootstrap
@@ -28,6 +26,7 @@ from scope_selfplay.run import Policy, Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Role
 from scope_selfplay.stages import make_held_out, make_tasks, train_challenger, train_solver
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.store.files import read_rows
 
 ROOT = Path(__file__).parent.parent
 DESIGNS = (

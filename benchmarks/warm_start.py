@@ -22,9 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scope_selfplay.dialects import dialect
-from scope_selfplay.embedded.language import ATTRIBUTES
-from scope_selfplay.embedded.teacher import (
+from benchmarks.embedded_teacher import (
     CAREFUL,
     Carelessness,
     ChallengerLesson,
@@ -37,6 +35,8 @@ from scope_selfplay.embedded.teacher import (
     recital,
     solver_lesson,
 )
+from scope_selfplay.dialects import dialect
+from scope_selfplay.embedded.language import ATTRIBUTES
 from scope_selfplay.episodes import (
     ChallengerPrompts,
     Episode,

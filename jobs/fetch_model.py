@@ -13,6 +13,10 @@ from typing import Any
 import click
 
 from jobs.stage_job import run_job
+from scope_selfplay.errors import CheckpointError, ConfigError, OutsideError
+from scope_selfplay.store import write_atomic
+from scope_selfplay.store.files import disk_faults, sync_folder
+from scope_selfplay.store.folders import checksums
 
 TOKEN = Path("/etc/scope/hub/token")
 RECEIPT = "fetched.json"
@@ -32,15 +36,17 @@ def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
     token = token_file.read_text().strip() if token_file.is_file() else None
     part = folder.with_name(f".{folder.name}.part")
     commit = _download(model, revision, part, token)
-    _check(part, model)
+    from scope_selfplay.training.policy import policy_path
+
+    try:
+        policy_path(str(part))
+    except CheckpointError as error:
+        raise CheckpointError(f"{model}: {str(error).removeprefix(f'{part}: ')}") from None
     _publish(part, folder, {"model": model, "revision": revision, "commit": commit})
     click.echo(f"{folder}: {model} at {commit}", err=True)
 
 
 def _is_whole(folder: Path, model: str, revision: str) -> bool:
-    from scope_selfplay.errors import CheckpointError
-    from scope_selfplay.store.folders import checksums
-
     if not (folder / RECEIPT).is_file():
         return False
     receipt = json.loads((folder / RECEIPT).read_bytes())
@@ -69,8 +75,6 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
         RevisionNotFoundError,
     )
 
-    from scope_selfplay.errors import ConfigError, OutsideError
-
     try:
         commit = str(HfApi(token=token).model_info(model, revision=revision).sha)
         snapshot_download(model, revision=commit, local_dir=part, allow_patterns=list(_WANTED), token=token)
@@ -91,23 +95,8 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
     return commit
 
 
-def _check(part: Path, model: str) -> None:
-    from scope_selfplay.errors import CheckpointError
-    from scope_selfplay.training.policy import policy_path
-
-    try:
-        policy_path(str(part))
-    except CheckpointError as error:
-        raise CheckpointError(f"{model}: {str(error).removeprefix(f'{part}: ')}") from None
-
-
 def _publish(part: Path, folder: Path, receipt: dict[str, Any]) -> None:
     """The folder appears under its name once everything in it is there."""
-    from scope_selfplay.store.files import disk_faults, sync_folder
-
-    from scope_selfplay.store import write_atomic
-    from scope_selfplay.store.folders import checksums
-
     shutil.rmtree(part / ".cache", ignore_errors=True)
     write_atomic(part / RECEIPT, json.dumps({**receipt, "files": checksums(part)}, indent=1) + "\n")
     with disk_faults(folder):

@@ -29,7 +29,7 @@ ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
 
 
 class RetrieverDownError(SearchError):
-    """No answer within the client's retry_policy; every other SearchError is an answer."""
+    """No answer before the retries were used up; every other SearchError is an answer."""
 
 
 class RefusedError(SearchError):
@@ -123,12 +123,7 @@ class HttpSearcher:
         try:
             return await self._client.ask(method, path, body, check=self._check_index)
         except Refused as refused:
-            try:
-                # What our servers give with an error; a body of another shape has no reason in it.
-                reason = str(parse_object(refused.body)["error"])
-            except (ValueError, KeyError):
-                reason = ""
-            raise RefusedError(str(refused), refused.status, reason) from None
+            raise RefusedError(str(refused), refused.status, _reason(refused.body)) from None
         except ServerUnavailable as fault:
             raise RetrieverDownError(str(fault)) from None
 
@@ -136,6 +131,14 @@ class HttpSearcher:
         served = response.headers.get("X-Scope-Index")
         if self.identity and served is not None and served != self.identity:
             raise RunMismatchError(f"{self._url} now serves {served}, the handshake was with {self.identity}")
+
+
+def _reason(body: bytes) -> str:
+    """What our servers say with an error; "" for a body of another shape."""
+    try:
+        return str(parse_object(body)["error"])
+    except (ValueError, KeyError):
+        return ""
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:

@@ -1,4 +1,4 @@
-"""What speaks for a policy: an engine in this process, or a partner that is served elsewhere; and its policy format.
+"""What samples from a policy: an engine in this process, or a partner that is served elsewhere; and its prompt format.
 
 The one place where a run's settings become engines, for stages that only sample and for the policy in training.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
-from scope_selfplay.dialects import spoken_dialect
+from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
@@ -33,7 +33,7 @@ _SMALL_VOCABULARY = 16_384
 
 
 class Checkpoint(NamedTuple):
-    """A policy as a server must serve it: its name in records, the hash of its weights, and where it lies."""
+    """A policy as a server must serve it: its name in records, the hash of its weights, and its folder."""
 
     identity: str
     weights: str
@@ -44,7 +44,7 @@ def policy_format_for(
     context: RunContext, codec: ChatCodec, role: Role, checkpoint: str, *, greedy: bool = False
 ) -> PolicyFormat:
     model = context.config.model
-    family = spoken_dialect(model.dialect, model.earlier_thinking)
+    family = dialect(model.dialect, model.earlier_thinking)
     return PolicyFormat(codec, family, checkpoint, context.limits(role), greedy)
 
 

@@ -255,7 +255,7 @@ class _Conversation:
         if opened is not None:
             # The template had opened the thinking at the end of the prompt: it goes with what was thought.
             prompt = prompt[: len(prompt) - len(tail) + opened]
-        # Templates drop the line ends between the thinking and what was said.
+        # Templates drop the line ends between the thinking and the text after it.
         start = 0
         while start < len(kept) and set(codec.decode(kept[start : start + 1])) == {"\n"}:
             start += 1

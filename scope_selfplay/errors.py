@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by who can mend it.
+"""What can go wrong, told apart by who can fix it.
 
     ScopeError                    exit
     |- UserError                   64   the user's input: says what was found, what was expected, what to do

@@ -1,4 +1,4 @@
-"""A lock on a folder: one process works in it at a time; the next one waits, and is told for whom."""
+"""A lock on a folder: one process works in it at a time; the next one waits, and a message says for whom."""
 
 import contextlib
 import errno
@@ -20,9 +20,9 @@ def folder_lock(
 ) -> Iterator[None]:
     """Hold `file`, which locks `folder`, until the block or the process ends. `work` is what is done, as "writing".
 
-    On a volume without locks there is no protection, which is said. Raises StorageError when another process still
-    holds the lock after `timeout` seconds, OSError where the file cannot be written. The file stays: a lock that is
-    removed can be held twice.
+    On a volume without locks there is no protection, and a message says so. Raises StorageError when another process
+    still holds the lock after `timeout` seconds, OSError where the file cannot be written. The file stays: a lock that
+    is removed can be held twice.
     """
     handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     try:

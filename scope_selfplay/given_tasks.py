@@ -1,6 +1,6 @@
 r"""Tasks that a user brings (`solver.tasks`, `compare.given`): a run's candidates, or questions with their answers.
 
-    {"question": "What is 12 + 30?", "answer": "42"}      one JSON object a line; `id` and `type` may stand beside
+    {"question": "What is 12 + 30?", "answer": "42"}      one JSON object a line; `id` and `type` are optional
 
 Such a question's rubric is one criterion, which the boxed answer meets or not: no judge is asked.
 """
@@ -47,7 +47,9 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
     """
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"{setting}: {path} is no file; give a candidates.jsonl, or questions with answers")
+        raise ConfigError(
+            f"{setting}: {path} is not a file; give a candidates.jsonl, or questions with answers"
+        )
     if "question" in _first_row(file):
         return _questions(file, setting)
     candidates = read_records(file, Candidate)
@@ -109,7 +111,7 @@ def _first_row(file: Path) -> dict[str, Any]:
         line = next((line for line in lines if line.strip()), b"{}")
     with suppress(ValueError):
         return parse_object(line)
-    # Whoever reads the whole file says where it is damaged.
+    # Reading the whole file says where it is damaged.
     return {}
 
 
@@ -131,6 +133,6 @@ def _questions(file: Path, setting: str) -> list[Candidate]:
             raise ConfigError(f"{where}: {error}; one JSON object a line") from None
         assert candidate.task is not None
         if candidate.task.id in found:
-            raise ConfigError(f"{where}: {candidate.task.id} stands there twice; remove one of the lines")
+            raise ConfigError(f"{where}: {candidate.task.id} occurs twice; remove one of the lines")
         found[candidate.task.id] = candidate
     return list(found.values())

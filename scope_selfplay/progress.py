@@ -3,11 +3,11 @@
 import time
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 
-class Progress(Protocol):
-    """Told what is going on; never asked anything."""
+class Progress:
+    """Told what is going on; never asked anything. The base shows nothing."""
 
     def begin(self, title: str, total: int | None) -> None: ...
 
@@ -18,17 +18,11 @@ class Progress(Protocol):
     def say(self, text: str) -> None: ...
 
 
-class SilentProgress:
-    def begin(self, title: str, total: int | None) -> None: ...
-
-    def advance(self, done: int, note: str = "") -> None: ...
-
-    def end(self, note: str = "") -> None: ...
-
-    def say(self, text: str) -> None: ...
+class SilentProgress(Progress):
+    """Shows nothing."""
 
 
-class LineProgress:
+class LineProgress(Progress):
     """One line when something begins and ends, and one every few seconds between: for pipes and logs."""
 
     def __init__(self, write: Any, *, every: float = 10.0) -> None:
@@ -57,7 +51,7 @@ class LineProgress:
         self._write(text)
 
 
-class LiveProgress(AbstractContextManager["LiveProgress"]):
+class LiveProgress(Progress, AbstractContextManager["LiveProgress"]):
     """A rich progress bar for the stage at work; what is finished stays above it as a line."""
 
     def __init__(self, console: Any) -> None:

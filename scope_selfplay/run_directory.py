@@ -168,7 +168,7 @@ def _check_empty(folder: RunFolder) -> None:
         return
     if any(not path.name.startswith(".") for path in folder.path.iterdir()):
         raise RunMismatchError(
-            f"{folder.path}: has files but no run.yaml, so it is no run directory; use another --name or --root"
+            f"{folder.path}: has files but no run.yaml, so it is not a run directory; use another --name or --root"
         )
 
 

@@ -24,7 +24,7 @@ class PolicyVersion(NamedTuple):
         return f"{'C' if self.role is Role.CHALLENGER else 'S'}_{self.iteration}"
 
     def checkpoint(self, folder: RunFolder) -> Path | None:
-        """Where its training left it; None for the base model, which lies where `model.path` says."""
+        """Where its training left it; None for the base model, whose path is `model.path`."""
         if self.iteration == 0:
             return None
         stage = Stage.CHALLENGER if self.role is Role.CHALLENGER else Stage.SOLVER

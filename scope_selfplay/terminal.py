@@ -1,4 +1,4 @@
-"""How a command meets the shell: errors become one line and an exit code, progress goes to stderr.
+"""A command in a shell: errors become one line and an exit code, progress goes to stderr.
 
 Exit codes are those of `errors.ExitCode`; a job and `scope` end alike.
 """
@@ -34,10 +34,10 @@ def run_command(command: click.Command, name: str) -> None:
         click.echo(f"{name}: stopped; run the same command to go on", err=True)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001 - the last wall: our own bug
-        # Libraries that write checkpoints raise what the disk said as it is.
+        # Libraries that write checkpoints raise errors of the disk unchanged.
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             click.echo(f"{name}: {error.strerror}; make room, then run again", err=True)
             sys.exit(ExitCode.OUTSIDE)
@@ -54,14 +54,14 @@ def _show_usage_error(error: click.ClickException, name: str) -> None:
     if isinstance(error, asks_for_help) or context is None:
         error.show()
         return
-    said = " ".join(error.format_message().split()).rstrip(".")
-    click.echo(f"{name}: {said}; see `{context.command_path} --help`", err=True)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    click.echo(f"{name}: {message}; see `{context.command_path} --help`", err=True)
 
 
 def end_on_sigterm() -> None:
     """Let SIGTERM end this process with 143 from wherever it is; what it had finished is on disk already.
 
-    The first process of a container ignores a SIGTERM that it has not asked for. Training and servers put
+    The first process of a container ignores a SIGTERM for which it has no handler. Training and servers put
     their own handler in front of this one while they work.
     """
 
@@ -74,7 +74,7 @@ def end_on_sigterm() -> None:
 
 
 def quiet_libraries() -> None:
-    """Keep libraries from talking into our progress, from reaching out, and from crowding a small machine."""
+    """Keep libraries from printing into our progress, from using the network, and from crowding a small machine."""
     for name, value in {
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

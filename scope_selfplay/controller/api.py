@@ -20,8 +20,6 @@ TIMEOUT = 10.0
 """Seconds for one request."""
 TRIES = 6
 _LONGEST_PAUSE = 15.0
-_APPLY = "application/apply-patch+yaml"
-_JSON = "application/json"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 # Without the TTL controller (alpha before Kubernetes 1.21) finished Jobs stay until their owner goes.
@@ -140,8 +138,7 @@ class ClusterClient:
         sleep: Callable[[float], object],
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        self.guard = guard
-        self.calls = 0
+        self._guard = guard
         self.verbs_used: set[tuple[str, str, str]] = set()
         self._transport = transport
         self._rng = rng
@@ -152,12 +149,12 @@ class ClusterClient:
         return self._transport.namespace
 
     def list(self, kind: ObjectKind, selector: str) -> list[Body]:
-        reply, _ = self._ask("GET", kind, None, query={"labelSelector": selector}, verb="list")
+        reply, _ = self._ask("GET", kind, None, query={"labelSelector": selector})
         items: list[Body] = _accepted(reply, f"list {kind.resource}").get("items") or []
         return items
 
     def get(self, kind: ObjectKind, name: str) -> Body | None:
-        reply, _ = self._ask("GET", kind, name, verb="get")
+        reply, _ = self._ask("GET", kind, name)
         return None if reply.status == 404 else _accepted(reply, f"get {kind.resource} {name}")
 
     def create(self, kind: ObjectKind, body: Body) -> tuple[Body, bool]:
@@ -184,7 +181,7 @@ class ClusterClient:
         """Server-side apply; with metadata.resourceVersion only onto that version, else Conflict."""
         name = body["metadata"]["name"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        reply, ambiguous = self._ask("PATCH", kind, name, body=body, query=query, content_type=_APPLY)
+        reply, ambiguous = self._ask("PATCH", kind, name, body=body, query=query)
         if reply.status == 409:
             return self._own_result(kind, body, ambiguous)
         applied = _accepted(reply, f"apply {kind.resource} {name}")
@@ -209,7 +206,6 @@ class ClusterClient:
 
     def changes(self, kind: ObjectKind, selector: str, seconds: float) -> Iterator[Body]:
         """A watch, for as long as it lasts. Raises NoReply."""
-        self.calls += 1
         self.verbs_used.add((kind.group, kind.resource, "watch"))
         query = {"labelSelector": selector, "watch": "true", "timeoutSeconds": str(int(seconds))}
         return self._transport.watch(kind.path(self.namespace), query=query, timeout=seconds + TIMEOUT)
@@ -244,17 +240,16 @@ class ClusterClient:
         *,
         body: Body | None = None,
         query: Mapping[str, str] | None = None,
-        content_type: str = _JSON,
-        verb: str | None = None,
     ) -> tuple[Reply, bool]:
         """The reply, and whether an earlier try may have done the write."""
         path = kind.path(self.namespace, name)
-        self.verbs_used.add((kind.group, kind.resource, verb or _VERBS[method]))
+        content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        verb = _VERBS.get(method) or ("list" if name is None else "get")
+        self.verbs_used.add((kind.group, kind.resource, verb))
         ambiguous, last = False, ""
         for number in range(TRIES):
             if method != "GET":
-                self.guard()
-            self.calls += 1
+                self._guard()
             pause = self._rng.uniform(0, min(_LONGEST_PAUSE, 0.5 * 2**number))
             try:
                 reply = self._transport.send(
@@ -268,7 +263,8 @@ class ClusterClient:
                 # A server error may come after the write; too many requests comes before.
                 ambiguous |= reply.status >= 500
                 last = f"{reply.status} {_message(reply)}"
-                pause = max(pause, _retry_after(reply))
+                asked = reply.headers.get("retry-after", "")
+                pause = max(pause, min(60.0, float(asked)) if asked.isdigit() else 0.0)
             if number < TRIES - 1:
                 self._sleep(pause)
         raise ClusterError(
@@ -285,11 +281,15 @@ def dropped_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
     if isinstance(sent, dict):
         if not isinstance(kept, dict):
             return [path] if sent else []
-        return [
-            missing
-            for key, value in sent.items()
-            for missing in _dropped_key(key, value, kept, f"{path}.{key}".lstrip("."))
-        ]
+        missing: list[str] = []
+        for key, value in sent.items():
+            inner = f"{path}.{key}".lstrip(".")
+            if key in kept:
+                missing += dropped_fields(value, kept[key], inner)
+            # False, "" and [] are what a server leaves out.
+            elif value not in (False, "", [], {}, None):
+                missing.append(inner)
+        return missing
     if isinstance(sent, list):
         if not isinstance(kept, list) or len(kept) < len(sent):
             return [path]
@@ -299,13 +299,6 @@ def dropped_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
             for missing in dropped_fields(one, other, f"{path}[{number}]")
         ]
     return []
-
-
-def _dropped_key(key: str, value: Any, kept: Body, path: str) -> list[str]:
-    # False, "" and [] are what a server leaves out.
-    if key not in kept:
-        return [path] if value not in (False, "", [], {}, None) else []
-    return dropped_fields(value, kept[key], path)
 
 
 def _accepted(reply: Reply, what: str) -> Body:
@@ -327,9 +320,3 @@ def _accepted(reply: Reply, what: str) -> Body:
 
 def _message(reply: Reply) -> str:
     return " ".join(str(reply.body.get("message") or "no message").split())[:500]
-
-
-def _retry_after(reply: Reply) -> float:
-    """Seconds that the server asks for, 60 at most."""
-    value = reply.headers.get("retry-after", "")
-    return min(60.0, float(value)) if value.isdigit() else 0.0

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import (
-    Body,
     ClusterClient,
     Conflict,
     LeaseLost,
@@ -115,33 +114,29 @@ def control(
     watching = (connect(namespace), selector, wake, stop, stop.wait)
     threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
     try:
-        return exit_code(drive(controller, pause, stop.is_set), say)
+        return drive(controller, pause, stop.is_set, say)
     finally:
         stop.set()
         signal.signal(signal.SIGTERM, before)
 
 
 def drive(
-    controller: "Controller", pause: Callable[[], None], is_stopped: Callable[[], bool]
-) -> RunEnd | None:
-    """Round after round until the run has ended; None when this process was stopped before."""
+    controller: "Controller",
+    pause: Callable[[], None],
+    is_stopped: Callable[[], bool],
+    say: Callable[[str], None],
+) -> ExitCode:
+    """Round after round until the run has ended, or this process is stopped."""
     try:
         while not is_stopped():
-            run_end = controller.round()
-            if run_end is not None:
-                return run_end
+            if (run_end := controller.round()) is not None:
+                say(run_end.message)
+                return run_end.code
             pause()
-        return None
-    finally:
-        controller.stop()
-
-
-def exit_code(run_end: RunEnd | None, say: Callable[[str], None]) -> ExitCode:
-    if run_end is None:
         say("stopped; whoever starts next goes on from here")
         return ExitCode.TERMINATED
-    say(run_end.message)
-    return run_end.code
+    finally:
+        controller.stop()
 
 
 def watch_jobs(
@@ -180,8 +175,11 @@ class Controller:
     ) -> None:
         self._read_inputs = read_inputs
         self._inputs = read_inputs()
-        _check_name(self._inputs.config.name)
-        self._folder = RunFolder(root / self._inputs.config.name)
+        name = self._inputs.config.name
+        # Before Kubernetes 1.34 a Service is named by RFC 1035.
+        if not name[0].isalpha():
+            raise ConfigError(f"name: found {name!r}; on a cluster a run's id begins with a letter")
+        self._folder = RunFolder(root / name)
         self._job = job
         self._only = only_iteration
         self._monotonic = clock.monotonic
@@ -290,7 +288,15 @@ class Controller:
         try:
             match action:
                 case Create(body):
-                    self._create(context, body)
+                    found, is_new = self.cluster.create(ObjectKind.JOB, body)
+                    spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
+                    expected = (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH])
+                    # One of this name is adopted where it is ours and computes the same.
+                    if not is_new and (owner_of(found), spec) != expected:
+                        name = body["metadata"]["name"]
+                        raise QuotaError(
+                            f"Job {name} exists and was not made by this run's controller; delete it"
+                        )
                 case Apply(kind, body):
                     self.cluster.apply(kind, body)
                 case Delete(kind, name, uid):
@@ -298,16 +304,6 @@ class Controller:
         except QuotaError as error:
             self._tell(context, (ControllerEvent("NoRoom", str(error), True),))
             raise
-
-    def _create(self, context: ManifestContext, body: Body) -> None:
-        """Create a Job, or adopt the one of this name that is ours and computes the same."""
-        found, is_new = self.cluster.create(ObjectKind.JOB, body)
-        if is_new:
-            return
-        spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
-        if (owner_of(found), spec) != (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH]):
-            name = body["metadata"]["name"]
-            raise QuotaError(f"Job {name} exists and was not made by this run's controller; delete it")
 
     def _tell(self, context: ManifestContext, events: tuple[ControllerEvent, ...]) -> None:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
@@ -329,9 +325,3 @@ class Controller:
                 except (OutsideError, UserError, Conflict) as error:
                     self._log(str(error))
         self._told = frozenset(told)
-
-
-def _check_name(name: str) -> None:
-    # Before Kubernetes 1.34 a Service is named by RFC 1035.
-    if not name[0].isalpha():
-        raise ConfigError(f"name: found {name!r}; on a cluster a run's id begins with a letter")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.controller.names import (
     ATTEMPT,
@@ -70,39 +70,39 @@ class ObservedPod:
 
 
 @dataclass(frozen=True)
-class ObservedJob:
+class ObservedObject:
+    """What a Job, a Deployment and a Service have in common."""
+
     name: str
     uid: str
     owner: str | None
+    """The uid of the Job that controls it."""
+    step: RunStep | None
+
+
+@dataclass(frozen=True)
+class ObservedJob(ObservedObject):
     step: RunStep
     attempt: int
     shard: StageShard | None
     spec_hash: str
     state: JobState
     deadline_exceeded: bool
-    """It met its activeDeadlineSeconds."""
     pods: tuple[ObservedPod, ...]
 
 
 @dataclass(frozen=True)
-class ObservedServer:
-    name: str
-    uid: str
-    owner: str | None
-    step: RunStep | None
+class ObservedService(ObservedObject):
+    body_hash: str
+
+
+@dataclass(frozen=True)
+class ObservedServer(ObservedObject):
     body_hash: str
     ready: bool
     problem: str | None
     """Why the cluster makes no pod for it: a quota, say."""
     pods: tuple[ObservedPod, ...]
-
-
-class ObservedService(NamedTuple):
-    name: str
-    uid: str
-    step: RunStep | None
-    body_hash: str
-    owner: str | None
 
 
 @dataclass(frozen=True)
@@ -123,23 +123,22 @@ def observe(
     status: Mapping[str, str],
 ) -> ObservedCluster:
     """Objects of one run; Jobs that belong to no stage (the controller's own) are left out."""
-    found = [_pod(pod) for pod in pods]
-    by_job: dict[str, list[ObservedPod]] = {}
-    by_server: dict[str, list[ObservedPod]] = {}
+    found = tuple(_pod(pod) for pod in pods)
+    by_owner: dict[tuple[str | None, str | None], list[ObservedPod]] = {}
     for pod in found:
-        if pod.job is not None:
-            by_job.setdefault(pod.job, []).append(pod)
-        if pod.server is not None:
-            by_server.setdefault(pod.server, []).append(pod)
-    stage_jobs = [
-        job for job in jobs if step_of(_labels(job)) is not None and _labels(job).get(ATTEMPT, "").isdigit()
-    ]
+        by_owner.setdefault((pod.job, pod.server), []).append(pod)
+    stage_jobs = [job for job in jobs if step_of(_labels(job)) and _labels(job).get(ATTEMPT, "").isdigit()]
     servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
     return ObservedCluster(
-        jobs=tuple(_job(job, by_job.get(_name(job), [])) for job in stage_jobs),
-        servers=tuple(_server(server, by_server.get(_name(server), [])) for server in servers),
-        services=tuple(_service(service) for service in services),
-        pods=tuple(found),
+        jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
+        servers=tuple(
+            _server(server, by_owner.get((None, server["metadata"]["name"]), [])) for server in servers
+        ),
+        services=tuple(
+            ObservedService(**_identity(service), body_hash=_annotation(service, BODY_HASH))
+            for service in services
+        ),
+        pods=found,
         status=dict(status),
     )
 
@@ -150,64 +149,50 @@ def step_of(labels: Mapping[str, str]) -> RunStep | None:
     return RunStep(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 
 
-def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
-    labels, status = _labels(body), body.get("status") or {}
-    conditions = {
-        condition["type"]: condition
-        for condition in status.get("conditions") or []
-        if condition["status"] == "True"
+def owner_of(body: Body) -> str | None:
+    """The uid of the Job that controls an object."""
+    owners = body["metadata"].get("ownerReferences") or []
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _identity(body: Body) -> dict[str, Any]:
+    metadata = body["metadata"]
+    return {
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "owner": owner_of(body),
+        "step": step_of(_labels(body)),
     }
-    step = step_of(labels)
-    assert step is not None
+
+
+def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
+    labels, conditions = _labels(body), _conditions(body)
     failed = conditions.get("Failed")
-    state = JobState.FAILED if failed else JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
+    number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
     return ObservedJob(
-        name=_name(body),
-        uid=body["metadata"]["uid"],
-        owner=owner_of(body),
-        step=step,
+        **_identity(body),
         attempt=int(labels[ATTEMPT]),
-        shard=_shard(labels),
-        spec_hash=_annotations(body).get(SPEC_HASH, ""),
-        state=state,
+        shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
+        spec_hash=_annotation(body, SPEC_HASH),
+        state=(
+            JobState.FAILED if failed else JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
+        ),
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
         pods=tuple(pods),
     )
 
 
-def _shard(labels: Mapping[str, str]) -> StageShard | None:
-    number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
-    return StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None
-
-
 def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     status = body.get("status") or {}
-    problems = [
-        condition.get("message", condition.get("reason", ""))
-        for condition in status.get("conditions") or []
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
-    ]
+    failure = _conditions(body).get("ReplicaFailure")
     # Until the Deployment's controller has seen the newest spec, its counts are those of an older one.
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
     return ObservedServer(
-        name=_name(body),
-        uid=body["metadata"]["uid"],
-        owner=owner_of(body),
-        step=step_of(_labels(body)),
-        body_hash=_annotations(body).get(BODY_HASH, ""),
+        **_identity(body),
+        body_hash=_annotation(body, BODY_HASH),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
-        problem=problems[0] if problems else None,
+        problem=failure.get("message", failure.get("reason", "")) if failure else None,
         pods=tuple(pods),
-    )
-
-
-def _service(body: Body) -> ObservedService:
-    return ObservedService(
-        _name(body),
-        body["metadata"]["uid"],
-        step_of(_labels(body)),
-        _annotations(body).get(BODY_HASH, ""),
-        owner_of(body),
     )
 
 
@@ -218,9 +203,12 @@ def _pod(body: Body) -> ObservedPod:
     ended = _ended(containers)
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     phase = status.get("phase", "Pending")
-    disrupted = status.get("reason") in _DISRUPTIONS or target.get("status") == "True"
+    unscheduled = phase == "Pending" and scheduled.get("status") == "False"
+    said = ended.get("message") or status.get("message") or target.get("message") or ""
+    # What a person needs of the log's tail: our programs end with one line that says everything.
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return ObservedPod(
-        name=_name(body),
+        name=body["metadata"]["name"],
         step=step_of(labels),
         job=labels.get("job-name"),
         server=labels.get(SERVER),
@@ -228,13 +216,9 @@ def _pod(body: Body) -> ObservedPod:
         ending="deletionTimestamp" in body["metadata"],
         exit_code=ended.get("exitCode"),
         oom_killed=ended.get("reason") == "OOMKilled",
-        disrupted=disrupted,
-        message=_last_line(ended.get("message") or status.get("message") or target.get("message") or ""),
-        unscheduled=(
-            scheduled.get("message", "no node yet")
-            if phase == "Pending" and scheduled.get("status") == "False"
-            else None
-        ),
+        disrupted=status.get("reason") in _DISRUPTIONS or target.get("status") == "True",
+        message=lines[-1][:400] if lines else "",
+        unscheduled=scheduled.get("message", "no node yet") if unscheduled else None,
         stuck=_stuck(containers),
         node=(body.get("spec") or {}).get("nodeName") or "",
     )
@@ -257,26 +241,16 @@ def _stuck(containers: Sequence[Body]) -> str | None:
     return None
 
 
-def _last_line(text: str) -> str:
-    """What a person needs of the log's tail: our programs end with one line that says everything."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:400] if lines else ""
-
-
-def _name(body: Body) -> str:
-    name: str = body["metadata"]["name"]
-    return name
+def _conditions(body: Body) -> dict[str, Body]:
+    """The conditions that are true, by type."""
+    conditions = (body.get("status") or {}).get("conditions") or []
+    return {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
 
 
 def _labels(body: Body) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
-def _annotations(body: Body) -> Mapping[str, str]:
-    return body["metadata"].get("annotations") or {}
-
-
-def owner_of(body: Body) -> str | None:
-    """The uid of the Job that controls an object."""
-    owners = body["metadata"].get("ownerReferences") or []
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+def _annotation(body: Body, name: str) -> str:
+    found: str = (body["metadata"].get("annotations") or {}).get(name, "")
+    return found

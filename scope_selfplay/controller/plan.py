@@ -69,7 +69,10 @@ def next_actions(
     steps = [step for step in wanted.steps if stop is None or step.iteration <= stop.iteration]
     step = next((step for step in steps if step not in volume.done), None)
     progress = f"{len(volume.done.intersection(steps))} of {len(steps)} stages done"
-    decision = _tell_progress(now, step, progress)
+    decision = PlanPart()
+    before = next((done for done in volume.done if done.name == observed.status.get("step")), None)
+    if before is not None and before != step:
+        decision = _event("StageDone", f"{before.name} is done; {progress}")
     if (end := _end_of_run(wanted, ledger, volume, steps, stop)) is not None:
         decision += PlanPart(end=end)
     elif step is not None:
@@ -142,25 +145,21 @@ def _obstacle(
     """What keeps this controller from working on a step at all."""
     if edited and not active:
         return PlanPart(end=_refused(edited))
-    if (foreign := _foreign_object(now, active, servers)) is not None:
-        return warn("ForeignObject", f"waiting for {foreign}, which another controller owns")
+    # An object under one of our names that another controller's Job owns is never adopted, never deleted.
+    names = {server.name for server in servers}
+    foreign = [f"Job {job.name}" for job in active if not now.owns(job)]
+    foreign += [
+        f"Deployment {found.name}"
+        for found in now.observed.servers
+        if found.name in names and not now.owns(found)
+    ]
+    if foreign:
+        return warn("ForeignObject", f"waiting for {foreign[0]}, which another controller owns")
     for job in active:
         computes = spec_hash(now.context, StageAttempt(job.step, job.attempt, job.shard))
         if job.spec_hash != computes and not edited:
             why = f"{job.name} was made from other settings or prompts; delete it, or put them back"
             return PlanPart(end=RunEnd(ExitCode.USER, why))
-    return None
-
-
-def _foreign_object(now: Situation, active: Sequence[ObservedJob], servers: Sequence[Server]) -> str | None:
-    """An object under one of our names that another controller's Job owns: never adopted, never deleted."""
-    names = {server.name for server in servers}
-    for job in active:
-        if not now.owns(job):
-            return f"Job {job.name}"
-    for found in now.observed.servers:
-        if found.name in names and not now.owns(found):
-            return f"Deployment {found.name}"
     return None
 
 
@@ -251,14 +250,6 @@ def _start_job(
         is_trouble = history.outcome is not AttemptOutcome.STOPPED
         decision += _event("Retry", f"{name}: {history.why}", warning=is_trouble)
     return decision + _event("StageStarted", name)
-
-
-def _tell_progress(now: Situation, step: RunStep | None, progress: str) -> PlanPart:
-    before = now.observed.status.get("step")
-    done = next((done for done in now.volume.done if done.name == before), None)
-    if done is None or done == step:
-        return PlanPart()
-    return _event("StageDone", f"{done.name} is done; {progress}")
 
 
 def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: bool) -> PlanPart:

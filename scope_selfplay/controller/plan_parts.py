@@ -13,7 +13,7 @@ from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.manifests import ManifestContext
 from scope_selfplay.controller.names import RunStep
-from scope_selfplay.controller.observed import ObservedCluster, ObservedJob, ObservedServer, ObservedService
+from scope_selfplay.controller.observed import ObservedCluster, ObservedObject
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
 from scope_selfplay.schedule import stages_of, stop_message
 from scope_selfplay.store import RunFolder, Stage
@@ -174,9 +174,6 @@ class PlanPart:
 def warn(reason: str, message: str) -> PlanPart:
     """A message that goes out as an Event too."""
     return PlanPart(message=message, events=(ControllerEvent(reason, message, True),))
-
-
-ObservedObject = ObservedJob | ObservedServer | ObservedService
 
 
 @dataclass(frozen=True)

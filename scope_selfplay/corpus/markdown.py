@@ -1,8 +1,8 @@
 """Documentation pages in Markdown: one document per section, with product, version and page in sight.
 
 A page may begin with front matter between `---` lines; `title`, `product` and `version` (or `versions`) are
-read from it, the rest is ignored. Values are taken as they are written: `version: 3.10` is no number. Headings
-of the first two levels begin a section, deeper ones stay inside theirs, and what stands in a code fence is no
+read from it, the rest is ignored. Values are taken as they are written: `version: 3.10` is not a number. Headings
+of the first two levels begin a section, deeper ones stay inside theirs, and a line in a code fence is not a
 heading. A section's title says everything that its own text leaves unsaid:
 
     Halden H2 (3.1, 3.4): Pairing a sensor > The light stays amber
@@ -22,13 +22,6 @@ _ANCHOR = re.compile(r"\{#([A-Za-z0-9_.-]{1,80})\}")
 _DEEPEST = 2
 
 
-class Section(NamedTuple):
-    """`line` is where it begins in its page, counted from 1."""
-
-    line: int
-    document: Document
-
-
 class _Part(NamedTuple):
     """A heading (level 0: none, the beginning of the page) and the lines below it."""
 
@@ -39,23 +32,26 @@ class _Part(NamedTuple):
     lines: list[str]
 
 
-def split_page(text: str, *, name: str, place: str) -> list[Section]:
-    """The sections of one page that hold text; `name` is its path below the corpus, `place` names it in errors.
+def split_page(text: str, *, name: str, place: str) -> list[tuple[int, Document]]:
+    """The sections of one page that hold text, each with the line where it begins, counted from 1.
+
+    `name` is the page's path below the corpus, `place` names it in errors.
 
     Ids are `<name>#<anchor>`, where the anchor is that of the heading (`{#anchor}`), else its words joined by
-    hyphens, numbered where one occurs again; what stands above every section has the page's name. Raises
+    hyphens, numbered where one occurs again; text above every section has the page's name. Raises
     CorpusError for front matter that cannot be read, and for a page without text.
     """
     front, body, first_line = _front_matter(text, place)
     parts = list(_parts(body, first_line))
     heading = next((part.heading for part in parts if part.level == 1), "")
     page = front.get("title") or heading or PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
-    subject = _subject(front.get("product", ""), front.get("version") or front.get("versions") or "")
-    sections: list[Section] = []
+    product, version = front.get("product", ""), front.get("version") or front.get("versions") or ""
+    subject = f"{product} ({version})" if product and version else product or version
+    sections: list[tuple[int, Document]] = []
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
         content = "\n".join(part.lines).strip()
-        # The first heading of the first level is the page's own, unless something stands above it.
+        # The first heading of the first level is the page's own, unless there is text above it.
         leads = number == 0 or (number == 1 and part.level == 1 and not sections)
         anchor = "" if leads else _unused(part.anchor, taken)
         if content:
@@ -66,14 +62,10 @@ def split_page(text: str, *, name: str, place: str) -> list[Section]:
                 text=content,
                 source=name,
             )
-            sections.append(Section(part.line, document))
+            sections.append((part.line, document))
     if not sections:
         raise CorpusError(f"{place}: holds no text; fill the file or remove it")
     return sections
-
-
-def _subject(product: str, version: str) -> str:
-    return f"{product} ({version})" if product and version else product or version
 
 
 def _front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], int]:
@@ -91,7 +83,7 @@ def _values(text: str, place: str) -> Mapping[str, str]:
     import yaml
 
     try:
-        # The base loader reads every scalar as the text that stands there.
+        # The base loader reads every scalar as it is written.
         values = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = 2 + (error.problem_mark.line if error.problem_mark else 0)
@@ -144,7 +136,7 @@ def _heading(text: str) -> tuple[str, str]:
 
 
 def _unused(anchor: str, taken: dict[str, int]) -> str:
-    """The anchor, numbered when it stands in the page already, as hosting sites do."""
+    """The anchor, numbered when the page has it already, as hosting sites do."""
     count = taken.get(anchor, 0)
     taken[anchor] = count + 1
     if count == 0:

@@ -1,8 +1,8 @@
 """A path to documents. What the user gives is untrusted: every fault is one line with file and place.
 
-A file is JSON lines, whoever wrote it. How a folder is read is said by its domain (`corpus_reader` in
-domain.yaml) or by the config (`corpus.reader`), else by `text_files`. A reader of `READERS` yields each
-document with the place where it stands, in an order that follows from the names alone.
+A file is JSON lines, whoever wrote it. How a folder is read follows from its domain (`corpus_reader` in
+domain.yaml) or the config (`corpus.reader`), else by `text_files`. A reader of `READERS` yields each
+document with its place, in an order that follows from the names alone.
 """
 
 import json
@@ -61,27 +61,24 @@ def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: in
 
 
 def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Document]]:
-    """Every document with the place where it stands."""
-    chosen = _reader_for(path, reader)
+    """Every document with its file and line."""
+    if not path.is_dir():
+        chosen = CorpusReader.JSONL
+    elif reader is CorpusReader.JSONL:
+        raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
+    else:
+        chosen = reader or CorpusReader.TEXT_FILES
     empty = True
     try:
-        for each in READERS[chosen](path):
+        for located in READERS[chosen](path):
             empty = False
-            yield each
+            yield located
     except OSError as error:
         raise CorpusError(
             f"{path}: cannot be read as a corpus: {error.strerror or error}; give {_EXPECTED[chosen]}"
         ) from error
     if empty:
         raise CorpusError(f"{path}: holds no documents; expected {_EXPECTED[chosen]}")
-
-
-def _reader_for(path: Path, reader: CorpusReader | None) -> CorpusReader:
-    if not path.is_dir():
-        return CorpusReader.JSONL
-    if reader is CorpusReader.JSONL:
-        raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
-    return reader or CorpusReader.TEXT_FILES
 
 
 _EXPECTED: Mapping[CorpusReader, str] = MappingProxyType(
@@ -147,8 +144,8 @@ def _read_text_files(folder: Path) -> Iterator[tuple[str, Document]]:
 
 def _read_sections(folder: Path) -> Iterator[tuple[str, Document]]:
     for name, path, text in _files_below(folder, MARKDOWN_SUFFIXES):
-        for section in split_page(text, name=name, place=str(path)):
-            yield f"{path}, line {section.line}", section.document
+        for line, document in split_page(text, name=name, place=str(path)):
+            yield f"{path}, line {line}", document
 
 
 def _files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path, str]]:

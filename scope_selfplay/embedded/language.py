@@ -1,7 +1,7 @@
 """The plain language of the embedded world, written and read: words, sentences, tasks, answers.
 
 `write_*` and `read_*` are inverse to each other (a test walks all families). Reading works by fixed prefixes
-and suffixes, so it is linear in the text and cannot be confused by what stands between.
+and suffixes, so it is linear in the text and cannot be confused by the text between.
 """
 
 from collections.abc import Sequence
@@ -160,8 +160,8 @@ def read_place(sentence: str) -> tuple[str, str] | None:
 
 
 def _listed(nouns: Sequence[str]) -> str:
-    each = [f"the {noun}" for noun in nouns]
-    return each[0] if len(each) == 1 else ", ".join(each[:-1]) + " and " + each[-1]
+    *others, last = [f"the {noun}" for noun in nouns]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _chain(links: Sequence[str], anchor: str) -> str:

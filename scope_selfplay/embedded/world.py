@@ -1,4 +1,4 @@
-"""A world: entities with facts and links, and the articles in which they stand.
+"""A world: entities with facts and links, and the articles that state them.
 
 Every world is a fresh assignment of facts to names, so nothing can be known by heart: what was true in the
 worlds of the warm start is false in the world of a run.
@@ -67,7 +67,7 @@ def write_article(rng: random.Random, entity: Entity) -> str:
 
 
 def read_article(text: str) -> Entity | None:
-    """The entity that an article describes; None where the text is no article of this language."""
+    """The entity that an article describes; None where the text is not an article of this language."""
     first, *rest = sentences(text) or [""]
     place = read_place(first)
     if place is None:

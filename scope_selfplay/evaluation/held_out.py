@@ -1,21 +1,15 @@
 """Held-out scores: means with bootstrap intervals over tasks, and where they come from. Pure."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
-from scope_selfplay.evaluation.rating import Gain
 from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
 from scope_selfplay.store.ratings import CheckpointDifference, ScoreEstimate
 
-
-class Answered(NamedTuple):
-    """A held-out task and one checkpoint's grade on it."""
-
-    candidate: Candidate
-    grade: Grade
+Gain = Callable[[str, str], CheckpointDifference | None]
+"""How far the first checkpoint lies above the second; None where nothing compares them."""
 
 
 def estimate(scores: Sequence[float], *, seed: int, resamples: int) -> ScoreEstimate | None:
@@ -35,9 +29,18 @@ def bootstrap(values: Sequence[float], *, seed: int, resamples: int) -> tuple[fl
 
 
 def breakdown(
-    answered: Sequence[Answered], *, seed: int, resamples: int, family: Callable[[Task], str]
+    candidates: Sequence[Candidate],
+    grades: Mapping[str, Grade],
+    *,
+    seed: int,
+    resamples: int,
+    family: Callable[[Task], str],
 ) -> dict[str, ScoreEstimate]:
-    """Estimates for all tasks, for asked and hidden criteria apart, and by family of tasks; in this order."""
+    """Estimates for all tasks, for asked and hidden criteria apart, and by family of tasks; in this order.
+
+    `grades` are one checkpoint's, by task id.
+    """
+    answered = [(candidate, grades[candidate.task.id]) for candidate in candidates if candidate.task]
     scored = [
         (candidate.task, grade.score)
         for candidate, grade in answered
@@ -68,7 +71,7 @@ def score_gains(contestants: Sequence[CheckpointAnswers], *, seed: int, resample
     return gain
 
 
-def _by_dimension(answered: Sequence[Answered], dimension: str) -> list[float]:
+def _by_dimension(answered: Sequence[tuple[Candidate, Grade]], dimension: str) -> list[float]:
     """Each task's share of met criteria among those of a dimension; a missing verdict is left out."""
     scores: list[float] = []
     for candidate, grade in answered:

@@ -68,7 +68,8 @@ def presentations(
 ) -> list[Presentation]:
     """The newest checkpoint against every earlier one, on every task that both have answered.
 
-    A rollout that failed is no answer, one that found none is. `key` says which tasks show the newest first.
+    A failed rollout is not an answer; a finished one without an answer is. `key` decides on which tasks the newest is
+    shown first.
     """
     return [each for other in earlier for each in _against(newest, other, key, both_orders)]
 
@@ -82,11 +83,11 @@ def _against(
         if task in other.rollouts and RolloutStatus.FAILED not in (one.status, other.rollouts[task].status)
     ]
     yield from (each for each in shared if each.is_tie)
-    asked = [each for each in shared if not each.is_tie]
-    rng_from(*key, other.name).shuffle(asked)
-    for number, each in enumerate(asked):
-        swapped = Presentation(each.task_id, each.second, each.first)
+    judged = [each for each in shared if not each.is_tie]
+    rng_from(*key, other.name).shuffle(judged)
+    for number, shown in enumerate(judged):
+        swapped = Presentation(shown.task_id, shown.second, shown.first)
         if both_orders:
-            yield from (each, swapped)
+            yield from (shown, swapped)
         else:
-            yield swapped if number % 2 else each
+            yield swapped if number % 2 else shown

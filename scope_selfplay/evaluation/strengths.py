@@ -16,7 +16,7 @@ from scope_selfplay.store.ratings import CheckpointDifference
 
 Floats = NDArray[np.float64]
 
-# Only what nothing was judged of is held by it; everything else is too well determined to feel it.
+# It decides only what no comparison determines; everything else outweighs it by far.
 _RIDGE = 1e-6
 
 

@@ -5,6 +5,7 @@ One file per split and a card, atomically, a batch of tasks at a time.
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -64,12 +65,12 @@ def export_tasks(
         raise UserError(f"{target}: is a file; give a folder, new or empty")
     if target.exists() and any(target.iterdir()):
         raise UserError(f"{target}: is not empty; give another folder")
-    wanted = _known(reader, set(iterations)) or [each for each in reader.iterations() if each > 0]
+    wanted = _checked(reader, set(iterations)) or [number for number in reader.iterations() if number > 0]
     splits = {"train": wanted, _HELD_OUT: [0]}
     with disk_faults(target):
         target.mkdir(parents=True, exist_ok=True)
         found = [_write_split(reader, form, target, split, numbers) for split, numbers in splits.items()]
-    written = [each for each in found if each.tasks]
+    written = [file for file in found if file.tasks]
     if not written:
         raise RecordError(f"{reader.folder.path}: has no accepted task yet; nothing was exported")
     run = str(reader.settings.get("name", reader.folder.path.name))
@@ -77,51 +78,40 @@ def export_tasks(
     return written
 
 
-def _known(reader: RunReader, asked: set[int]) -> list[int]:
-    """The iterations asked for, in order, once each is known to have made training tasks."""
+def _checked(reader: RunReader, wanted: set[int]) -> list[int]:
+    """The wanted iterations in order. Raises UserError for one without accepted training tasks."""
     rows = reader.sql(
         "SELECT DISTINCT iteration FROM candidates WHERE stage = 'tasks' AND status = 'accepted' AND iteration > 0"
     )
     made = {row["iteration"] for row in rows}
-    if lacking := sorted(asked - made):
+    if missing := sorted(wanted - made):
         there = ", ".join(map(str, sorted(made))) or "none"
         raise UserError(
-            f"{reader.folder.path}: found no accepted training task of iteration {', '.join(map(str, lacking))}; "
+            f"{reader.folder.path}: found no accepted training task of iteration {', '.join(map(str, missing))}; "
             f"iterations that have some: {there} (the held-out tasks of iteration 0 are always exported, as `test`)"
         )
-    return sorted(asked)
+    return sorted(wanted)
 
 
 def _write_split(reader: RunReader, form: str, target: Path, split: str, iterations: list[int]) -> Exported:
-    columns = FORMATS[form].columns
-    path = target / f"{split}.{'jsonl' if columns is None else 'parquet'}"
-    rows = _rows(reader, form, split, iterations)
+    chosen = FORMATS[form]
+    path = target / f"{split}.{'jsonl' if chosen.is_lines else 'parquet'}"
+    accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
+    candidates = (
+        candidate
+        for iteration in iterations
+        for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration])
+    )
+    rows = (chosen.row(example_of(candidate, split, index)) for index, candidate in enumerate(candidates))
+    write = _write_lines if chosen.is_lines else partial(_write_parquet, columns=chosen.columns())
     temporary = part_of(path)
     try:
-        count = _write_lines(temporary, rows) if columns is None else _write_parquet(temporary, rows, columns)
+        count = write(temporary, rows)
         if count:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return Exported(path, count)
-
-
-def _rows(reader: RunReader, form: str, split: str, iterations: list[int]) -> Iterator[Row]:
-    index = 0
-    for iteration in iterations:
-        accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
-        for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration]):
-            yield FORMATS[form].row(example_of(candidate, split, index))
-            index += 1
-
-
-def _write_parquet(path: Path, rows: Iterator[Row], columns: pa.Schema) -> int:
-    count = 0
-    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
-        while batch := list(islice(rows, _BATCH)):
-            writer.write_table(pa.Table.from_pylist(batch, schema=columns))
-            count += len(batch)
-    return count
 
 
 def _write_lines(path: Path, rows: Iterator[Row]) -> int:
@@ -133,13 +123,22 @@ def _write_lines(path: Path, rows: Iterator[Row]) -> int:
     return count
 
 
+def _write_parquet(path: Path, rows: Iterator[Row], *, columns: pa.Schema) -> int:
+    count = 0
+    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=columns))
+            count += len(batch)
+    return count
+
+
 def _card(run: str, form: str, written: list[Exported]) -> str:
-    splits = [{"split": each.path.stem, "path": each.path.name} for each in written]
+    splits = [{"split": file.path.stem, "path": file.path.name} for file in written]
     front = {
         "pretty_name": f"{run} for {form}",
         "configs": [{"config_name": "default", "data_files": splits}],
     }
-    counts = "\n".join(f"- `{each.path.name}`: {each.tasks:,} tasks" for each in written)
+    counts = "\n".join(f"- `{file.path.name}`: {file.tasks:,} tasks" for file in written)
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {run} for {form}\n\n{counts}\n\n"
         f"How it is read: {FORMATS[form].use}\n"

@@ -1,4 +1,4 @@
-"""What an iteration asked of the judge, the policies and the machines, from the files of its stages.
+"""What an iteration cost in judge calls, sampled tokens and GPU-hours, from the files of its stages.
 
 A finished stage has an account of its verdicts (`judge.json`), and where a model judges one of its calls and tokens
 by role (`judge_usage.json`, rubric writing among them). A running stage has neither: its records are counted.
@@ -33,7 +33,7 @@ _HOLDS: Mapping[Stage, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class JudgeUse:
-    """What was asked of the judge; `tokens` in and out, as far as they were paid for."""
+    """Calls to the judge; `tokens` in and out, as far as they were paid for."""
 
     calls: int = 0
     failed: int = 0
@@ -65,7 +65,7 @@ def judge_account(reader: RunReader, iteration: int, stage: Stage) -> dict[str, 
 
 
 def failure_share(reader: RunReader, iteration: int) -> float | None:
-    """Of everything asked of the judge in all stages of an iteration."""
+    """Of all calls to the judge in the stages of an iteration."""
     begun = [state.stage for state in reader.stages() if state.iteration == iteration]
     uses = [judge_use(reader, iteration, stage) for stage in begun]
     calls = sum(use.calls for use in uses)

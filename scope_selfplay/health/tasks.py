@@ -32,7 +32,7 @@ SEARCHES_SAMPLE = 500
 
 @dataclass(frozen=True)
 class Diversity:
-    """`duplicates`: the share of tasks with a near twin before them. `distance`: mean 1 - Jaccard to the nearest."""
+    """`duplicates`: share of tasks with a near duplicate before them. `distance`: mean 1 - Jaccard to the nearest."""
 
     duplicates: float | None
     distance: float | None
@@ -41,28 +41,30 @@ class Diversity:
 def measure_diversity(texts: Sequence[str], *, before: Sequence[str] = (), sample: int = 1000) -> Diversity:
     """Of `texts`, against each other and those of `before`; distances among the first `sample` of them.
 
-    A twin is found with high probability, not surely: the bands of the index are set for `SAME`.
+    A duplicate is found with high probability, not surely: the index is tuned for `SAME`.
     """
     # It brings scipy: 45 MB that nobody needs who only shows what was found.
     from datasketch import MinHashLSH
 
     if not texts:
         return Diversity(None, None)
-    marks = [_mark(text) for text in (*before, *texts)]
+    signatures = [_signature(text) for text in (*before, *texts)]
     index = MinHashLSH(threshold=SAME, num_perm=PERMUTATIONS)
-    twins = 0
-    for row, mark in enumerate(marks):
+    duplicates = 0
+    for row, signature in enumerate(signatures):
         if row >= len(before):
-            twins += any(marks[other].jaccard(mark) >= SAME for other in index.query(mark))
-        index.insert(row, mark)
-    return Diversity(twins / len(texts), _nearest_distance(marks[len(before) :][:sample]))
+            duplicates += any(
+                signatures[other].jaccard(signature) >= SAME for other in index.query(signature)
+            )
+        index.insert(row, signature)
+    return Diversity(duplicates / len(texts), _nearest_distance(signatures[len(before) :][:sample]))
 
 
-def _nearest_distance(marks: "Sequence[MinHash]") -> float | None:
-    if len(marks) < 2:
+def _nearest_distance(signatures: "Sequence[MinHash]") -> float | None:
+    if len(signatures) < 2:
         return None
-    values = np.array([mark.hashvalues for mark in marks])
-    nearest = [float(_similarities(values, row).max()) for row in range(len(marks))]
+    values = np.array([signature.hashvalues for signature in signatures])
+    nearest = [float(_similarities(values, row).max()) for row in range(len(signatures))]
     return 1.0 - float(np.mean(nearest))
 
 
@@ -72,14 +74,14 @@ def _similarities(values: NDArray[np.uint64], row: int) -> NDArray[np.float64]:
     return same
 
 
-def _mark(text: str) -> "MinHash":
+def _signature(text: str) -> "MinHash":
     from datasketch import MinHash
 
     words = text.lower().split()
     grams = {" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2))}
-    mark = MinHash(num_perm=PERMUTATIONS, seed=1)
-    mark.update_batch([gram.encode("utf-8", "replace") for gram in sorted(grams)])
-    return mark
+    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
+    signature.update_batch([gram.encode("utf-8", "replace") for gram in sorted(grams)])
+    return signature
 
 
 def topic_drift(before: Sequence[str], after: Sequence[str], *, seed: int = 0) -> float | None:
@@ -114,7 +116,7 @@ def _relative_entropy(of: NDArray[np.float64], to: NDArray[np.float64]) -> float
 
 
 def _word_counts(texts: Sequence[str], most: int = 2000) -> NDArray[np.int64]:
-    """One row per text: how often it says each of the most frequent words; the rest count as one word."""
+    """One row per text: how often each of the most frequent words occurs; the rest count as one word."""
     split = [text.lower().split() for text in texts]
     frequent = Counter(word for words in split for word in words).most_common(most)
     column = {word: number for number, (word, _) in enumerate(frequent)}
@@ -192,9 +194,9 @@ def worth_of_passages(reader: RunReader, iteration: int) -> Worth:
 def _needs(
     criteria: Sequence[str], document: Document | None, searches: Sequence[Sequence[str]]
 ) -> list[bool]:
-    asked = _facts(criteria)
+    needed = _facts(criteria)
     known = _words([document.title, document.text] if document else [])
-    found = [asked & _words(passages) for passages in searches]
+    found = [needed & _words(passages) for passages in searches]
     return [
         bool(own - known - set().union(*(found[other] for other in range(len(found)) if other != row)))
         for row, own in enumerate(found)

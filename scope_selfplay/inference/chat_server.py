@@ -46,12 +46,12 @@ class ServedReply(NamedTuple):
 
 
 Responder = Callable[[ServedRequest], ServedReply | Awaitable[ServedReply]]
-Answering = Callable[[Request, ServedRequest], Coroutine[Any, Any, ASGIApp]]
+ChatHandler = Callable[[Request, ServedRequest], Coroutine[Any, Any, ASGIApp]]
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def chat_app(
-    answer: Answering, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
+    answer: ChatHandler, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
 ) -> Starlette:
     """The application; `answer` is called with every well-formed chat request, `more` are other pages by path.
 

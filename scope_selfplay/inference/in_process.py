@@ -78,8 +78,9 @@ class InProcessModel:
         self._clock = 0
         self._task: asyncio.Task[None] | None = None
         self._stops = StopTable(codec)
-        self._model: Any = None
-        self._cache: Any = None
+        self.model: Any = None
+        """What samples: the source itself where it is frozen, else a copy of its weights."""
+        self.cache: Any = None
         # A policy in training may not be on its device yet; it is taken over when it first speaks.
         if frozen:
             self._take_over()
@@ -113,10 +114,10 @@ class InProcessModel:
         from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
-        self._model = self._cache = None
+        self.model = self.cache = None
         source = self._source
-        self._model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
-        self._cache = SlotCache(self._model, slots=len(self._lengths), max_length=self._max_length)
+        self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
+        self.cache = SlotCache(self.model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
     async def generate(self, request: Generate, key: Key) -> Sample:
@@ -131,7 +132,7 @@ class InProcessModel:
         stops: Stops | None = None,
     ) -> Sample:
         """`generate` by the seed that a key gives; a server may ask for another temperature and for stops by id."""
-        if self._model is None:
+        if self.model is None:
             self._take_over()
         room = room_for(request, self._max_length)
         loop = asyncio.get_running_loop()
@@ -206,7 +207,7 @@ class InProcessModel:
         slot = donor if same else min(free, key=lambda each: self._last_used[each])
         free.remove(slot)
         if slot != donor and start:
-            self._cache.copy_prefix(donor, slot, start)
+            self.cache.copy_prefix(donor, slot, start)
         # Only what is computed may be shared: the rest of the prompt counts once its forward pass is done.
         self._tokens[slot, :start] = prompt[:start]
         self._lengths[slot] = start
@@ -221,7 +222,7 @@ class InProcessModel:
 
     def _step(self, batch: Sequence[_Sequence], rows: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """One forward pass that appends `rows` to the sequences, and one sampled token for every sequence."""
-        logits = self._cache.forward(rows, [sequence.slot for sequence in batch], starts)
+        logits = self.cache.forward(rows, [sequence.slot for sequence in batch], starts)
         for sequence, row, start in zip(batch, rows, starts, strict=True):
             self._tokens[sequence.slot, start : start + len(row)] = row
             self._lengths[sequence.slot] = start + len(row)
@@ -234,7 +235,7 @@ class InProcessModel:
         drawn = draw_tokens(logits / temperatures, draws, greedy)
         if self._deterministic:
             for row in np.flatnonzero(drawn.close).tolist():
-                alone = self._cache.logits_alone((*batch[row].request.prompt_ids, *batch[row].ids))
+                alone = self.cache.logits_alone((*batch[row].request.prompt_ids, *batch[row].ids))
                 again = draw_tokens(alone / temperatures[row], draws[row : row + 1], greedy[row : row + 1])
                 drawn.tokens[row] = again.tokens[0]
         self._clock += 1

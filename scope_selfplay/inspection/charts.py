@@ -103,7 +103,12 @@ def intervals(estimates: Sequence[NamedInterval]) -> Markup:
     """One row per estimate: a dot on its interval, over a common scale; "" without any."""
     if not estimates:
         return Markup("")
-    ends = [end for each in estimates for end in (each.value, each.low, each.high) if end is not None]
+    ends = [
+        end
+        for estimate in estimates
+        for end in (estimate.value, estimate.low, estimate.high)
+        if end is not None
+    ]
     low, high = min(ends), max(ends)
     span = (high - low) or 1.0
     width, left, row_height = 460, 90, 24

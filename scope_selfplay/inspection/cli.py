@@ -11,7 +11,7 @@ from scope_selfplay.schemas import CandidateStatus, Gate, Reason
 from scope_selfplay.store.query import Sort
 
 STATUSES, REASONS, GATES, SORTS = (
-    [each.value for each in words] for words in (CandidateStatus, Reason, Gate, Sort)
+    [member.value for member in names] for names in (CandidateStatus, Reason, Gate, Sort)
 )
 
 
@@ -41,12 +41,12 @@ def tasks() -> None:
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def ls(run: str, as_json: bool, kind: str | None, stage: str, **asked: Any) -> None:
+def ls(run: str, as_json: bool, kind: str | None, stage: str, **filters: Any) -> None:
     """List candidates, accepted and rejected; one a line with tabs between cells where it is piped."""
     from scope_selfplay.inspection.text import plain_list, show_list
     from scope_selfplay.store.query import TaskQuery
 
-    query = TaskQuery.model_validate({**asked, "type": kind, "stage": None if stage == "all" else stage})
+    query = TaskQuery.model_validate({**filters, "type": kind, "stage": None if stage == "all" else stage})
     with _reader(run) as reader:
         page = reader.tasks(query)
     if as_json:
@@ -80,15 +80,15 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
 
     with _reader(run) as reader:
         record = reader.task(task, iteration=iteration)
-        made = record.candidate.task
-        own = set(record.candidate.rollout_ids)
-        others = [each for each in reader.attempts_on(made.id) if each.rollout.id not in own] if made else []
-        matches = reader.comparisons_on(made.id) if made else []
-        judgements = reader.judgements_on(made.id) if made else Judgements()
+        task_written = record.candidate.task
+        attempts = reader.attempts_on(task_written.id) if task_written else []
+        matches = reader.comparisons_on(task_written.id) if task_written else []
+        judgements = reader.judgements_on(task_written.id) if task_written else Judgements()
+    others = [attempt for attempt in attempts if attempt.rollout.id not in record.candidate.rollout_ids]
     if as_json:
         found = record.model_dump(mode="json") | {
-            "other_attempts": [each.model_dump(mode="json") for each in others],
-            "comparisons": [each.model_dump(mode="json") for each in matches],
+            "other_attempts": [attempt.model_dump(mode="json") for attempt in others],
+            "comparisons": [match.model_dump(mode="json") for match in matches],
             **judgements.model_dump(mode="json"),
         }
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
@@ -136,9 +136,9 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
         if before.isdecimal() and after.isdecimal():
             signals = diff_iterations(reader, int(before), int(after))
             if as_json:
-                click.echo(json.dumps([each.model_dump() for each in signals], indent=1))
+                click.echo(json.dumps([signal.model_dump() for signal in signals], indent=1))
                 return
-            rows = [(each.title, each.before, each.after, each.unit) for each in signals]
+            rows = [(signal.title, signal.before, signal.after, signal.unit) for signal in signals]
             for line in tab_lines(("signal", before, after, "unit"), rows):
                 click.echo(line)
             return
@@ -150,7 +150,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
         f"{found.after} minus {found.before}: {found.gain:+.3f} [{found.low:+.3f}, {found.high:+.3f}] over "
         f"{found.tasks} held-out tasks, better on {found.better}, worse on {found.worse}"
     )
-    changes = [(each.task_id, each.before, each.after, each.text) for each in found.changes[:limit]]
+    changes = [(change.task_id, change.before, change.after, change.text) for change in found.changes[:limit]]
     for line in tab_lines(("task", found.before, found.after, "text"), changes):
         click.echo(line)
 

@@ -115,19 +115,21 @@ def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
         )
     for role, parts in _MOST_TELLING.items():
         curve = iteration[role]
-        # None where no step had a value, as when the judge was away.
-        part = next((each for each in parts if curve[f"{each}_first"] is not None), None)
+        # None where no step had a value, as when the judge could not be reached.
+        part = next((name for name in parts if curve[f"{name}_first"] is not None), None)
         if part is not None:
             first, last, values = (curve[f"{part}_{name}"] for name in ("first", "last", "curve"))
-            # Shares lie between 0 and 1; a reward has the scale of its design.
+            # Shares are between 0 and 1; a reward has the scale of its design.
             scale = (min(values), max(values)) if part == "reward" else (0.0, 1.0)
             bars = sparkline(values, *scale)
             console.print(
                 f"  {role:<11} {part.replace('_', ' '):<10} {first:.2f} -> {last:.2f}  {bars}".rstrip()
             )
     if iteration["decision"]:
-        ruling = iteration["decision"]
-        console.print(f"  compare     {ruling['decision']}: {ruling['reason']}", soft_wrap=True, markup=False)
+        decision = iteration["decision"]
+        console.print(
+            f"  compare     {decision['decision']}: {decision['reason']}", soft_wrap=True, markup=False
+        )
     judge = iteration["judge"]
     seconds = sum(iteration["seconds"].values())
     console.print(
@@ -147,10 +149,10 @@ def _show_held_out(console: Any, summary: dict[str, Any]) -> None:
     for group in groups:
         table.add_column(group, justify="right")
     for name, found in held_out.items():
-        estimates = [found["groups"].get(group) for group in groups]
+        scores = [found["groups"].get(group) for group in groups]
         cells = [
-            f"{each['mean_score']:.2f} [{each['low']:.2f}, {each['high']:.2f}]" if each else "-"
-            for each in estimates
+            f"{score['mean_score']:.2f} [{score['low']:.2f}, {score['high']:.2f}]" if score else "-"
+            for score in scores
         ]
         table.add_row(name, *cells)
     console.print()

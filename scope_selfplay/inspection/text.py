@@ -113,10 +113,10 @@ def describe_overview(page: Overview) -> Iterator[str]:
             yield from _health_lines(checkups[iteration.iteration])
     if page.held_out:
         yield "\n== Held-out tasks: mean share of the rubric met, 95 % interval"
-        for each in page.held_out:
-            rating = "" if each.rating is None else f"  rating {each.rating:.3f}"
-            interval = f"[{each.low:.3f}, {each.high:.3f}]"
-            yield f"  {each.checkpoint:8} {each.mean_score:.3f} {interval} over {each.tasks} tasks{rating}"
+        for score in page.held_out:
+            rating = "" if score.rating is None else f"  rating {score.rating:.3f}"
+            interval = f"[{score.low:.3f}, {score.high:.3f}]"
+            yield f"  {score.checkpoint:8} {score.mean_score:.3f} {interval} over {score.tasks} tasks{rating}"
     warnings = [(checkup.iteration, text) for checkup in page.health for text in checkup.warnings]
     if warnings:
         yield "\n== Warnings"

@@ -31,20 +31,20 @@ class Endpoint:
     def __init__(
         self,
         client: ChatClient,
-        patience: JudgeRetryConfig,
+        timeouts: JudgeRetryConfig,
         *,
         limit: int,
         metrics: JudgeMetrics,
         jitter: random.Random,
     ) -> None:
         self._client = client
-        self._patience = patience
+        self._timeouts = timeouts
         self._metrics = metrics
         self._jitter = jitter
         self._loop = asyncio.get_running_loop()
         self._gate = AdmissionGate(limit)
         self.breaker = CircuitBreaker(
-            failures=patience.failures, outage=patience.outage, clock=self._loop.time
+            failures=timeouts.failures, outage=timeouts.outage, clock=self._loop.time
         )
         self._healthy = asyncio.Event()
         self._healthy.set()
@@ -57,7 +57,7 @@ class Endpoint:
 
     async def ask(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """One completion, within `seconds` from when it is sent. Raises ChatFault, ConfigError."""
-        give_up = self._loop.time() + self._patience.outage
+        give_up = self._loop.time() + self._timeouts.outage
         while True:
             await self._until_healthy()
             async with self._gate.turn(request.prompt):
@@ -133,7 +133,7 @@ class Endpoint:
         if self.breaker.is_open and not self.breaker.is_given_up:
             await self._healthy.wait()
         if self.breaker.is_given_up:
-            down = f"{self._client.url}: down for more than {self._patience.outage:.0f} s"
+            down = f"{self._client.url}: down for more than {self._timeouts.outage:.0f} s"
             raise ChatFault(Fault.UNAVAILABLE, down)
 
     def _open(self) -> None:
@@ -166,9 +166,9 @@ class Endpoint:
     async def _watch(self) -> None:
         """While calls are in flight: in every `silence` seconds a reply, a canary's answer, or a trip."""
         while self._in_flight and not self.breaker.is_open:
-            await asyncio.sleep(max(0.01, self._last_sign + self._patience.silence - self._loop.time()))
+            await asyncio.sleep(max(0.01, self._last_sign + self._timeouts.silence - self._loop.time()))
             silent_since = self._last_sign
-            if not self._in_flight or self._loop.time() - silent_since < self._patience.silence:
+            if not self._in_flight or self._loop.time() - silent_since < self._timeouts.silence:
                 continue
             alive = await self._is_alive()
             if alive:
@@ -181,7 +181,7 @@ class Endpoint:
 
     async def _is_alive(self) -> bool:
         try:
-            await self._client.complete(CANARY, seconds=self._patience.canary)
+            await self._client.complete(CANARY, seconds=self._timeouts.canary)
         except ChatFault as fault:
             # Refusing or being busy is an answer, too.
             return fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE)

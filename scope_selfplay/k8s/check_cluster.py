@@ -3,6 +3,7 @@
 What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,13 @@ _SUFFIXES = {
     "n": 1e-9,
 }
 _CLAIM = "PersistentVolumeClaim"
-Amounts = dict[str, float]
+_COUNTED = {
+    "Job": ("jobs", "count/jobs.batch"),
+    "Deployment": ("deployments", "count/deployments.apps"),
+    "Service": ("services", "services", "count/services"),
+}
+"""Kind -> its plural, and the resources of a quota that count it."""
+Amounts = defaultdict[str, float]
 """Resource as a ResourceQuota calls it -> amount."""
 
 
@@ -34,7 +41,7 @@ def amount(quantity: Any) -> float:
 def peak_gpus(config: RunConfig) -> dict[str, int]:
     """GPUs of each stage, its servers included."""
     gpus = f"requests.{config.cluster.gpu_resource}"
-    return {stage: int(_usage(bodies).get(gpus, 0)) for stage, bodies in stage_objects(config, ()).items()}
+    return {stage: int(_usage(bodies)[gpus]) for stage, bodies in stage_objects(config, ()).items()}
 
 
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
@@ -49,7 +56,7 @@ def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl)
         status = quota.get("status") or {}
         for resource, limit in (status.get("hard") or {}).items():
             used = amount((status.get("used") or {}).get(resource, 0))
-            others = max(0.0, used - ours.get(resource, 0.0))
+            others = max(0.0, used - ours[resource])
             yield from _over_quota(quota, resource, limit, needs, others)
 
 
@@ -71,8 +78,8 @@ def _is_scoped(quota: Body) -> bool:
 def _over_quota(
     quota: Body, resource: str, limit: Any, needs: Mapping[str, Amounts], others: float
 ) -> Iterator[ManifestProblem]:
-    stage = max(needs, key=lambda name: needs[name].get(resource, 0.0))
-    wanted = needs[stage].get(resource, 0.0)
+    stage = max(needs, key=lambda name: needs[name][resource])
+    wanted = needs[stage][resource]
     if wanted > amount(limit) - others:
         yield ManifestProblem(
             name_of(quota),
@@ -94,57 +101,44 @@ def _stage_usage(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amo
 def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
     """What the run takes of the quotas now."""
     own = f"scope/run={config.name}"
-    found: Amounts = {}
+    found = Amounts(float)
     for pod in cluster.objects("pods", own):
         if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            _add_pods(found, pod["spec"], 1)
-    for kind, resource in (("jobs", "count/jobs.batch"), ("deployments", "count/deployments.apps")):
-        _add(found, resource, len(cluster.objects(kind, own)))
-    services = len(cluster.objects("services", own))
-    return {**found, "services": services, "count/services": services}
+            _count_pods(found, pod["spec"], 1)
+    for plural, *resources in _COUNTED.values():
+        found.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
+    return found
 
 
 def _usage(objects: Sequence[Body]) -> Amounts:
     """What these Jobs, Deployments and Services take of a quota while all of them run."""
-    found: Amounts = {}
-    counted = {
-        "Job": ("count/jobs.batch",),
-        "Deployment": ("count/deployments.apps",),
-        "Service": ("services", "count/services"),
-    }
+    found = Amounts(float)
     for body in objects:
-        for resource in counted.get(str(body["kind"]), ()):
-            _add(found, resource, 1)
+        for resource in _COUNTED.get(str(body["kind"]), ("",))[1:]:
+            found[resource] += 1
         for pods in pods_of([body]):
             spec = body["spec"]
-            _add_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+            _count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
     return found
 
 
-def _add_pods(found: Amounts, spec: Body, count: int) -> None:
-    _add(found, "pods", count)
-    _add(found, "count/pods", count)
+def _count_pods(found: Amounts, spec: Body, count: int) -> None:
+    """Add `count` pods of this spec to `found`."""
+    found["pods"] += count
+    found["count/pods"] += count
     for kind in ("requests", "limits"):
-        for resource, quantity in _of_pod(spec, kind).items():
-            _add(found, f"{kind}.{resource}", quantity * count)
+        # Containers run together; of those before them the largest counts, where it is larger than all.
+        together = Amounts(float)
+        for container in spec.get("containers") or []:
+            for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
+                together[resource] += amount(quantity)
+        for container in spec.get("initContainers") or []:
+            for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
+                together[resource] = max(together[resource], amount(quantity))
+        for resource, quantity in together.items():
+            found[f"{kind}.{resource}"] += quantity * count
             if kind == "requests" and resource in ("cpu", "memory"):
-                _add(found, resource, quantity * count)
-
-
-def _of_pod(spec: Body, kind: str) -> Mapping[str, float]:
-    """Containers run together; of those before them the largest counts, where it is larger than all."""
-    together: Amounts = {}
-    for container in spec.get("containers") or []:
-        for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
-            _add(together, resource, amount(quantity))
-    for container in spec.get("initContainers") or []:
-        for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
-            together[resource] = max(together.get(resource, 0.0), amount(quantity))
-    return together
-
-
-def _add(found: Amounts, resource: str, more: float) -> None:
-    found[resource] = found.get(resource, 0.0) + more
+                found[resource] += quantity * count
 
 
 def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:

@@ -198,7 +198,7 @@ async def _complete(service: ModelService, request: Request) -> Response:
         return refuse(503, "draining", {"Retry-After": "1"})
     info = service.info
     try:
-        asked = read_request(
+        parsed = read_request(
             await read_body(request, MAX_BODY),
             vocabulary=info.vocabulary,
             max_length=info.max_length,
@@ -208,22 +208,22 @@ async def _complete(service: ModelService, request: Request) -> Response:
         return refuse(413, str(error))
     except ValueError as error:
         return refuse(400, str(error))
-    if asked.model not in (None, info.model):
-        return refuse(404, f"The model `{asked.model}` does not exist; this server has `{info.model}`.")
+    if parsed.model not in (None, info.model):
+        return refuse(404, f"The model `{parsed.model}` does not exist; this server has `{info.model}`.")
     if service.engine.waiting >= service.queue:
         return refuse(429, f"{service.queue} sequences wait already", {"Retry-After": "1"})
-    return await while_connected(request, _sample(service, asked))
+    return await while_connected(request, _sample(service, parsed))
 
 
-async def _sample(service: ModelService, asked: CompletionRequest) -> Response:
-    seed = random.getrandbits(63) if asked.seed is None else asked.seed
+async def _sample(service: ModelService, parsed: CompletionRequest) -> Response:
+    seed = random.getrandbits(63) if parsed.seed is None else parsed.seed
     try:
         sample = await service.engine.sample(
-            asked.request, seed, temperature=asked.temperature, stops=asked.stops
+            parsed.request, seed, temperature=parsed.temperature, stops=parsed.stops
         )
     except InferenceError as error:
         return refuse(500, str(error))
-    service.metrics.tokens.labels("in").inc(len(asked.request.prompt_ids))
+    service.metrics.tokens.labels("in").inc(len(parsed.request.prompt_ids))
     service.metrics.tokens.labels("out").inc(len(sample.ids))
     text = service.codec.decode(sample.ids)
-    return json_response(render_response(asked, sample, text, service.info.model))
+    return json_response(render_response(parsed, sample, text, service.info.model))

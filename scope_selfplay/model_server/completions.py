@@ -88,7 +88,7 @@ def read_request(
     )
 
 
-def render_response(asked: CompletionRequest, sample: Sample, text: str, model: str) -> dict[str, Any]:
+def render_response(parsed: CompletionRequest, sample: Sample, text: str, model: str) -> dict[str, Any]:
     """The body. `logprobs.tokens` are written as vLLM does it for `return_tokens_as_token_ids`."""
     choice: dict[str, Any] = {
         "index": 0,
@@ -97,12 +97,12 @@ def render_response(asked: CompletionRequest, sample: Sample, text: str, model: 
         "stop_reason": None,
         "logprobs": None,
     }
-    if asked.with_logprobs:
+    if parsed.with_logprobs:
         tokens = [f"token_id:{token}" for token in sample.ids]
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": sample.logprobs, "top_logprobs": None}
-    if asked.with_ids:
-        choice |= {"token_ids": sample.ids, "prompt_token_ids": asked.request.prompt_ids}
-    tokens_in, tokens_out = len(asked.request.prompt_ids), len(sample.ids)
+    if parsed.with_ids:
+        choice |= {"token_ids": sample.ids, "prompt_token_ids": parsed.request.prompt_ids}
+    tokens_in, tokens_out = len(parsed.request.prompt_ids), len(sample.ids)
     return {
         "id": "cmpl-0",
         "object": "text_completion",

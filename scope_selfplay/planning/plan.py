@@ -1,6 +1,7 @@
 """What one iteration takes, stage by stage: prompts, rollouts, judge calls, tokens and hours of GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, TrainConfig
@@ -53,78 +54,67 @@ def make_plan(
             f"--gpus: found {gpus}, layouts are known for {', '.join(map(str, sorted(LAYOUTS)))}"
         )
     size = model_size(config.model.path, parameters)
-    stages = tuple(_priced(counts, size, assumptions) for counts in _counted(config, gates, assumptions))
-    return ResourcePlan(
-        size, gpus, config.iterations, stages, pod_memory(config, gpus, size, assumptions), assumptions
-    )
+    stages = tuple(_stage_plans(config, gates, size, assumptions))
+    pods = pod_memory(config, gpus, size, assumptions)
+    return ResourcePlan(size, gpus, config.iterations, stages, pods, assumptions)
 
 
-class _StageCounts(NamedTuple):
-    stage: Stage
-    prompts: int
-    challenger: int
-    solver: int
-    calls: int
-    trained: TrainConfig | None = None
-
-
-def _counted(config: RunConfig, gates: int, assumptions: Assumptions) -> Sequence[_StageCounts]:
+def _stage_plans(
+    config: RunConfig, gates: int, size: ModelSize, assumptions: Assumptions
+) -> Iterator[StagePlan]:
     """As if every task of training passed its gates, as the paper's volume is counted."""
     challenger, solver, tasks = config.challenger, config.solver, config.tasks
-    criteria = assumptions.criteria
-    volume = iteration_volume(
-        steps=challenger.steps,
-        challenger_prompts=challenger.batch,
-        group_size=challenger.group_size,
-        difficulty_rollouts=challenger.rollouts,
-        criteria=criteria,
-    )
-    found: list[_StageCounts] = []
+    criteria, plan = assumptions.criteria, partial(_stage_plan, size=size, assumptions=assumptions)
     if not challenger.frozen:
-        calls = volume.challenger_rollouts * candidate_judge_calls(challenger.rollouts, criteria, gates)
-        prompts = challenger.steps * challenger.batch
+        volume = iteration_volume(
+            steps=challenger.steps,
+            challenger_prompts=challenger.batch,
+            group_size=challenger.group_size,
+            difficulty_rollouts=challenger.rollouts,
+            criteria=criteria,
+        )
         rollouts, tries = volume.challenger_rollouts, volume.difficulty_rollouts
-        found.append(_StageCounts(Stage.CHALLENGER, prompts, rollouts, tries, calls, challenger))
+        calls = rollouts * candidate_judge_calls(challenger.rollouts, criteria, gates)
+        prompts = challenger.steps * challenger.batch
+        yield plan(Stage.CHALLENGER, prompts, rollouts, tries, calls, trained=challenger)
     if solver.tasks is None:
         candidates = round(tasks.target / assumptions.acceptance)
         calls = candidates * candidate_judge_calls(tasks.rollouts, criteria, gates)
-        found.append(_StageCounts(Stage.TASKS, candidates, candidates, candidates * tasks.rollouts, calls))
+        yield plan(Stage.TASKS, candidates, candidates, candidates * tasks.rollouts, calls)
     prompts = solver.steps * solver.batch
     rollouts = prompts * solver.group_size
-    found.append(_StageCounts(Stage.SOLVER, prompts, 0, rollouts, rollouts * criteria, solver))
+    yield plan(Stage.SOLVER, prompts, 0, rollouts, rollouts * criteria, trained=solver)
     held_out = config.compare.tasks
-    found.append(_StageCounts(Stage.COMPARE, held_out, 0, held_out, held_out * criteria))
-    return found
+    yield plan(Stage.COMPARE, held_out, 0, held_out, held_out * criteria)
 
 
-def _priced(counts: _StageCounts, size: ModelSize, assumptions: Assumptions) -> StagePlan:
+def _stage_plan(
+    stage: Stage,
+    prompts: int,
+    challenger_rollouts: int,
+    solver_rollouts: int,
+    judge_calls: int,
+    *,
+    size: ModelSize,
+    assumptions: Assumptions,
+    trained: TrainConfig | None = None,
+) -> StagePlan:
     scale = size.parameters / 8e9
-    rollouts = counts.challenger + counts.solver
-    sampled = rollouts * assumptions.rollout_tokens
-    read = rollouts * assumptions.read_tokens
-    generated = sampled / assumptions.decode_rate + read / assumptions.prefill_rate
-    judged = counts.calls * (
+    rollouts = challenger_rollouts + solver_rollouts
+    sampled, read = rollouts * assumptions.rollout_tokens, rollouts * assumptions.read_tokens
+    generate = sampled / assumptions.decode_rate + read / assumptions.prefill_rate
+    judge = judge_calls * (
         assumptions.judge_tokens / assumptions.decode_rate
         + assumptions.judge_read_tokens / assumptions.prefill_rate
     )
-    trained = 0.0
-    if counts.trained is not None:
-        own = counts.prompts * counts.trained.group_size
-        tokens = own * (assumptions.rollout_tokens + assumptions.read_tokens)
+    train = 0.0
+    if trained is not None:
+        tokens = prompts * trained.group_size * (assumptions.rollout_tokens + assumptions.read_tokens)
         # 6 operations per parameter and token forward and back, 2 for the reference, 2 for recomputed activations.
-        passes = 10 if counts.trained.kl_beta else 8
-        trained = passes * size.parameters * tokens / (assumptions.flops * assumptions.utilisation)
-    return StagePlan(
-        counts.stage,
-        counts.prompts,
-        counts.challenger,
-        counts.solver,
-        counts.calls,
-        sampled + read,
-        scale * generated / 3600,
-        scale * judged / 3600,
-        trained / 3600,
-    )
+        passes = 10 if trained.kl_beta else 8
+        train = passes * size.parameters * tokens / (assumptions.flops * assumptions.utilisation)
+    counts = (stage, prompts, challenger_rollouts, solver_rollouts, judge_calls, sampled + read)
+    return StagePlan(*counts, scale * generate / 3600, scale * judge / 3600, train / 3600)
 
 
 class IterationVolume(NamedTuple):

@@ -112,7 +112,7 @@ class Rewarder:
         rng = rng_from(*key, "route")
         while True:
             prices = [self._price(group) for group in judged]
-            routed = route(waiting, prices, rng, budget=budget).routed
+            routed = route(waiting, prices, rng, budget=budget)
             if not any(routed):
                 return [replace(group, left_out=self._is_left_out(group)) for group in judged]
             served = [number for number, goes in enumerate(routed) if goes]

@@ -2,9 +2,9 @@
 
     make_held_out (iteration 0) -> train_challenger (A) -> make_tasks (B) -> train_solver (C) -> compare (D)
 
-`order` says which come before which, `shards` spreads task making over several workers.
+`stage_runner` does what all of them share, `shards` spreads task making over several workers.
 
-A stage whose manifest stands is not run again. A stage that was killed goes on: task making keeps every
+A stage whose manifest.json exists is not run again. A stage that was killed goes on: task making keeps every
 finished candidate, training goes on from its newest checkpoint.
 """
 

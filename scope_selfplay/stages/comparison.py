@@ -1,7 +1,7 @@
 """Stage D: checkpoints answer the held-out tasks and are compared."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from scope_selfplay.corpus import task_family
 from scope_selfplay.evaluation.pairings import (
@@ -37,17 +37,19 @@ def compare(run: Run, iteration: int) -> StageManifest:
         candidates = accepted_in(run.folder.stage(0, Stage.TASKS))
         run.progress.begin(f"iteration {iteration}: compare {policy.name} on held-out tasks", len(candidates))
         asyncio.run(_answer(run, context, policy, candidates, folder, key))
-        *earlier, newest = [_contestant(run, number) for number in range(iteration + 1)]
-        run.progress.end(_mean_score(newest))
+        *earlier, newest = [_answers_of(run, number) for number in range(iteration + 1)]
+        scores = [grade.score for grade in newest.grades.values() if grade.score is not None]
+        run.progress.end(f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score")
         shown = presentations(newest, earlier, key=key, both_orders=run.config.compare.both_orders)
         if shown:
             run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(shown))
             asyncio.run(_judge(run, context, candidates, shown, folder))
             run.progress.end(f"{len(shown)} pairs of answers")
+        folders = [run.folder.stage(number, Stage.COMPARE) for number in range(iteration + 1)]
         ratings = rate(
             candidates,
             [*earlier, newest],
-            [each for number in range(iteration + 1) for each in _comparisons(run, number)],
+            [comparison for each in folders for comparison in read_records(each.comparisons, Comparison)],
             starts=[run.promoted(number).name for number in range(iteration)],
             settings=run.config.compare,
             seed=run.config.seed,
@@ -68,38 +70,41 @@ async def _answer(
     key: Key,
 ) -> None:
     """One greedy answer per held-out task, graded; only what an earlier try left out or failed at is made."""
-    whole = {each.rollout_id for each in read_records(folder.grades, Grade) if each.is_whole}
-    have = {each.subject_id for each in read_records(folder.rollouts, Rollout) if each.id in whole}
-    engine, policy_format = (
-        run.engine(policy, Role.SOLVER),
-        run.policy_format(policy, Role.SOLVER, greedy=True),
-    )
+    complete = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
+    answered = {
+        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in complete
+    }
+    engine = run.engine(policy, Role.SOLVER)
+    policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
 
     with Appender(folder.rollouts) as rollouts, Appender(folder.grades) as grades:
 
-        async def one(candidate: Candidate) -> None:
+        async def answer(candidate: Candidate) -> None:
             task, rubric = candidate.task, candidate.rubric
             assert task is not None and rubric is not None
-            each = (*key, task.id)
-            rollout = await context.sample_rollout(
-                context.solver_episode(policy_format, each, task), engine, each
-            )
-            grade = await grade_rollout(context.judge, task, rubric, rollout, key=each)
+            rollout_key = (*key, task.id)
+            episode = context.solver_episode(policy_format, rollout_key, task)
+            rollout = await context.sample_rollout(episode, engine, rollout_key)
+            grade = await grade_rollout(context.judge, task, rubric, rollout, key=rollout_key)
             run.check_outages()
             rollouts.append(rollout.without_ids())
             grades.append(grade)
             check_budget(run, context.judge)
 
-        missing = [each for each in candidates if each.task and each.task.id not in have]
-        for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
-            await future
-            run.progress.advance(len(candidates) - len(missing) + count)
-    order = {candidate.task.id: row for row, candidate in enumerate(candidates) if candidate.task}
-    answers = {each.subject_id: each for each in read_records(folder.rollouts, Rollout)}
-    by_rollout = {each.rollout_id: each for each in read_records(folder.grades, Grade)}
-    ordered = [answers[task_id] for task_id in order]
+        await _all_done(
+            run,
+            [
+                answer(candidate)
+                for candidate in candidates
+                if candidate.task and candidate.task.id not in answered
+            ],
+            total=len(candidates),
+        )
+    by_task = {rollout.subject_id: rollout for rollout in read_records(folder.rollouts, Rollout)}
+    by_rollout = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
+    ordered = [by_task[candidate.task.id] for candidate in candidates if candidate.task]
     write_records(folder.rollouts, ordered)
-    write_records(folder.grades, [by_rollout[each.id] for each in ordered])
+    write_records(folder.grades, [by_rollout[rollout.id] for rollout in ordered])
 
 
 async def _judge(
@@ -110,43 +115,38 @@ async def _judge(
     folder: StageFolder,
 ) -> None:
     """Every presentation judged once; one that failed in an earlier try is tried again."""
-    by_task = {each.task.id: each for each in candidates if each.task}
-    order = [(each.first.id, each.second.id) for each in shown]
-    paid = {pair: each for pair, each in _by_pair(folder).items() if each.outcome is not None}
-    missing = [each for each, pair in zip(shown, order, strict=True) if pair not in paid]
+    by_task = {candidate.task.id: candidate for candidate in candidates if candidate.task}
+    paid = {pair for pair, comparison in _by_pair(folder).items() if comparison.outcome is not None}
     with Appender(folder.comparisons) as comparisons:
 
-        async def one(each: Presentation) -> None:
-            comparison = await judge_presentation(context.judge, by_task[each.task_id], each)
-            comparisons.append(comparison)
+        async def judge(presentation: Presentation) -> None:
+            candidate = by_task[presentation.task_id]
+            comparisons.append(await judge_presentation(context.judge, candidate, presentation))
             check_budget(run, context.judge)
 
-        for count, future in enumerate(asyncio.as_completed([one(each) for each in missing]), start=1):
-            await future
-            run.progress.advance(len(shown) - len(missing) + count)
+        missing = [each for each in shown if (each.first.id, each.second.id) not in paid]
+        await _all_done(run, [judge(each) for each in missing], total=len(shown))
     found = _by_pair(folder)
-    write_records(folder.comparisons, [found[pair] for pair in order])
+    write_records(folder.comparisons, [found[each.first.id, each.second.id] for each in shown])
+
+
+async def _all_done(run: Run, calls: Sequence[Awaitable[None]], *, total: int) -> None:
+    """Wait for the calls and report progress; the rest of `total` was done before. The first fault ends it."""
+    for count, future in enumerate(asyncio.as_completed(calls), start=1):
+        await future
+        run.progress.advance(total - len(calls) + count)
 
 
 def _by_pair(folder: StageFolder) -> dict[tuple[str, str], Comparison]:
     return {(each.first_id, each.second_id): each for each in read_records(folder.comparisons, Comparison)}
 
 
-def _comparisons(run: Run, iteration: int) -> list[Comparison]:
-    return read_records(run.folder.stage(iteration, Stage.COMPARE).comparisons, Comparison)
-
-
-def _mean_score(contestant: CheckpointAnswers) -> str:
-    scores = [grade.score for grade in contestant.grades.values() if grade.score is not None]
-    return f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score"
-
-
-def _contestant(run: Run, iteration: int) -> CheckpointAnswers:
+def _answers_of(run: Run, iteration: int) -> CheckpointAnswers:
     folder = run.folder.stage(iteration, Stage.COMPARE)
     rollouts = read_records(folder.rollouts, Rollout)
-    grades = {each.rollout_id: each for each in read_records(folder.grades, Grade)}
+    grades = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
     return CheckpointAnswers(
         run.solver(iteration).name,
-        {each.subject_id: each for each in rollouts},
-        {each.subject_id: grades[each.id] for each in rollouts},
+        {rollout.subject_id: rollout for rollout in rollouts},
+        {rollout.subject_id: grades[rollout.id] for rollout in rollouts},
     )

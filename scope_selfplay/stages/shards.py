@@ -1,7 +1,7 @@
 """Task making by several workers: the same corpus as by one.
 
 Document k of the stage's order belongs to worker k mod N, so each has exactly one owner and needs no lock. A
-worker reads what the others have finished and stops at the first of its documents that lies behind the filled
+worker reads what the others have finished and stops at the first of its documents that comes after the filled
 quota: everything accepted before it, by whomever, counts. Collecting walks the documents in their order and
 publishes the stage, as one worker alone would have.
 
@@ -233,9 +233,9 @@ class SharedProgress:
             file.seek(begin)
             data = file.read()
         # What follows the last line end is being written, or was torn by a kill.
-        whole = data.rfind(b"\n") + 1
-        self._read[path] = begin + whole
-        return data[:whole].splitlines()
+        complete = data.rfind(b"\n") + 1
+        self._read[path] = begin + complete
+        return data[:complete].splitlines()
 
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:

@@ -4,6 +4,7 @@ judge, measure its time over all attempts, publish the manifest last.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import shutil
 import time
@@ -39,13 +40,15 @@ from scope_selfplay.store import (
 )
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.files import disk_faults, read_rows
-from scope_selfplay.store.folders import begin_format, checksums
+from scope_selfplay.store.folders import MANIFEST, begin_format, checksums
 from scope_selfplay.store.parquet import write_parquet
 
 # Seconds: longer than a stopped pod may take to save, and than a network volume takes to forget a lost node.
 _LOCK_TIMEOUT = 180.0
 # The file of a stage's work folder that marks when an attempt began.
 _SPENT = "seconds"
+# The documents that a stage used: later ones take others.
+_DOCUMENTS = "documents.json"
 
 
 def run_stage(
@@ -155,59 +158,35 @@ def recorded(folder: StageFolder) -> JudgeTally:
     Candidates of one task share its gates: they were asked once.
     """
     tally = JudgeTally()
-    gates = {
-        each.task.id if each.task else each.id: each.gates
-        for each in read_records(folder.candidates, Candidate)
-    }
-    for verdicts in gates.values():
-        for verdict in verdicts.values():
+    candidates = read_records(folder.candidates, Candidate)
+    gates = {each.task.id if each.task else each.id: each.gates for each in candidates}
+    verdicts: list[Verdict | None] = [verdict for asked in gates.values() for verdict in asked.values()]
+    verdicts += [verdict for grade in read_records(folder.grades, Grade) for verdict in grade.verdicts]
+    verdicts += [comparison.verdict for comparison in read_records(folder.comparisons, Comparison)]
+    verdicts += [selection.verdict for selection in read_records(folder.selections, Selection)]
+    verdicts += [score.verdict for score in read_records(folder.scores, Score)]
+    for verdict in verdicts:
+        if verdict is not None:
             tally.add(verdict)
-    for grade in read_records(folder.grades, Grade):
-        for verdict in grade.verdicts:
-            tally.add(verdict)
-    for comparison in read_records(folder.comparisons, Comparison):
-        tally.add(comparison.verdict)
-    for selection in read_records(folder.selections, Selection):
-        _count(tally, selection.verdict, failed=selection.winner_ids is None)
-    for score in read_records(folder.scores, Score):
-        _count(tally, score.verdict, failed=score.value is None)
     return tally
 
 
-def _count(tally: JudgeTally, verdict: Verdict | None, *, failed: bool) -> None:
-    """Older records do not hold the verdict itself."""
-    if verdict is None:
-        tally.count(failed=failed)
-    else:
-        tally.add(verdict)
+def _folders_before(run: Run, iteration: int, stage: Stage) -> Iterator[tuple[str, StageFolder]]:
+    """The name and folder of every stage that comes before this one, in order."""
+    for number, other in itertools.product(range(iteration + 1), Stage):
+        if (number, other) == (iteration, stage):
+            return
+        yield f"{number:02d}/{other.value}", run.folder.stage(number, other)
 
 
 def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:
     """The manifests of everything before this stage; a change in one would change this one."""
-    found: dict[str, str] = {}
-    for number in range(iteration + 1):
-        for each in Stage:
-            if number == iteration and each is stage:
-                return found
-            manifest = run.folder.stage(number, each).path / "manifest.json"
-            if manifest.exists():
-                found[f"{number:02d}/{each.value}"] = StageManifest.model_validate_json(
-                    manifest.read_bytes()
-                ).hash
-    return found
-
-
-def _taken_before(run: Run, iteration: int, stage: Stage) -> list[str]:
-    """The documents that earlier stages used."""
-    taken: list[str] = []
-    for number in range(iteration + 1):
-        for each in (Stage.CHALLENGER, Stage.TASKS):
-            if number == iteration and each is stage:
-                return taken
-            file = run.folder.stage(number, each).path / "documents.json"
-            if file.exists():
-                taken += json.loads(file.read_text())
-    return taken
+    manifests = {name: folder.path / MANIFEST for name, folder in _folders_before(run, iteration, stage)}
+    return {
+        name: StageManifest.model_validate_json(path.read_bytes()).hash
+        for name, path in manifests.items()
+        if path.exists()
+    }
 
 
 def check_turn(run: Run, iteration: int, stage: Stage) -> None:
@@ -224,7 +203,7 @@ def check_turn(run: Run, iteration: int, stage: Stage) -> None:
         )
     for number, before in stages[: stages.index((iteration, stage))]:
         folder = run.folder.stage(number, before)
-        if not (folder.path / "manifest.json").exists():
+        if not (folder.path / MANIFEST).exists():
             raise RunMismatchError(
                 f"iteration {iteration} {stage.value}: {folder.path} is not finished; run iteration {number} "
                 f"{before.value} first"
@@ -241,7 +220,8 @@ def stage_sources(
 
     `or_fewer`: as many as there are. Raises CorpusError where too few are left.
     """
-    taken = set(_taken_before(run, iteration, stage))
+    lists = [folder.path / _DOCUMENTS for _, folder in _folders_before(run, iteration, stage)]
+    taken = {name for path in lists if path.exists() for name in json.loads(path.read_text())}
     pool = documents_for(run.documents, held_out=iteration == 0)
     if or_fewer:
         count = min(count, len({document.id for document in pool} - taken))
@@ -260,7 +240,7 @@ def stage_sources(
 
 
 def write_documents(folder: StageFolder, ids: Sequence[str]) -> None:
-    write_atomic(folder.path / "documents.json", json.dumps(list(ids)) + "\n")
+    write_atomic(folder.path / _DOCUMENTS, json.dumps(list(ids)) + "\n")
 
 
 def accepted_in(folder: StageFolder) -> list[Candidate]:

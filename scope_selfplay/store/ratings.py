@@ -96,6 +96,4 @@ def read_ratings(folder: RunFolder, iteration: int) -> Ratings:
             "stage folder"
         ) from None
     except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be read ({error.strerror}); see that the volume is well"
-        ) from error
+        raise StorageError(f"{path}: cannot be read ({error.strerror}); check the volume") from error

@@ -219,7 +219,10 @@ class FakeCluster:
                 case "POST":
                     return Reply(201, {}, _copy(self._create(kind, body)))
                 case "PUT":
-                    return Reply(200, {}, _copy(self._replace(kind, name, body)))
+                    found = self._found(kind, name)
+                    _check_version(found, body)
+                    parts = {key: value for key, value in body.items() if key != "metadata"}
+                    return Reply(200, {}, _copy(self._change(kind, found, parts)))
                 case "PATCH":
                     return Reply(200, {}, _copy(self._apply(kind, body)))
             raise Refusal(405, f"{method} is not known")
@@ -246,21 +249,20 @@ class FakeCluster:
         name = body["metadata"]["name"]
         if (kind, name) in self._objects:
             raise Refusal(409, f'{kind.resource} "{name}" already exists')
-        self._check(kind, body)
+        _check(kind, body)
         limit = self.quota.get(kind.resource)
         if limit is not None and len(self.objects(kind)) >= limit:
             raise Refusal(
                 403, f'{kind.resource} "{name}" is forbidden: exceeded quota: small, limited: {limit}'
             )
         for path in self._drops:
-            _forget(body, path.split("."))
+            *folders, last = path.split(".")
+            part = body
+            for folder in folders:
+                part = part.get(folder, {})
+            part.pop(last, None)
         body["metadata"].pop("resourceVersion", None)
         return self.put(kind, body)
-
-    def _replace(self, kind: ObjectKind, name: str | None, body: Body) -> Body:
-        found = self._found(kind, name)
-        self._check_version(found, body)
-        return self._change(kind, found, {key: value for key, value in body.items() if key != "metadata"})
 
     def _apply(self, kind: ObjectKind, body: Body) -> Body:
         name = body["metadata"]["name"]
@@ -269,8 +271,8 @@ class FakeCluster:
                 raise Refusal(409, f'{kind.resource} "{name}": the version asked for is gone')
             return self._create(kind, body)
         found = self._found(kind, name)
-        self._check_version(found, body)
-        self._check(kind, body)
+        _check_version(found, body)
+        _check(kind, body)
         for part in ("labels", "annotations", "ownerReferences"):
             if part in body["metadata"]:
                 found["metadata"][part] = body["metadata"][part]
@@ -301,23 +303,6 @@ class FakeCluster:
             raise Refusal(404, f'{kind.resource} "{name}" not found')
         return found
 
-    def _check_version(self, found: Body, body: Body) -> None:
-        asked = body["metadata"].get("resourceVersion")
-        if asked is not None and asked != found["metadata"]["resourceVersion"]:
-            raise Refusal(409, "the object has been modified")
-
-    def _check(self, kind: ObjectKind, body: Body) -> None:
-        metadata = body["metadata"]
-        pattern = _SERVICE_NAME if kind is ObjectKind.SERVICE else _NAME
-        if not pattern.match(metadata["name"]):
-            raise Refusal(422, f"metadata.name: invalid value {metadata['name']!r}")
-        for key, value in (metadata.get("labels") or {}).items():
-            if not _LABEL.match(value):
-                raise Refusal(422, f"metadata.labels[{key}]: invalid value {value!r}")
-        controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]
-        if len(controllers) > 1:
-            raise Refusal(422, "metadata.ownerReferences: only one reference can have controller set to true")
-
     def _locate(self, path: str) -> tuple[ObjectKind, str | None]:
         match = _PATH.match(path)
         assert match is not None, path
@@ -331,11 +316,23 @@ class FakeCluster:
         del self._history[:-1000]
 
 
-def _forget(body: Body, path: list[str]) -> None:
-    *folders, last = path
-    for folder in folders:
-        body = body.get(folder, {})
-    body.pop(last, None)
+def _check_version(found: Body, body: Body) -> None:
+    asked = body["metadata"].get("resourceVersion")
+    if asked is not None and asked != found["metadata"]["resourceVersion"]:
+        raise Refusal(409, "the object has been modified")
+
+
+def _check(kind: ObjectKind, body: Body) -> None:
+    metadata = body["metadata"]
+    pattern = _SERVICE_NAME if kind is ObjectKind.SERVICE else _NAME
+    if not pattern.match(metadata["name"]):
+        raise Refusal(422, f"metadata.name: invalid value {metadata['name']!r}")
+    for key, value in (metadata.get("labels") or {}).items():
+        if not _LABEL.match(value):
+            raise Refusal(422, f"metadata.labels[{key}]: invalid value {value!r}")
+    controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]
+    if len(controllers) > 1:
+        raise Refusal(422, "metadata.ownerReferences: only one reference can have controller set to true")
 
 
 def _copy(value: Any) -> Any:

@@ -33,7 +33,7 @@ from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 T = TypeVar("T")
 
-_RETRY_POLICY = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 
 def policy_source(job: GrpoJob, model: Any) -> Any:
@@ -147,5 +147,5 @@ def _client(model: ModelConfig, path: str) -> JsonClient:
     base = vllm_base(model)
     host = urlsplit(base).hostname
     return JsonClient(
-        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), retry_policy=_RETRY_POLICY
+        base + path, what="model.vllm_url", allowed_hosts={host} if host else (), retry_policy=SERVER_RETRIES
     )

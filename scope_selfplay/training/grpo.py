@@ -146,7 +146,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._rollouts: Sequence[RewardedRollout] = ()
         self._loss = loss_of(job.settings)
         self._cap = sampling_cap(job.settings, job.options.model.engine)
-        self._checkpoints = Checkpoints(job.folder.work)
+        self.checkpoints = Checkpoints(job.folder.work)
         self._part: Batch | None = None
         self._staging = False
         self._step_begun: float | None = None
@@ -304,19 +304,19 @@ class EpisodeTrainer(GRPOTrainer):
         return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._checkpoints.staging) if self._staging else super()._get_output_dir(trial)
+        return str(self.checkpoints.staging) if self._staging else super()._get_output_dir(trial)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # TRL's own override adds a model card and nothing else.
         self._staging = True
         try:
             if self.accelerator.is_main_process:
-                self._checkpoints.clear()
+                self.checkpoints.clear()
             self.accelerator.wait_for_everyone()
             Trainer._save_checkpoint(self, model, trial)
         finally:
             self._staging = False
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            self._checkpoints.publish(self.state.global_step)
+            self.checkpoints.publish(self.state.global_step)
         self.accelerator.wait_for_everyone()

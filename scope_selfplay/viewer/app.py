@@ -43,7 +43,7 @@ from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.serving import listen, url_of
 
 THREADS = 4
-"""Pages made at the same time; each holds what it shows in memory."""
+"""Pages made at the same time; a page holds what it shows in memory."""
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 HEADERS = {
@@ -91,8 +91,8 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
 
     def refused(request: Request, error: Exception) -> Response:
         status = _status_of(error)
-        said = error.detail if isinstance(error, HTTPException) else str(error)
-        return render(Page("refused.html", {"status": status, "said": said}), request, status)
+        message = error.detail if isinstance(error, HTTPException) else str(error)
+        return render(Page("refused.html", {"status": status, "message": message}), request, status)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -144,10 +144,10 @@ def failed(request: Request, error: Exception) -> Response:
 
 
 def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
-    def asked(request: Request) -> TaskListParameters:
+    def of_list(request: Request) -> TaskListParameters:
         return read_parameters(TaskListParameters, request.query_params)
 
-    def compared(request: Request) -> ComparisonParameters:
+    def of_comparison(request: Request) -> ComparisonParameters:
         return read_parameters(ComparisonParameters, request.query_params)
 
     def task(request: Request) -> Page:
@@ -155,17 +155,17 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
         if values["stage"] not in list(Stage):
             raise PageNotFoundError(f"{values['stage']} is not a stage; stages are {', '.join(Stage)}")
         return task_pages.task_page(
-            run, (values["iteration"], Stage(values["stage"])), values["id"], asked(request)
+            run, (values["iteration"], Stage(values["stage"])), values["id"], of_list(request)
         )
 
     return {
         "/": lambda request: pages.overview_page(run),
-        "/tasks": lambda request: pages.list_page(run, asked(request)),
+        "/tasks": lambda request: pages.list_page(run, of_list(request)),
         "/tasks/{iteration:int}/{stage}/{id:path}": task,
         "/rejected": lambda request: pages.rejected_page(run),
-        "/compare": lambda request: task_pages.compare_page(run, compared(request)),
+        "/compare": lambda request: task_pages.compare_page(run, of_comparison(request)),
         "/compare/{id:path}": lambda request: task_pages.compared_answers_page(
-            run, request.path_params["id"], compared(request)
+            run, request.path_params["id"], of_comparison(request)
         ),
         "/training": lambda request: pages.training_page(run),
         "/prompts": lambda request: pages.prompts_page(

@@ -48,14 +48,14 @@ def overview_page(run: ShownRun) -> Page:
     )
 
 
-def list_page(run: ShownRun, asked: TaskListParameters) -> Page:
+def list_page(run: ShownRun, parameters: TaskListParameters) -> Page:
     """One page of candidates."""
     reader = run.fresh()
     return Page(
         "tasks.html",
         {
-            "asked": asked,
-            "found": reader.tasks(asked.query),
+            "parameters": parameters,
+            "found": reader.tasks(parameters.query),
             "iterations": reader.iterations(),
             "types": reader.task_types(),
         },
@@ -95,34 +95,36 @@ def training_page(run: ShownRun) -> Page:
         {
             "curves": {stage: _curves(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
             "held_out": [
-                NamedInterval(each.checkpoint, each.mean_score, each.low, each.high)
-                for each in found.held_out
+                NamedInterval(score.checkpoint, score.mean_score, score.low, score.high)
+                for score in found.held_out
             ],
             "newest": newest,
             "graph": graph,
             "ratings": [
-                NamedInterval(each.name, each.rating, each.low, each.high)
-                for each in (graph.nodes if graph else ())
-                if each.rating is not None
+                NamedInterval(node.name, node.rating, node.low, node.high)
+                for node in (graph.nodes if graph else ())
+                if node.rating is not None
             ],
-            "seconds": {each.iteration: each.seconds for each in found.iterations if each.seconds},
+            "seconds": {
+                iteration.iteration: iteration.seconds for iteration in found.iterations if iteration.seconds
+            },
         },
     )
 
 
-def prompts_page(run: ShownRun, asked: PackParameters) -> Page:
+def prompts_page(run: ShownRun, parameters: PackParameters) -> Page:
     """The run's prompt pack, its hash in every iteration, and how it differs from another pack.
 
     Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
     """
     reader = run.fresh()
     packs = _known_packs(reader.folder)
-    if asked.against and asked.against not in packs:
+    if parameters.against and parameters.against not in packs:
         known = ", ".join(packs)
-        raise BadParameterError(f"against={asked.against!r}: no such prompt pack; there are {known}")
+        raise BadParameterError(f"against={parameters.against!r}: no such prompt pack; there are {known}")
     try:
         own: Pack | None = load_pack(reader.folder.prompts)
-        diff = diff_packs(packs[asked.against](), own) if asked.against and own else None
+        diff = diff_packs(packs[parameters.against](), own) if parameters.against and own else None
         damage = ""
     except PromptError as error:
         own, diff, damage = None, None, str(error)
@@ -130,7 +132,7 @@ def prompts_page(run: ShownRun, asked: PackParameters) -> Page:
         "SELECT iteration, stage, provenance.prompt_hash AS hash, count(*) AS count FROM candidates "
         "GROUP BY ALL ORDER BY iteration, stage, hash"
     )
-    values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "asked": asked}
+    values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "parameters": parameters}
     return Page("prompts.html", values | {"diff": None if diff is None else diff.splitlines()})
 
 

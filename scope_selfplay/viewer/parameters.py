@@ -56,8 +56,8 @@ class TaskListParameters(Value):
             if name not in ("sort", "desc", "page", "size")
         }
 
-    def but(self, **changes: object) -> str:
-        """The same query string with some parameters changed; None drops one."""
+    def query_string(self, **changes: object) -> str:
+        """These parameters with some changed; None drops one."""
         given = self._given() | {name: str(value) for name, value in changes.items() if value is not None}
         kept = {
             name: value for name, value in given.items() if name not in changes or changes[name] is not None
@@ -91,8 +91,7 @@ def read_parameters(model: type[Parameters], given: Mapping[str, str]) -> Parame
     for name in given:
         if name not in known:
             raise BadParameterError(
-                f"{name!r} is nothing that this page can be asked{did_you_mean(name, known)}; it knows "
-                + ", ".join(known)
+                f"{name!r} is not a parameter of this page{did_you_mean(name, known)}; it knows {', '.join(known)}"
             )
     try:
         return model.model_validate({name: value for name, value in given.items() if value.strip()})

@@ -1,7 +1,7 @@
 """Templates: every value is shown as text, whoever wrote it.
 
-Each value first loses what would act on a reader unseen (control characters, those that reverse the direction), then
-is escaped by the engine. Only `charts` makes markup outside the templates.
+Characters that would act on a reader unseen (controls, those that reverse the direction) are shown as codes, then the
+engine escapes the value. Only `charts` makes markup outside the templates.
 """
 
 from typing import Any
@@ -25,11 +25,11 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
         loader=PackageLoader("scope_selfplay.viewer"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=_number, count=_count, said=_said, cell=_cell)
+    environment.filters.update(number=_number, count="{:,}".format, verdict_word=_verdict_word, cell=_cell)
     environment.globals.update(
         link=links,
         static=static,
@@ -45,7 +45,7 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
     return environment
 
 
-def _shown(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -53,11 +53,7 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _said(verdict: Verdict) -> str:
+def _verdict_word(verdict: Verdict) -> str:
     """A verdict as one word; also the name of its style."""
     if verdict.fault is not None:
         return verdict.fault.value

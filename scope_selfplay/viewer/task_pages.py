@@ -31,7 +31,9 @@ class RolloutSection:
     attempts: tuple[GradedRollout, ...]
 
 
-def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked: TaskListParameters) -> Page:
+def task_page(
+    run: ShownRun, place: tuple[int, Stage], candidate_id: str, parameters: TaskListParameters
+) -> Page:
     """One candidate with everything that was kept of it. Raises PageNotFoundError."""
     reader = run.fresh()
     try:
@@ -50,51 +52,51 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, asked:
             "verdicts_of": _verdicts_of,
             "matches": reader.comparisons_on(task.id) if task else [],
             "judgements": reader.judgements_on(task.id) if task else Judgements(),
-            "around": reader.neighbours(asked.query, record.candidate.id),
-            "asked": asked,
+            "around": reader.neighbours(parameters.query, record.candidate.id),
+            "parameters": parameters,
         },
     )
 
 
-def compare_page(run: ShownRun, asked: ComparisonParameters) -> Page:
+def compare_page(run: ShownRun, parameters: ComparisonParameters) -> Page:
     """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores)
     if len(names) < 2:
-        return Page("compare.html", {"names": names, "diff": None, "asked": asked})
-    before, after = asked.a or names[0], asked.b or names[-1]
+        return Page("compare.html", {"names": names, "diff": None, "parameters": parameters})
+    before, after = parameters.a or names[0], parameters.b or names[-1]
     try:
         changes = task_changes(reader, scores, before, after)
         diff = diff_checkpoints(before, after, changes)
     except RecordError as error:
         raise BadParameterError(str(error)) from None
-    start = (asked.page - 1) * COMPARED_A_PAGE
+    start = (parameters.page - 1) * COMPARED_A_PAGE
     return Page(
         "compare.html",
         {
             "names": names,
             "diff": diff,
-            "asked": asked,
-            "changes": _in_order(changes, asked.sort)[start : start + COMPARED_A_PAGE],
+            "parameters": parameters,
+            "changes": _in_order(changes, parameters.sort)[start : start + COMPARED_A_PAGE],
             "total": len(changes),
             "start": start,
         },
     )
 
 
-def compared_answers_page(run: ShownRun, task_id: str, asked: ComparisonParameters) -> Page:
+def compared_answers_page(run: ShownRun, task_id: str, parameters: ComparisonParameters) -> Page:
     """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores) or [""]
-    before, after = asked.a or names[0], asked.b or names[-1]
+    before, after = parameters.a or names[0], parameters.b or names[-1]
     try:
         changes = task_changes(reader, scores, before, after)
         record = reader.task(task_id, iteration=0, stage=Stage.TASKS)
     except RecordError as error:
         raise PageNotFoundError(str(error)) from None
-    order = [change.task_id for change in _in_order(changes, asked.sort)]
+    order = [change.task_id for change in _in_order(changes, parameters.sort)]
     if task_id not in order:
         raise PageNotFoundError(f"{task_id}: not a held-out task that {before} and {after} have answered")
     here = order.index(task_id)
@@ -120,7 +122,7 @@ def compared_answers_page(run: ShownRun, task_id: str, asked: ComparisonParamete
             ],
             "before": order[here - 1] if here else None,
             "after": order[here + 1] if here + 1 < len(order) else None,
-            "asked": asked,
+            "parameters": parameters,
         },
     )
 

@@ -7,6 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.embedded_teacher import (
+    CAREFUL,
+    Carelessness,
+    OpenWorld,
+    challenger_lesson,
+    pairs,
+    recital,
+    solver_lesson,
+)
 from scope_selfplay.embedded.language import (
     ATTRIBUTES,
     BY_NOUN,
@@ -22,15 +31,6 @@ from scope_selfplay.embedded.language import (
     write_link,
     write_place,
     write_question,
-)
-from scope_selfplay.embedded.teacher import (
-    CAREFUL,
-    Carelessness,
-    OpenWorld,
-    challenger_lesson,
-    pairs,
-    recital,
-    solver_lesson,
 )
 from scope_selfplay.embedded.world import (
     FACTS_PER_ARTICLE,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.corpus import task_family
-from scope_selfplay.evaluation.held_out import Answered, bootstrap, breakdown, estimate
+from scope_selfplay.evaluation.held_out import bootstrap, breakdown, estimate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -101,13 +101,20 @@ def grade(name: str, *values: bool | None) -> Grade:
 
 def test_groups_come_in_order_and_missing_verdicts_are_never_zeros() -> None:
     link = "Report the river of the rival of Aldmoor Mill."
-    answered = [
-        Answered(candidate(task(0, link)), grade("r0", True, None)),
-        Answered(candidate(task(1)), grade("r1", True, False)),
-        Answered(candidate(task(2)), grade("r2", None, None)),
-        Answered(candidate(task(3)), Grade(rollout_id="r3", verdicts=(), score=None)),
+    tasks = [task(0, link), task(1), task(2), task(3)]
+    grades = [
+        grade("r0", True, None),
+        grade("r1", True, False),
+        grade("r2", None, None),
+        Grade(rollout_id="r3", verdicts=(), score=None),
     ]
-    found = breakdown(answered, seed=0, resamples=100, family=task_family)
+    found = breakdown(
+        [candidate(each) for each in tasks],
+        {each.id: given for each, given in zip(tasks, grades, strict=True)},
+        seed=0,
+        resamples=100,
+        family=task_family,
+    )
     assert list(found) == ["all", "asked criteria", "hidden criteria", "0 links", "1 link"]
     assert (found["all"].mean_score, found["all"].tasks) == (0.75, 2)
     assert (found["asked criteria"].mean_score, found["asked criteria"].tasks) == (1.0, 2)

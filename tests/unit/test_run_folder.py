@@ -162,7 +162,7 @@ def test_a_run_that_was_killed_while_it_was_begun_begins_again(
         ("domain=wikipdia", "(did you mean wikipedia?)"),
         ("tasks.types=[essay]", "tasks.types: found 'essay'; the embedded pack has long_form_qa"),
         ("tasks.types=[]", "tasks.types: no task type is left"),
-        ("solver.tasks=/none.jsonl", "solver.tasks: /none.jsonl is no file"),
+        ("solver.tasks=/none.jsonl", "solver.tasks: /none.jsonl is not a file"),
         ("model.path=/none", "/none: no such model directory"),
         ("corpus.path=/none", "/none"),
     ],

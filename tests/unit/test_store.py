@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from scope_selfplay.store.files import part_of, read_rows
 
 from scope_selfplay.errors import RecordError, StorageError
 from scope_selfplay.schemas import Document
@@ -20,6 +19,7 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
+from scope_selfplay.store.files import part_of, read_rows
 from scope_selfplay.store.folders import checksums
 
 DOCUMENTS = [Document(id=f"d{row}", title=f"Title {row}", text="text\nwith a line end é") for row in range(5)]

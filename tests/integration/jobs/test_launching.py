@@ -15,8 +15,6 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.store.files import read_rows
-
 from scope_selfplay.config import load_config
 from scope_selfplay.maths.cli import RUN_FILE
 from scope_selfplay.progress import SilentProgress
@@ -24,6 +22,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.launching import (
     TrainingNode,
     accelerate_environment,

@@ -9,8 +9,6 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from scope_selfplay.store.files import read_rows
-
 from scope_selfplay.config import load_config
 from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_question
 from scope_selfplay.embedded.world import read_article
@@ -33,6 +31,7 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, StageFolder, read_records, write_records
+from scope_selfplay.store.files import read_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 import torch
-from scope_selfplay.store.files import read_rows
 
 from scope_selfplay.config import SolverConfig, load_config
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import sampling_cap
 from scope_selfplay.training.policy import load_model

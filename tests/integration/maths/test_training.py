@@ -11,8 +11,6 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.store.files import read_rows
-
 from scope_selfplay.config import load_config
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
@@ -25,6 +23,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Comparison, Grade, Rollout
 from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from scope_selfplay.training.losses import loss_of
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy

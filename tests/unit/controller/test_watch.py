@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import Body, NoReply
-from scope_selfplay.controller.loop import drive, exit_code, watch_jobs
+from scope_selfplay.controller.loop import drive, watch_jobs
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import FakeCluster
 from tests.unit.controller.worlds import World
@@ -76,8 +76,8 @@ def test_a_watch_that_hangs_holds_no_round_back(tmp_path: Path) -> None:
     stop, wake = threading.Event(), threading.Event()
     watcher = threading.Thread(target=watch_jobs, args=(Hanging(), "", wake, stop, stop.wait), daemon=True)
     watcher.start()
-    run_end = drive(world.controller(), lambda: world.cluster.advance(15), stop.is_set)
-    assert run_end is not None and run_end.code is ExitCode.DONE
+    code = drive(world.controller(), lambda: world.cluster.advance(15), stop.is_set, world.said.append)
+    assert code is ExitCode.DONE
     assert watcher.is_alive()
     stop.set()
     hang.set()
@@ -91,8 +91,7 @@ def test_a_stopped_loop_hands_its_lease_over_and_ends_with_143(tmp_path: Path) -
         rounds.append(1)
         world.cluster.advance(15)
 
-    run_end = drive(controller, pause, lambda: len(rounds) == 3)
-    assert exit_code(run_end, said.append) is ExitCode.TERMINATED
+    assert drive(controller, pause, lambda: len(rounds) == 3, said.append) is ExitCode.TERMINATED
     successor = world.controller(identity="pod-2")
     successor.round()
     assert successor.leadership.holds

@@ -60,7 +60,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[object], said: str) -
 def test_what_is_neither_is_a_damaged_record_and_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"tasks\.jsonl:1"):
         read_given_tasks(written(tmp_path, "nonsense"))
-    with pytest.raises(ConfigError, match=r"solver\.tasks: nowhere is no file"):
+    with pytest.raises(ConfigError, match=r"solver\.tasks: nowhere is not a file"):
         read_given_tasks("nowhere")
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from scope_selfplay.store.files import find_record, find_records
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import (
@@ -45,6 +44,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, run_card
+from scope_selfplay.store.files import find_record, find_records
 from scope_selfplay.store.folders import checksums
 from scope_selfplay.store.parquet import (
     ROWS_PER_GROUP,
