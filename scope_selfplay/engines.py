@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
-from scope_selfplay.dialects import spoken_dialect
+from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
@@ -44,7 +44,7 @@ def policy_format_for(
     context: RunContext, codec: ChatCodec, role: Role, checkpoint: str, *, greedy: bool = False
 ) -> PolicyFormat:
     model = context.config.model
-    family = spoken_dialect(model.dialect, model.earlier_thinking)
+    family = dialect(model.dialect, model.earlier_thinking)
     return PolicyFormat(codec, family, checkpoint, context.limits(role), greedy)
 
 

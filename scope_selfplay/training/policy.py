@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, spoken_dialect
+from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TagCodec
 from scope_selfplay.inference.codec import ChatCodec
@@ -77,7 +77,7 @@ def check_policy(folder: Path, config: RunConfig) -> None:
     check_context(folder, config)
     for file in sorted(folder.glob("*.safetensors")):
         _check_safetensors(file)
-    _check_tokenizer(folder, spoken_dialect(config.model.dialect, config.model.earlier_thinking))
+    _check_tokenizer(folder, dialect(config.model.dialect, config.model.earlier_thinking))
 
 
 def _check_safetensors(file: Path) -> None:
