@@ -300,7 +300,7 @@ def test_weights_in_several_files_are_a_model(model: Path) -> None:
 BROKEN = {
     "no model_type": ("config.json", b"{}", "no model_type, expected the model's family"),
     "cut off": ("model.safetensors", slice(0, -1), r"is damaged, it has \d+ bytes and its header says"),
-    "cut in the header": ("model.safetensors", slice(0, 20), "no safetensors file or a damaged one"),
+    "cut in the header": ("model.safetensors", slice(0, 20), "not a safetensors file, or a damaged one"),
     "nothing of the weights": ("model.safetensors", b"", r"a damaged one \(0 bytes\)"),
     "a pointer instead": (
         "model.safetensors",
