@@ -51,9 +51,15 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card, write_run_card
-from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
+from scope_selfplay.store.parquet import (
+    ROWS_PER_GROUP,
+    RecordKind,
+    arrow_schema,
+    bloom_filters,
+    table_from_lines,
+    write_parquet,
+)
 
 VOCABULARY = 20_000
 HELD_OUT = 200

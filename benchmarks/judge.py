@@ -42,7 +42,6 @@ from scope_selfplay.inference.chat_server import (
 )
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
-from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.prompts import JudgePrompts
 from scope_selfplay.prompts import Pack, load_pack
@@ -259,9 +258,9 @@ def _criteria() -> list[Criterion]:
 
 
 def _prompts(answers: int) -> list[str]:
-    questions = JudgePrompts(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
+    prompts = JudgePrompts(_pack(), JudgeConfig(), seed=0)
     return [
-        questions.grade(TASK, criterion, answer).prompt
+        prompts.grade(TASK, criterion, answer).prompt
         for answer in _answers(answers)
         for criterion in _criteria()
     ]

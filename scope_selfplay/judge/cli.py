@@ -5,7 +5,7 @@ What serves, reads a corpus or draws is imported when a command runs.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -19,24 +19,13 @@ from scope_selfplay.errors import ConfigError, ScopeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller
-from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
-from scope_selfplay.judge.fences import Fencer, fence_key
-from scope_selfplay.judge.model import preference_reader, score_reader
-from scope_selfplay.judge.parsing import (
-    parse_correctness,
-    parse_rating,
-    parse_rubric,
-    parse_two_scores,
-    parse_winners,
-)
-from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
-from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
-from scope_selfplay.prompts import load_pack
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task
 from scope_selfplay.wire.guarded_http import LOOPBACK, secret
-
-Reader = Callable[[str], Any]
 
 
 @click.command("serve-judge")
@@ -133,11 +122,10 @@ _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 
 @dataclass(frozen=True)
 class Trial:
-    """What will be asked, of whom, and how the completion is read."""
+    """What will be asked, and of whom."""
 
     config: JudgeConfig
-    prompt: JudgePrompt
-    read: Reader
+    prompt: JudgePrompt[Any]
     seed: int
 
 
@@ -219,24 +207,20 @@ def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
     config = load_config(options["config"], overrides).judge
     if config.kind != "model" and not options["dry"]:
         raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
-    prompts = JudgePrompts(
-        load_pack(pack_path(options["domain"])),
-        Fencer(fence_key(options["seed"]), limit=config.max_chars),
-        budget=config.max_chars,
-        token=config.verdict == "token",
-        native=frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking),
-    )
-    prompt, read = _prompt_of(role, prompts, options)
-    return Trial(config, prompt, read, options["seed"])
+    prompts = JudgePrompts(load_pack(pack_path(options["domain"])), config, seed=options["seed"])
+    return Trial(config, _prompt_of(role, prompts, options), options["seed"])
 
 
 async def run_trial(trial: Trial) -> dict[str, Any]:
     """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
     config = await with_models(trial.config)
     caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
-    reply = await caller.ask(trial.prompt, trial.read)
+    reply = await caller.ask(trial.prompt)
     value = reply.value
-    if isinstance(value, list):
+    if trial.prompt.role is PromptRole.SELECT and value is not None:
+        # Answers are counted from 1 at a terminal.
+        value = [number + 1 for number in value]
+    elif isinstance(value, list):
         value = [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
     return {
         "completion": reply.completion,
@@ -250,39 +234,31 @@ async def run_trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
+def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> JudgePrompt[Any]:
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
     reference, winners = options["reference"], options["winners"]
     match role:
         case _ if role in list(Gate):
-            prompt = prompts.gate(Gate(role), task, documents[0] if documents else None)
-            return prompt, score_reader(prompt)
+            return prompts.gate(Gate(role), task, documents[0] if documents else None)
         case "rubric":
             if not documents:
                 raise ValueError("rubric needs --document; `dimensions` writes from the task alone")
-            return prompts.rubric(task, documents), parse_rubric
+            return prompts.rubric(task, documents)
         case "dimensions":
-            least, most = DIMENSIONS
-            return prompts.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
+            return prompts.dimensions(task)
         case "grade":
-            prompt = prompts.grade(task, _criterion(options), _answers(options, 1)[0])
-            return prompt, score_reader(prompt)
+            return prompts.grade(task, _criterion(options), _answers(options, 1)[0])
         case "scores" | "preference":
             first, second = map(_rollout, range(2), _answers(options, 2))
-            style = Style(role)
-            prompt = prompts.compare(task, (first, second), style, rubric=None, reference=reference)
-            return prompt, parse_two_scores if style is Style.SCORES else preference_reader(prompt)
+            return prompts.compare(task, (first, second), Style(role), rubric=None, reference=reference)
         case "select":
             candidates = list(map(_rollout, count(), _answers(options, None)))
-            prompt = prompts.select(task, None, candidates, winners)
-            return prompt, lambda text: _winners(text, prompt, winners)
+            return prompts.select(task, None, candidates, winners)
         case _:
             scale = Scale(role)
             criterion = _criterion(options) if scale is Scale.EXPLICIT else None
-            answer = _answers(options, 1)[0]
-            prompt = prompts.score(task, answer, criterion, scale=scale, reference=reference)
-            return prompt, parse_correctness if scale is Scale.CORRECTNESS else parse_rating
+            return prompts.score(task, _answers(options, 1)[0], criterion, scale=scale, reference=reference)
 
 
 def _answers(options: Mapping[str, Any], number: int | None) -> Sequence[str]:
@@ -302,9 +278,3 @@ def _criterion(options: Mapping[str, Any]) -> Criterion:
 
 def _rollout(number: int, answer: str) -> Rollout:
     return Rollout(id=str(number), role=Role.SOLVER, checkpoint="", subject_id="try", turns=(), answer=answer)
-
-
-def _winners(text: str, prompt: JudgePrompt, winners: int) -> list[int] | None:
-    """Answers are counted from 1 at a terminal."""
-    places = parse_winners(text, prompt.labels, winners)
-    return None if places is None else [prompt.order[place] + 1 for place in places]

@@ -23,7 +23,7 @@ from scope_selfplay.inference.chat_server import (
 )
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
-from scope_selfplay.judge.prompts import PREFERENCE_CHOICES, SCORE_CHOICES
+from scope_selfplay.judge.prompts import PREFERENCES, SCORES
 from scope_selfplay.judge.protocol import Scale, Style
 from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task
 
@@ -153,8 +153,8 @@ async def _compare_scores(judge: LexicalJudge, fields: _Fields, served: ServedRe
 async def _compare_preference(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
     first, second = await _outcome(judge, fields, Style.PREFERENCE)
     winner = "T" if first == second else "A" if first > second else "B"
-    if served.choices == PREFERENCE_CHOICES:
-        return _token(winner, PREFERENCE_CHOICES)
+    if served.choices == tuple(PREFERENCES):
+        return _token(winner, tuple(PREFERENCES))
     return ServedReply(f"{first:.2f} to {second:.2f}. \\boxed{{{'Tie' if winner == 'T' else winner}}}")
 
 
@@ -209,8 +209,8 @@ _ROLES: tuple[tuple[tuple[str, ...], str, _Role], ...] = (
 
 def _scored(value: bool, reasoning: str, served: ServedRequest) -> ServedReply:
     digit = str(int(value))
-    if set(served.choices) == set(SCORE_CHOICES):
-        return _token(digit, SCORE_CHOICES)
+    if set(served.choices) == set(SCORES):
+        return _token(digit, tuple(SCORES))
     return ServedReply(f"<think>{reasoning}</think>\n<score>{digit}</score>")
 
 

@@ -35,7 +35,7 @@ from scope_selfplay.store import (
     read_records,
     write_records,
 )
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
 from scope_selfplay.training.job import (
     GrpoJob,

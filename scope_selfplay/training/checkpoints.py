@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_selfplay.store import write_atomic
-from scope_selfplay.store.atomic import disk_faults, sync_folder
+from scope_selfplay.store.files import disk_faults, sync_folder
 from scope_selfplay.store.folders import checksum
 
 RECEIPT = "receipt.json"
