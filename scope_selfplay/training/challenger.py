@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
@@ -127,7 +127,7 @@ class _StepSampling:
             self.tried[twin] = asyncio.ensure_future(candidate)
         tried = await self.tried[twin]
         own = {"challenger_rollout_id": rollout.id, "id": f"{tried.candidate.id}-{member}"}
-        return rollout, tried._replace(candidate=tried.candidate.model_copy(update=own))
+        return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))
 
 
 def _metrics(
