@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
@@ -14,7 +15,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Key,
     Outcome,
     Passage,
