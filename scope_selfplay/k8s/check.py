@@ -71,9 +71,15 @@ def check_folder(folder: Path) -> FolderCheck:
         *_image_problems(config, objects),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
-        *_config_problems(config),
+        *_judge_problems(config),
+        *_trainer_problems(config),
+        *_gpu_image_problems(config),
         *external_server_problems(config, everything),
     ]
+    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
+    if not config.name[0].isalpha():
+        message = f"is {config.name!r}; on a cluster a run's id begins with a letter"
+        found.append(ManifestProblem("name", message))
     notes = list(_notes(config))
     if _has_schemas():
         found += schema_problems(everything)
@@ -155,16 +161,6 @@ def _notes(config: RunConfig) -> Iterator[str]:
     peaks = peak_gpus(config)
     if any(peaks.values()):
         yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
-
-
-def _config_problems(config: RunConfig) -> Iterator[ManifestProblem]:
-    """What the run's config asks of a cluster and its pods could not do. Pure."""
-    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
-    if not config.name[0].isalpha():
-        yield ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
-    yield from _judge_problems(config)
-    yield from _trainer_problems(config)
-    yield from _gpu_image_problems(config)
 
 
 def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
