@@ -218,7 +218,7 @@ def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
             )
 
 
-def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[ManifestProblem]:
+def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     """Every object that one of the releases would not take; fields that a release does not know count.
 
     Raises ConfigError where the package is missing.
@@ -226,7 +226,7 @@ def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS)
     if not _has_schemas():
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
-    for version in versions:
+    for version in VERSIONS:
         for body in objects:
             kind, api = str(body.get("kind")), str(body.get("apiVersion"))
             # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.
