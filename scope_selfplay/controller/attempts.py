@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, ValidationError
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
 from scope_selfplay.controller.plan_parts import PlanPart, Situation
 from scope_selfplay.controller.stage_jobs import shard_count, stage_shards

@@ -27,8 +27,15 @@ from scope_selfplay.controller.api import (
     Transport,
 )
 from scope_selfplay.controller.leadership import Leadership
-from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
-from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
+from scope_selfplay.controller.manifests import (
+    RUN,
+    SPEC_HASH,
+    ManifestContext,
+    Owner,
+    event,
+    status_map,
+    status_name,
+)
 from scope_selfplay.controller.observed import ObservedCluster, observe, owner_of
 from scope_selfplay.controller.plan import next_actions
 from scope_selfplay.controller.plan_parts import (

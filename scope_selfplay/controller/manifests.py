@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
-from scope_selfplay.controller.names import (
+from scope_selfplay.controller.manifests import (
     BODY_HASH,
     FENCE,
     RUN,

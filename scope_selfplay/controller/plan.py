@@ -21,7 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
     ControllerEvent,

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import ManifestContext
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, RunStep
 from scope_selfplay.controller.observed import ObservedCluster, ObservedObject
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
 from scope_selfplay.schedule import stages_of, stop_message

@@ -8,16 +8,21 @@ from scope_selfplay.config import RunConfig, ServerConfig
 from scope_selfplay.controller.manifests import (
     CONFIG_FOLDER,
     KEY_VARIABLE,
+    PORT,
+    RUN,
     RUNS,
+    SERVER,
     Body,
+    Component,
     ManifestContext,
     Program,
+    RunStep,
     gpus_of,
     labels_of,
     pod_template,
+    server_name,
     stamped,
 )
-from scope_selfplay.controller.names import PORT, RUN, SERVER, Component, RunStep, server_name
 from scope_selfplay.schedule import PolicyVersion, challenger_of, promoted_solver, solver_of
 from scope_selfplay.store import RunFolder, Stage
 

@@ -4,26 +4,24 @@ from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, StageConfig
 from scope_selfplay.controller.manifests import (
+    ATTEMPT,
     CONFIG_FOLDER,
+    RUN,
     RUNS,
+    SHARD,
+    SHARDS,
     Body,
+    Component,
     ManifestContext,
     Program,
+    RunStep,
+    StageShard,
     gpus_of,
+    job_name,
     labels_of,
     pod_template,
     short_hash,
     stamped,
-)
-from scope_selfplay.controller.names import (
-    ATTEMPT,
-    RUN,
-    SHARD,
-    SHARDS,
-    Component,
-    RunStep,
-    StageShard,
-    job_name,
 )
 from scope_selfplay.controller.servers import Server, endpoint_settings
 from scope_selfplay.store import Stage

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.attempts import GivenUp, pause_after
-from scope_selfplay.controller.names import BODY_HASH, RunStep
+from scope_selfplay.controller.manifests import BODY_HASH, RunStep
 from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.controller.plan_parts import Apply, PlanPart, RunEnd, Situation, warn
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of

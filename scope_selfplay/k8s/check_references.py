@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import Component
 from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, matches, name_of, pods_of
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import ManifestContext, Owner
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import (
     StageAttempt,
