@@ -93,7 +93,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
 
 
 def _keep_completions(job: GrpoJob) -> None:
-    """TRL writes what was said into its own folder, which does not outlive the stage."""
+    """TRL writes completions into its own folder, which does not outlive the stage."""
     written = job.folder.work / "completions"
     if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
         shutil.rmtree(job.folder.path / written.name, ignore_errors=True)
