@@ -19,6 +19,7 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.config import load_config
+from scope_selfplay.gates import Gate
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import (
     Candidate,
@@ -26,7 +27,6 @@ from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
-    Gate,
     Grade,
     Outcome,
     Passage,
@@ -51,9 +51,15 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, stage_card, write_run_card
-from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, bloom_filters, table_from_lines, write_parquet
+from scope_selfplay.store.parquet import (
+    ROWS_PER_GROUP,
+    RecordKind,
+    arrow_schema,
+    bloom_filters,
+    table_from_lines,
+    write_parquet,
+)
 
 VOCABULARY = 20_000
 HELD_OUT = 200

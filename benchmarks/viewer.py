@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks.corpus_of_size import write_corpus, write_list
 from scope_selfplay.store import RunFolder, Stage, read_records
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.parquet import RecordKind
 
 GOALS = {"list": 0.15, "filter": 0.15, "task": 0.25}
 """Median seconds of a page at the paper's size."""

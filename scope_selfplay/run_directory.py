@@ -21,7 +21,7 @@ from scope_selfplay.prompts import Pack, TaskType, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import RunFolder, write_atomic, write_records
-from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.store.files import disk_faults
 from scope_selfplay.training.policy import check_context, check_policy, policy_path
 
 

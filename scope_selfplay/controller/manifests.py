@@ -1,28 +1,33 @@
-"""What every object of a run has in common, as plain dicts. Pure: equal arguments, equal bodies.
+"""What every object of a run is called and has in common, as plain dicts. Pure: equal arguments, equal bodies.
 
-Every object carries the run's labels and is owned by the controller's Job, so that deleting that Job frees
-everything. Two hashes go with each body: `scope/spec-hash` says what it computes, `scope/body-hash` how. Pods are
-written for Pod Security "restricted", with fields of Kubernetes 1.20 only. Here too: the objects that the controller
-keeps for itself, its status, its Lease and its Events.
+Names are deterministic, so that doing a thing twice does it once. Every object carries the run's labels and is owned
+by the controller's Job, so that deleting that Job frees everything. Two hashes go with each body: `scope/spec-hash`
+says what it computes, `scope/body-hash` how. Pods are written for Pod Security "restricted", with fields of Kubernetes
+1.20 only. Here too: the objects that the controller keeps for itself, its status, its Lease and its Events.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
-from scope_selfplay.controller.names import (
-    BODY_HASH,
-    FENCE,
-    RUN,
-    SPEC_HASH,
-    Component,
-    lease_name,
-    status_name,
-)
+from scope_selfplay.store import Stage
 
 Body = dict[str, Any]
+
+RUN = "scope/run"
+ITERATION = "scope/iteration"
+STAGE = "scope/stage"
+ATTEMPT = "scope/attempt"
+SHARD = "scope/shard"
+SHARDS = "scope/shards"
+SERVER = "scope/server"
+SPEC_HASH = "scope/spec-hash"
+BODY_HASH = "scope/body-hash"
+FENCE = "scope/fence"
+PORT = 8000
 
 VOLUME = "/data"
 RUNS = f"{VOLUME}/runs"
@@ -42,6 +47,63 @@ _ENVIRONMENT = {
     "TORCHINDUCTOR_CACHE_DIR": "/tmp/cache/inductor",
     "TRITON_CACHE_DIR": "/tmp/cache/triton",
 }
+
+
+class Component(StrEnum):
+    """What a pod is for: NetworkPolicies select it by the label `app.kubernetes.io/component`."""
+
+    CONTROLLER = "controller"
+    TRAINER = "trainer"
+    WORKER = "worker"
+    JUDGE = "judge"
+    SOLVER = "solver"
+    CHALLENGER = "challenger"
+    RETRIEVER = "retriever"
+
+
+class RunStep(NamedTuple):
+    """One stage of one iteration."""
+
+    iteration: int
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        return f"i{self.iteration:02d}-{self.stage.job_name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
+
+
+class StageShard(NamedTuple):
+    """One of several Jobs that share the documents of a stage; counted from 0, None for the one that collects."""
+
+    number: int | None
+    of: int
+
+
+def job_name(run: str, step: RunStep, attempt: int, shard: StageShard | None = None) -> str:
+    """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
+    return f"{run}-{shard_name(step, shard)}-a{attempt}"
+
+
+def shard_name(step: RunStep, shard: StageShard | None) -> str:
+    """A shard of a stage, or the stage itself: what attempts are counted of."""
+    return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
+
+
+def server_name(run: str, component: Component, step: RunStep | None) -> str:
+    """`step` is None for servers of the whole run."""
+    return f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
+
+
+def status_name(run: str) -> str:
+    return f"{run}-status"
+
+
+def lease_name(run: str) -> str:
+    return f"{run}-controller"
 
 
 class Owner(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from scope_selfplay.errors import UserError
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason
+from scope_selfplay.gates import Gate
+from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
 
 STATUSES, REASONS, GATES, SORTS = (
@@ -161,7 +162,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 def report(run: str, output: Path) -> None:
     """Write a run's report: one HTML file that needs nothing else, for a mail or a ticket."""
     from scope_selfplay.inspection.html_report import render_report
-    from scope_selfplay.store.atomic import write_atomic
+    from scope_selfplay.store.files import write_atomic
 
     if not output.parent.is_dir():
         raise UserError(f"-o {output}: there is no folder {output.parent}; make it, or give another one")

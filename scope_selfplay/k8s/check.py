@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
-from scope_selfplay.controller.manifests import gpus_of
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import Component, gpus_of
 from scope_selfplay.controller.servers import is_vllm, settings_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (

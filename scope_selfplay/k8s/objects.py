@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import ManifestContext, Owner
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import (
     StageAttempt,
@@ -150,8 +149,16 @@ def _is_fulfilled(expression: Body, labels: Mapping[str, str]) -> bool:
             return False
 
 
-def allows(policies: Iterable[Body], direction: str, pods: Pods, peer: Pods, port: int) -> bool:
-    """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives.
+def allows(
+    policies: Iterable[Body],
+    direction: str,
+    pods: Pods,
+    peer: Pods | None,
+    port: int,
+    run: Sequence[Pods] = (),
+) -> bool:
+    """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives;
+    a peer that is None is some host that is no pod of `run`.
 
     Pods that no policy of the direction selects may do anything; else one rule must allow it.
     """
@@ -166,23 +173,22 @@ def allows(policies: Iterable[Body], direction: str, pods: Pods, peer: Pods, por
         return True
     peers = "from" if direction == "Ingress" else "to"
     return any(
-        _allows_peer(rule.get(peers), peer) and _allows_port(rule.get("ports"), listener, port)
+        (not rule.get(peers) or any(_is_peer(allowed, peer, run) for allowed in rule[peers]))
+        and (not rule.get("ports") or any(_is_port(allowed, listener, port) for allowed in rule["ports"]))
         for spec in chosen
         for rule in spec.get(direction.lower()) or []
     )
 
 
-def _allows_peer(peers: Iterable[Body] | None, pods: Pods) -> bool:
-    """Without peers a rule allows all of them; a peer in another namespace is not of this run."""
-    return not peers or any(
-        "namespaceSelector" not in peer and matches(peer.get("podSelector"), pods.labels)
-        for peer in peers
-        if "podSelector" in peer
-    )
+def _is_peer(allowed: Body, peer: Pods | None, run: Sequence[Pods]) -> bool:
+    is_outside, selector = "ipBlock" in allowed or "namespaceSelector" in allowed, allowed.get("podSelector")
+    if peer is None:
+        return is_outside or not any(matches(selector, pods.labels) for pods in run)
+    return not is_outside and matches(selector, peer.labels)
 
 
-def _allows_port(ports: Iterable[Body] | None, listener: Pods, number: int) -> bool:
-    allowed = [port.get("port") for port in ports or []]
-    return not ports or any(
-        port is None or port == number or listener.ports.get(str(port)) == number for port in allowed
-    )
+def _is_port(allowed: Body, listener: Pods | None, number: int) -> bool:
+    port = allowed.get("port")
+    if isinstance(port, int):
+        return bool(port <= number <= allowed.get("endPort", port))
+    return port is None or (listener is not None and listener.ports.get(str(port)) == number)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import VOLUME
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import VOLUME, Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.patches import (
     API,

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from scope_selfplay.corpus import TaskSource
@@ -164,7 +165,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
         made = await make_candidate(
             context, source, rollout, difficulty=difficulty, provenance=made_from, key=key
         )
-        return made._replace(rollouts=(rollout, *made.rollouts))
+        return replace(made, rollouts=(rollout, *made.rollouts))
 
     return make
 

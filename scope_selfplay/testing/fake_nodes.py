@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.names import SHARD, RunStep
+from scope_selfplay.controller.manifests import SHARD, RunStep
 from scope_selfplay.controller.observed import step_of
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
 from scope_selfplay.testing.fake_cluster import FakeCluster

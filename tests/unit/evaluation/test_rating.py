@@ -11,7 +11,7 @@ from scope_selfplay.evaluation.pairings import CheckpointAnswers, judge_presenta
 from scope_selfplay.evaluation.rating import comparison_graph, rate
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
 from scope_selfplay.store.ratings import Decision, Ratings
-from tests.unit.comparison.contestants import candidate, comparison, contestant
+from tests.unit.evaluation.contestants import candidate, comparison, contestant
 
 TASKS = 30
 CANDIDATES = [candidate(number) for number in range(TASKS)]
