@@ -107,7 +107,8 @@ class Batcher:
             if batch := self._take():
                 task = asyncio.create_task(self._run(batch))
                 self._running.add(task)
-                task.add_done_callback(self._finished)
+                task.add_done_callback(self._running.discard)
+                task.add_done_callback(lambda _: self._pump())
 
     def _wake(self) -> None:
         self._timer = None
@@ -147,7 +148,3 @@ class Batcher:
         for item, answer in zip(batch, answers, strict=True):
             if not item.answer.done():
                 item.answer.set_result(answer)
-
-    def _finished(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
-        self._pump()

@@ -1,10 +1,9 @@
 """BM25 over a corpus: exact, deterministic, no model, no download (bm25s, Lucene's variant).
 
-Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article
-whose whole title occurs in the query gets `title tokens * log(1 + rows / rows with that title)`, times the
-title's share of the query. With Lucene's variant a term adds less than its idf, and a title's words are never
-rarer than the title, so for a query that is exactly a title the bonus exceeds whatever other articles can
-score.
+Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article whose whole
+title occurs in the query gets `title tokens * log(1 + rows / rows with that title)`, times the title's share of the
+query. With Lucene's variant a term adds less than its idf, and a title's words are never rarer than the title, so for a
+query that is exactly a title the bonus exceeds whatever other articles can score.
 """
 
 import hashlib

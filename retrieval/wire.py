@@ -68,13 +68,17 @@ def render_response(
     results: Iterable[Iterable[ResponseRow]], *, return_scores: bool, limits: WireLimits
 ) -> bytes:
     """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
-    render = _scored if return_scores else _unscored
     lists: list[bytes] = []
     size = 0
     for rows in results:
         rendered: list[bytes] = []
         for row in rows:
-            rendered.append(render(row))
+            if return_scores:
+                rendered.append(
+                    b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
+                )
+            else:
+                rendered.append(row.line[:-1] + b', "document": ' + row.line + b"}")
             size += len(rendered[-1])
             if size > limits.max_response:
                 raise too_large(limits)
@@ -85,24 +89,11 @@ def render_response(
     return body
 
 
-def least_size(lines: int, *, return_scores: bool) -> int:
-    """Bytes of a response with `lines` bytes of stored lines, without what stands around them."""
-    return lines if return_scores else 2 * lines
-
-
 def too_large(limits: WireLimits) -> WireError:
     return WireError(
         413,
         f"the response has more than {limits.max_response:,} bytes: ask for fewer queries or a smaller topk",
     )
-
-
-def _scored(row: ResponseRow) -> bytes:
-    return b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
-
-
-def _unscored(row: ResponseRow) -> bytes:
-    return row.line[:-1] + b', "document": ' + row.line + b"}"
 
 
 def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
