@@ -21,8 +21,8 @@ from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import RewardSettings, Rubrics
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
+from scope_selfplay.reward_designs.design import RubricSource, Unjudgeable
 from scope_selfplay.reward_designs.groups import RolloutGroup
-from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 S = TypeVar("S", bound=RewardSettings)

@@ -26,9 +26,9 @@ from scope_selfplay.inference.served_model import ServedModel, ask_what_is_serve
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role, Rollout
+from scope_selfplay.training.generation import vllm_base
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout
-from scope_selfplay.training.trl_config import vllm_base
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
 T = TypeVar("T")

@@ -36,18 +36,30 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.training.batches import Batch, lay_out, slices, trl_columns, widened
+from scope_selfplay.training.batches import (
+    Batch,
+    SamplingDrift,
+    drift_of,
+    lay_out,
+    slices,
+    trl_columns,
+    widened,
+)
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.drift import SamplingDrift, drift_of
-from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
+from scope_selfplay.training.generation import (
+    guard_weights,
+    policy_source,
+    run_rollouts,
+    trl_config,
+    weights_brought,
+)
 from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
 from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.ranks import Termination, step_share
+from scope_selfplay.training.ranks import Termination, forward_passes
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
 from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
-from scope_selfplay.training.trl_config import trl_config
 
 SampleStep = Callable[[list[str], int, Any], StepResult]
 """Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
@@ -59,7 +71,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     `make_roll` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
     returns what makes and rewards a step's rollouts.
     """
-    step_share(job.settings, job.ranks.processes)
+    forward_passes(job.settings, job.ranks.processes)
     job.records_folder.path.mkdir(parents=True, exist_ok=True)
     newest = Checkpoints(job.folder.work).newest(job.callbacks.say if job.ranks.leads else lambda line: None)
     termination, metrics = Termination(), StepMetrics(job)

@@ -5,7 +5,7 @@ from typing import Any
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import loss_of
-from scope_selfplay.training.ranks import step_share
+from scope_selfplay.training.ranks import forward_passes
 
 # One process may wait this long for another's rollouts and judgements before the collective call fails.
 _COLLECTIVE_SECONDS = 7200
@@ -16,7 +16,7 @@ def trl_config(job: GrpoJob) -> Any:
     from trl import GRPOConfig
 
     settings, loss, lineage = job.settings, loss_of(job.settings), job.start.lineage
-    passes = step_share(settings, job.ranks.processes).passes
+    passes = forward_passes(settings, job.ranks.processes).passes
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(job.folder.work),
