@@ -19,6 +19,7 @@ import yaml
 
 from scope_selfplay import __version__
 from scope_selfplay.config import load_config
+from scope_selfplay.gates import Gate
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import (
     Candidate,
@@ -26,7 +27,6 @@ from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
-    Gate,
     Grade,
     Outcome,
     Passage,

@@ -121,7 +121,7 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     if ending.code:
         # The last line of a log is what the controller shows; other ranks may have said theirs later.
         report(
-            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.said}"
+            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.last_line}"
         )
     sys.exit(ending.code)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from scope_selfplay.gates import Gate as Gate
+from scope_selfplay.gates import Gate
 
 Key = tuple[str | int, ...]
 """Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""

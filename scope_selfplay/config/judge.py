@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.schemas import Gate
+from scope_selfplay.gates import Gate
 
 
 class EndpointConfig(ConfigSection):

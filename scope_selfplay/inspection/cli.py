@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from scope_selfplay.errors import UserError
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason
+from scope_selfplay.gates import Gate
+from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
 
 STATUSES, REASONS, GATES, SORTS = (

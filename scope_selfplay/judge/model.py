@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from scope_selfplay.config import JudgeConfig, JudgeRole
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
 from scope_selfplay.judge.endpoint_pool import with_models
@@ -27,7 +28,6 @@ from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
-    Gate,
     Key,
     Outcome,
     Rollout,

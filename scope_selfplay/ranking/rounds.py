@@ -29,12 +29,12 @@ def swiss(n: int, rng: random.Random, *, rounds: int | None = None) -> Topology:
         rounds = (n - 1).bit_length() if n > 1 else 0
     elif not 1 <= rounds < n:
         raise ValueError(f"a Swiss tournament of {n} entrants has 1 to {n - 1} rounds, not {rounds}")
-    table, ledger = _Table(n), MatchScores()
+    table, scores = _Table(n), MatchScores()
     for _ in range(rounds):
         order = list(range(n))
         rng.shuffle(order)
         order.sort(key=table.share, reverse=True)
-        matches = [ledger.arrange(one, other) for one, other in _pair_up(order, table)]
+        matches = [scores.arrange(one, other) for one, other in _pair_up(order, table)]
         for match, outcome in zip(matches, (yield matches), strict=True):
             table.record(match, outcome)
     return standing([table.record_of(entrant) for entrant in range(n)])

@@ -49,15 +49,17 @@ def anchor(
     return (yield from meet_anchor(n, anchor, MatchScores(score), anchor_score))
 
 
-def meet_anchor(n: int, anchor: int, ledger: MatchScores, anchor_score: AnchorScore = "zero") -> Topology:
-    """The wave of `anchor`, booked in the caller's empty ledger."""
+def meet_anchor(n: int, anchor: int, scores: MatchScores, anchor_score: AnchorScore = "zero") -> Topology:
+    """The wave of `anchor`, recorded in the caller's empty scores."""
     if not 0 <= anchor < n:
-        raise ValueError(f"anchor {anchor} is no entrant; with {n} entrants it is a number from 0 to {n - 1}")
+        raise ValueError(
+            f"anchor {anchor} is not an entrant; with {n} entrants it is a number from 0 to {n - 1}"
+        )
     matches = [Match(anchor, entrant) for entrant in range(n) if entrant != anchor]
     for match, outcome in zip(matches, (yield matches), strict=True):
-        ledger.record(match, outcome)
-    strengths = [ledger.mean(entrant) for entrant in range(n)]
-    if anchor_score == "zero" and ledger.score == "margin" and strengths[anchor] is not None:
+        scores.record(match, outcome)
+    strengths = [scores.mean(entrant) for entrant in range(n)]
+    if anchor_score == "zero" and scores.score == "margin" and strengths[anchor] is not None:
         strengths[anchor] = 0.0
     return strengths
 
@@ -70,7 +72,7 @@ class LiveBoard:
 
     def __init__(self, *, gamma: float = 0.9) -> None:
         self._gamma = gamma
-        self._ledger = MatchScores()
+        self._scores = MatchScores()
         self._points: dict[int, list[float]] = {}
         self._shares: list[tuple[int, int, float]] = []
 
@@ -87,7 +89,7 @@ class LiveBoard:
         median = between[(len(between) - 1) // 2 :][:1]
         opponents = [*ranked[:1], *ranked[1:][-1:], *median]
         self._points[entrant] = []
-        return [self._ledger.arrange(entrant, opponent) for opponent in opponents]
+        return [self._scores.arrange(entrant, opponent) for opponent in opponents]
 
     def record(self, match: Match, outcome: Outcome | None) -> None:
         """Records a verdict; None, a call that failed, leaves no trace."""

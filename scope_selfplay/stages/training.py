@@ -120,7 +120,11 @@ def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
     given = run.config.solver.tasks
     kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
     check_references(run.config.solver, kept)
-    return {each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric}
+    return {
+        candidate.task.id: GradedTask(candidate.task, candidate.rubric)
+        for candidate in kept
+        if candidate.task and candidate.rubric
+    }
 
 
 def _solver_curve(run: Run) -> str:
@@ -148,8 +152,18 @@ def _job(
         )
         check_budget(run, judge)
 
+    lineage = Lineage(
+        run=run.config.name,
+        role=stage.value,
+        iteration=iteration,
+        base_hash=weights_hash(run.base),
+        start=start.identity,
+        prompt_hash=run.pack.hash,
+        config_hash=run.config.hash,
+        dialect=run.config.model.dialect,
+    )
     return GrpoJob(
-        start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
+        start=TrainingStart(start.path, run.base, lineage),
         options=TrainingOptions(
             settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
             temperature=run.config.sampling.temperature,
@@ -162,19 +176,6 @@ def _job(
         codec=run.codec,
         callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
-    )
-
-
-def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
-    return Lineage(
-        run=run.config.name,
-        role=stage.value,
-        iteration=iteration,
-        base_hash=weights_hash(run.base),
-        start=start.identity,
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
     )
 
 
@@ -213,12 +214,12 @@ def _merge_records(job: GrpoJob) -> None:
         (folder.selections, Selection, ("candidate_ids",)),
         (folder.scores, Score, ("rollout_id", "scale", "criterion")),
     )
-    for path, model, names in kinds:
-        paths = [path, *(other.path / path.name for other in others)]
-        if any(each.exists() for each in paths):
+    for file, model, names in kinds:
+        paths = [file, *(other.path / file.name for other in others)]
+        if any(path.exists() for path in paths):
             records = {
                 tuple(getattr(record, name) for name in names): record
-                for each in paths
-                for record in read_records(each, model)
+                for path in paths
+                for record in read_records(path, model)
             }
-            write_records(path, records.values())
+            write_records(file, records.values())

@@ -31,7 +31,7 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
     Raises UserError where `out` is taken, CorpusError where nothing is left to learn from.
     """
     if out.exists():
-        raise UserError(f"{out}: is there already; give another --out")
+        raise UserError(f"{out}: exists already; give another --out")
     found = warm_start_rows(run, min_score=min_score)
     run.progress.say(
         f"{found.rollouts} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "

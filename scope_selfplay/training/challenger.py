@@ -71,7 +71,7 @@ def make_challenger_roll(
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
-        sampling = _StepSampling(context, learner, difficulty, provenance, key)
+        sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
         results = await asyncio.gather(
             *(
                 sampling.write_and_try(sources[record], row % settings.group_size)
@@ -98,7 +98,7 @@ def make_challenger_roll(
 
 
 @dataclass(frozen=True)
-class _StepSampling:
+class _ChallengerSampling:
     """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
 
     context: RunContext

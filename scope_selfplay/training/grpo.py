@@ -36,10 +36,23 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.training.batches import Batch, lay_out, slices, trl_columns, widened
+from scope_selfplay.training.batches import (
+    Batch,
+    SamplingDrift,
+    drift_of,
+    lay_out,
+    slices,
+    trl_columns,
+    widened,
+)
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.drift import SamplingDrift, drift_of
-from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
+from scope_selfplay.training.generation import (
+    guard_weights,
+    policy_source,
+    run_rollouts,
+    trl_config,
+    weights_brought,
+)
 from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
 from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
@@ -47,7 +60,6 @@ from scope_selfplay.training.ranks import Termination, step_share
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
 from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
-from scope_selfplay.training.trl_config import trl_config
 
 SampleStep = Callable[[list[str], int, Any], StepResult]
 """Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
@@ -81,7 +93,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
 
 
 def _keep_completions(job: GrpoJob) -> None:
-    """TRL writes what was said into its own folder, which does not outlive the stage."""
+    """TRL writes completions into its own folder, which does not outlive the stage."""
     written = job.folder.work / "completions"
     if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
         shutil.rmtree(job.folder.path / written.name, ignore_errors=True)

@@ -35,7 +35,7 @@ class StepShare(NamedTuple):
 
 
 def step_share(settings: TrainConfig, processes: int) -> StepShare:
-    """Raises ConfigError where groups or micro batches cannot be dealt out whole."""
+    """Raises ConfigError where groups or micro batches cannot be shared evenly."""
     if settings.batch % processes:
         raise ConfigError(
             f"{processes} processes cannot share a batch of {settings.batch} groups of {settings.group_size} rollouts "

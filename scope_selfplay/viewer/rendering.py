@@ -9,9 +9,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.inspection import charts
 from scope_selfplay.inspection.text import printable
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Verdict
+from scope_selfplay.schemas import CandidateStatus, Reason, Verdict
 from scope_selfplay.store.query import Sort
 from scope_selfplay.viewer.parameters import Links
 

@@ -80,8 +80,8 @@ def native(job: GrpoJob) -> float:
     from trl import GRPOTrainer
 
     from scope_selfplay.training.batches import trl_columns
+    from scope_selfplay.training.generation import trl_config
     from scope_selfplay.training.policy import load_model
-    from scope_selfplay.training.trl_config import trl_config
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
         scored = [mixed(False)(record, place % GROUP, 0) for place, record in enumerate(prompts)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -18,7 +19,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Grade,
     Outcome,
     Passage,
