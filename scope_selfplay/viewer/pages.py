@@ -105,9 +105,7 @@ def training_page(run: ShownRun) -> Page:
                 for name, (low, high) in newest.ratings.intervals.items()
             ]
             if newest
-            else [], low, high)
-                for name, (low, high) in newest.ratings.intervals.items()
-            ],
+            else [],
             "seconds": {
                 iteration.iteration: iteration.seconds for iteration in found.iterations if iteration.seconds
             },
