@@ -29,7 +29,7 @@ from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role, Rollout
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import loss_of
-from scope_selfplay.training.ranks import step_share
+from scope_selfplay.training.ranks import forward_passes
 from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 
@@ -160,7 +160,7 @@ def trl_config(job: GrpoJob) -> Any:
     from trl import GRPOConfig
 
     settings, loss, lineage = job.settings, loss_of(job.settings), job.start.lineage
-    passes = step_share(settings, job.ranks.processes).passes
+    passes = forward_passes(settings, job.ranks.processes).passes
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(job.folder.work),

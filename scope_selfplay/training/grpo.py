@@ -56,7 +56,7 @@ from scope_selfplay.training.generation import (
 from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
 from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.ranks import Termination, step_share
+from scope_selfplay.training.ranks import Termination, forward_passes
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
 from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
@@ -71,7 +71,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     `make_roll` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
     returns what makes and rewards a step's rollouts.
     """
-    step_share(job.settings, job.ranks.processes)
+    forward_passes(job.settings, job.ranks.processes)
     job.records_folder.path.mkdir(parents=True, exist_ok=True)
     newest = Checkpoints(job.folder.work).newest(job.callbacks.say if job.ranks.leads else lambda line: None)
     termination, metrics = Termination(), StepMetrics(job)

@@ -34,7 +34,7 @@ class StepShare(NamedTuple):
     passes: int
 
 
-def step_share(settings: TrainConfig, processes: int) -> StepShare:
+def forward_passes(settings: TrainConfig, processes: int) -> StepShare:
     """Raises ConfigError where groups or micro batches cannot be shared evenly."""
     if settings.batch % processes:
         raise ConfigError(
