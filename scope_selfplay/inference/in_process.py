@@ -159,10 +159,17 @@ class InProcessModel:
                 if self._waiting and (not self._active or not few):
                     self._prefill()
                 if self._active:
-                    self._decode()
+                    batch = list(self._active.values())
+                    starts = [len(sequence.request.prompt_ids) + len(sequence.ids) - 1 for sequence in batch]
+                    self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
                 step += 1
         except Exception as error:  # noqa: BLE001 - the wall between episodes and torch
-            self._fail_all(error)
+            fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
+            for sequence in [*self._active.values(), *self._waiting]:
+                if not sequence.future.done():
+                    sequence.future.set_exception(fault)
+            self._active.clear()
+            self._waiting.clear()
 
     def _drop_cancelled(self) -> None:
         """A caller that went away takes no further steps; what its slot holds stays good for others."""
@@ -172,23 +179,13 @@ class InProcessModel:
         if any(sequence.future.cancelled() for sequence in self._waiting):
             self._waiting = deque(sequence for sequence in self._waiting if not sequence.future.cancelled())
 
-    def _fail_all(self, error: Exception) -> None:
-        fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
-        for sequence in [*self._active.values(), *self._waiting]:
-            if not sequence.future.done():
-                sequence.future.set_exception(fault)
-        self._active.clear()
-        self._waiting.clear()
-
     def _prefill(self) -> None:
         batch: list[_Sequence] = []
         starts: list[int] = []
         free = [slot for slot in range(len(self._lengths)) if slot not in self._active]
         while self._waiting and free:
-            sequence = self._waiting.popleft()
-            start = self._take_slot(sequence, free)
-            batch.append(sequence)
-            starts.append(start)
+            batch.append(self._waiting.popleft())
+            starts.append(self._take_slot(batch[-1], free))
         if not batch:
             return
         rows = [sequence.request.prompt_ids[start:] for sequence, start in zip(batch, starts, strict=True)]
@@ -214,11 +211,6 @@ class InProcessModel:
         sequence.slot = slot
         self._active[slot] = sequence
         return start
-
-    def _decode(self) -> None:
-        batch = list(self._active.values())
-        starts = [len(sequence.request.prompt_ids) + len(sequence.ids) - 1 for sequence in batch]
-        self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
 
     def _step(self, batch: Sequence[_Sequence], rows: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """One forward pass that appends `rows` to the sequences, and one sampled token for every sequence."""

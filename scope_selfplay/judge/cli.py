@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -119,15 +118,6 @@ def _text(context: click.Context, parameter: click.Parameter, value: str | None)
 _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What will be asked, and of whom."""
-
-    config: JudgeConfig
-    prompt: JudgePrompt[Any]
-    seed: int
-
-
 @judge.command("try")
 @click.argument(
     "role",
@@ -168,20 +158,45 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
         for name in ("document", "answer")
     }
     try:
-        trial = make_trial(role, {**options, **texts})
-        result = None if options["dry"] else asyncio.run(run_trial(trial))
+        config, prompt = _config_and_prompt(role, {**options, **texts})
+        result = None if options["dry"] else asyncio.run(_ask(config, prompt, options["seed"]))
     except ScopeError as error:
         click.echo(f"Error: {error}", err=True)
         context.exit(int(error.exit_code))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if options["as_json"]:
-        click.echo(json.dumps({"prompt": trial.prompt.prompt, **(result or {})}, ensure_ascii=False))
+        click.echo(json.dumps({"prompt": prompt.prompt, **(result or {})}, ensure_ascii=False))
     else:
-        _show(trial, result)
+        _show(prompt, result)
 
 
-def _show(trial: Trial, result: dict[str, Any] | None) -> None:
+def _config_and_prompt(role: str, options: Mapping[str, Any]) -> tuple[JudgeConfig, JudgePrompt[Any]]:
+    """Raises ValueError for an option that the role needs and has not, ScopeError for pack or config."""
+    overrides = list(options["overrides"])
+    if options["base_url"]:
+        overrides += ["judge.kind=model", f"judge.endpoint.base_url={options['base_url']}"]
+    config = load_config(options["config"], overrides).judge
+    if config.kind != "model" and not options["dry"]:
+        raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
+    prompts = JudgePrompts(load_pack(pack_path(options["domain"])), config, seed=options["seed"])
+    return config, _prompt_of(role, prompts, options)
+
+
+async def _ask(config: JudgeConfig, prompt: JudgePrompt[Any], seed: int) -> dict[str, Any]:
+    """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
+    reply = await JudgeCaller(await with_models(config), JudgementCache(None), seed=seed).ask(prompt)
+    value = reply.value
+    if prompt.role is PromptRole.SELECT and value is not None:
+        # Answers are counted from 1 at a terminal.
+        value = [number + 1 for number in value]
+    elif isinstance(value, list):
+        value = [criterion.model_dump(mode="json") for criterion in value]
+    shown = ("completion", "reasoning", "value", "odds", "fault", "attempts", "tokens_in", "tokens_out")
+    return {name: getattr(reply, name) for name in shown} | {"value": value}
+
+
+def _show(prompt: JudgePrompt[Any], result: dict[str, Any] | None) -> None:
     from rich.console import Console
     from rich.rule import Rule
 
@@ -191,46 +206,11 @@ def _show(trial: Trial, result: dict[str, Any] | None) -> None:
         console.print(Rule(title, align="left", style="dim"))
         console.print(str(text), markup=False, highlight=False)
 
-    part(f"prompt ({trial.prompt.role})", trial.prompt.prompt)
+    part(f"prompt ({prompt.role})", prompt.prompt)
     if result is not None:
         part("completion", result["completion"] or result["reasoning"])
         part("read", "unreadable" if result["value"] is None else result["value"])
         part("account", ", ".join(f"{key} {result[key]}" for key in ("attempts", "tokens_in", "tokens_out")))
-
-
-def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
-    """Raises ValueError for an option that the role needs and has not, ScopeError for pack or config."""
-    overrides = list(options["overrides"])
-    if options["base_url"]:
-        overrides += ["judge.kind=model", f"judge.endpoint.base_url={options['base_url']}"]
-    config = load_config(options["config"], overrides).judge
-    if config.kind != "model" and not options["dry"]:
-        raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
-    prompts = JudgePrompts(load_pack(pack_path(options["domain"])), config, seed=options["seed"])
-    return Trial(config, _prompt_of(role, prompts, options), options["seed"])
-
-
-async def run_trial(trial: Trial) -> dict[str, Any]:
-    """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
-    config = await with_models(trial.config)
-    caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
-    reply = await caller.ask(trial.prompt)
-    value = reply.value
-    if trial.prompt.role is PromptRole.SELECT and value is not None:
-        # Answers are counted from 1 at a terminal.
-        value = [number + 1 for number in value]
-    elif isinstance(value, list):
-        value = [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
-    return {
-        "completion": reply.completion,
-        "reasoning": reply.reasoning,
-        "value": value,
-        "odds": reply.odds,
-        "fault": reply.fault,
-        "attempts": reply.attempts,
-        "tokens_in": reply.tokens_in,
-        "tokens_out": reply.tokens_out,
-    }
 
 
 def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> JudgePrompt[Any]:

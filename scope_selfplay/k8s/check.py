@@ -70,9 +70,15 @@ def check_folder(folder: Path) -> FolderCheck:
         *_image_problems(config, objects),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
-        *_config_problems(config),
+        *_judge_problems(config),
+        *_trainer_problems(config),
+        *_gpu_image_problems(config),
         *external_server_problems(config, everything),
     ]
+    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
+    if not config.name[0].isalpha():
+        message = f"is {config.name!r}; on a cluster a run's id begins with a letter"
+        found.append(ManifestProblem("name", message))
     notes = list(_notes(config))
     if _has_schemas():
         found += schema_problems(everything)
@@ -156,16 +162,6 @@ def _notes(config: RunConfig) -> Iterator[str]:
         yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
 
 
-def _config_problems(config: RunConfig) -> Iterator[ManifestProblem]:
-    """What the run's config asks of a cluster and its pods could not do. Pure."""
-    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
-    if not config.name[0].isalpha():
-        yield ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
-    yield from _judge_problems(config)
-    yield from _trainer_problems(config)
-    yield from _gpu_image_problems(config)
-
-
 def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
     """Without a GPU the judge is `scope serve-judge`, which knows the articles of the embedded world alone."""
     server = config.cluster.judge
@@ -221,7 +217,7 @@ def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
             )
 
 
-def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[ManifestProblem]:
+def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     """Every object that one of the releases would not take; fields that a release does not know count.
 
     Raises ConfigError where the package is missing.
@@ -229,7 +225,7 @@ def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS)
     if not _has_schemas():
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
-    for version in versions:
+    for version in VERSIONS:
         for body in objects:
             kind, api = str(body.get("kind")), str(body.get("apiVersion"))
             # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.

@@ -6,6 +6,7 @@ the run that the config names and no policy lets a pod out to. Pure.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -20,8 +21,11 @@ _PORTS = {"http": 80, "https": 443}
 
 def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[ManifestProblem]:
     """Every broken reference, in the order of the objects; `elsewhere` are objects that others created, `Kind/name`."""
-    found = [*_duplicates(objects), *_labels(objects)]
-    known = {name_of(body) for body in objects} | set(elsewhere)
+    names = Counter(map(name_of, objects))
+    message = "appears twice; give one of them another name"
+    found = [ManifestProblem(name, message) for name, count in names.items() if count > 1]
+    found += _labels(objects)
+    known = {*names, *elsewhere}
     all_pods = pods_of(objects)
     for pods in all_pods:
         found += _pod_problems(pods, known)
@@ -39,15 +43,6 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
             case "NetworkPolicy":
                 found += _policy_problems(body, all_pods)
     return [*found, *_call_problems(objects)]
-
-
-def _duplicates(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
-    seen: set[str] = set()
-    for body in objects:
-        name = name_of(body)
-        if name in seen:
-            yield ManifestProblem(name, "appears twice; give one of them another name")
-        seen.add(name)
 
 
 def _labels(objects: Sequence[Body]) -> Iterator[ManifestProblem]:

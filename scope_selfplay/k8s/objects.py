@@ -58,26 +58,26 @@ class Pods(NamedTuple):
         return [*(self.spec.get("initContainers") or []), *(self.spec.get("containers") or [])]
 
 
-def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[_Made]:
-    """What the controller will create: the first attempt of every stage of iterations 0 and `iteration`, with its
-    servers; every Solver promoted."""
+def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[_Made]:
+    """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
+    Solver promoted."""
     context = _context(config, packs)
     bodies: list[_Made] = []
     servers: dict[str, Server] = {}
-    for number, stage in stages_of(config):
-        if number in (0, iteration):
-            step = RunStep(number, stage)
+    for iteration, stage in stages_of(config):
+        if iteration <= 1:
+            step = RunStep(iteration, stage)
             servers |= {server.name: server for server in _servers(config, step)}
             bodies += _stage_bodies(context, step)
     return [*bodies, *_server_bodies(context, servers.values())]
 
 
-def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> dict[str, list[_Made]]:
+def stage_objects(config: RunConfig) -> dict[str, list[_Made]]:
     """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
-    context = _context(config, packs)
+    context = _context(config, ())
     found: dict[str, list[_Made]] = {}
     for stage in Stage:
-        step = RunStep(iteration, stage)
+        step = RunStep(1, stage)
         # The Job that collects comes when the workers are done.
         bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
         found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]

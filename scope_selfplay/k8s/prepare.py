@@ -18,6 +18,7 @@ from scope_selfplay.k8s.patches import (
     API,
     CONTAINER,
     IMAGE,
+    TOP,
     Body,
     RunFolderLayout,
     claim_patches,
@@ -58,7 +59,7 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     bodies: dict[str, Body] = {}
     if "volume" in parts:
         bodies["volume"] = {
-            "resources": [f"../../{layout.top}/k8s/base/foundation"],
+            "resources": [f"../../{TOP}/k8s/base/foundation"],
             "components": _components(layout, "single-node", "namespace"),
             "patches": claim_patches(config.cluster),
         }
@@ -118,7 +119,7 @@ def _jobs(
         patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
     return {
         "namespace": _NAMESPACE if "namespace" in layout.components else None,
-        "resources": [f"../../{layout.top}/k8s/prepare/{folder}" for folder in folders],
+        "resources": [f"../../{TOP}/k8s/prepare/{folder}" for folder in folders],
         "components": _components(layout, "single-node"),
         "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": patches,

@@ -160,7 +160,7 @@ def trl_config(job: GrpoJob) -> Any:
     from trl import GRPOConfig
 
     settings, loss, lineage = job.settings, loss_of(job.settings), job.start.lineage
-    passes = forward_passes(settings, job.ranks.processes).passes
+    passes = forward_passes(settings, job.ranks.processes)
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(job.folder.work),

@@ -180,19 +180,6 @@ class EpisodeTrainer(GRPOTrainer):
         # TRL's sum over tokens; the tokens' weights make it the loss that the config names.
         self.loss_type = "cispo" if self._loss.clips_weights else "dapo"
 
-    def refer_to(self, model: Any) -> None:
-        """Take the KL to this model instead of what is left without the adapter."""
-        add_fused_lm_head(model, temperature=self.temperature)
-        if self.is_fsdp_enabled:
-            self.ref_model = prepare_fsdp(model, self.accelerator)
-        else:
-            self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
-
-    def training_step(self, *arguments: Any, **options: Any) -> Any:
-        if self._step_begun is None:
-            self._step_begun = perf_counter()
-        return super().training_step(*arguments, **options)
-
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         """A step up to its loss: rollouts and rewards (`sample`), advantages (TRL), rows, reference."""
         # The reference is asked about the rows below; without beta TRL does not ask it about whole rollouts.
@@ -300,6 +287,12 @@ class EpisodeTrainer(GRPOTrainer):
                 self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
         return found
 
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        # Generation, too, is part of it.
+        if self._step_begun is None:
+            self._step_begun = perf_counter()
+        return super().training_step(*arguments, **options)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Trackers get our numbers of the step beside TRL's.
         if "loss" in logs:
@@ -332,3 +325,11 @@ class EpisodeTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             self.checkpoints.publish(self.state.global_step)
         self.accelerator.wait_for_everyone()
+
+    def refer_to(self, model: Any) -> None:
+        """Take the KL to this model instead of what is left without the adapter."""
+        add_fused_lm_head(model, temperature=self.temperature)
+        if self.is_fsdp_enabled:
+            self.ref_model = prepare_fsdp(model, self.accelerator)
+        else:
+            self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)

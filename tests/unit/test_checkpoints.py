@@ -80,8 +80,8 @@ def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_groups_are_dealt_out_whole_or_not_at_all() -> None:
     settings = SolverConfig(batch=12, group_size=8, micro_batch=4)
-    assert forward_passes(settings, 1) == (12, 24)
-    assert forward_passes(settings, 3) == (4, 8)
+    assert forward_passes(settings, 1) == 24
+    assert forward_passes(settings, 3) == 8
     with pytest.raises(ConfigError, match=r"8 processes cannot share a batch of 12 groups of 8 rollouts"):
         forward_passes(settings, 8)
     with pytest.raises(
