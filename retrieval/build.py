@@ -20,10 +20,11 @@ from retrieval.index_folder import (
     MANIFEST,
     OFFSETS,
     PASSAGES,
+    FileChecksum,
     IndexKind,
     IndexManifest,
     SourceRows,
-    checksums,
+    file_sha256,
     index_hash,
     read_manifest,
     write_json,
@@ -91,17 +92,23 @@ class StoredCorpus(Value):
 
 @contextlib.contextmanager
 def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
-    """`start_build`, with `folder` locked against other builds for as long as the block lasts.
+    """`folder` locked against other builds for as long as the block lasts; gives the manifest of an equal finished one.
 
-    Raises StorageError where another process is building there.
+    Raises RunMismatchError, which names the difference, when the folder belongs to another recipe, ConfigError for one
+    that cannot be written, and StorageError where another process is building there.
     """
     with contextlib.ExitStack() as stack:
-        # A finished index may lie where nothing can be written any more, and nothing has to be.
-        if not (folder / MANIFEST).exists():
-            with _folder_errors(folder):
-                _make_folder(folder)
+        with _folder_errors(folder):
+            _make_folder(folder)
+            # A finished index may lie where nothing can be written any more, and nothing has to be.
+            if not (folder / MANIFEST).exists():
                 stack.enter_context(lock_folder(folder))
-        yield start_build(folder, recipe)
+            if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+                # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
+                write_json(folder / RECIPE, recipe)
+        if found := difference(read_recipe(folder), recipe):
+            raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
+        yield read_manifest(folder) if (folder / MANIFEST).exists() else None
 
 
 @contextlib.contextmanager
@@ -113,28 +120,6 @@ def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
 
     with folder_lock(folder, folder / LOCK, work="building", say=say, timeout=timeout):
         yield
-
-
-def start_build(folder: Path, recipe: Recipe) -> IndexManifest | None:
-    """Open `folder` for a build; gives the manifest when an equal build has finished there.
-
-    Raises RunMismatchError, which names the difference, when the folder belongs to another recipe, and ConfigError for
-    one that cannot be written.
-    """
-    with _folder_errors(folder):
-        _make_folder(folder)
-        if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
-            # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
-            write_json(folder / RECIPE, recipe)
-            return None
-    if found := difference(read_recipe(folder), recipe):
-        raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
-    try:
-        return read_manifest(folder)
-    except RecordError as error:
-        if "has not finished" in str(error):
-            return None
-        raise
 
 
 def _make_folder(folder: Path) -> None:
@@ -261,16 +246,13 @@ def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> Index
     """Write the manifest over every file of the folder: the build is finished."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     # Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash.
-    files = checksums(
-        folder,
-        (
-            name
-            for name in names
-            if name not in (RECIPE, STORED, LOCK)
-            and not name.startswith("shards/")
-            and not name.endswith(".part")
-        ),
-    )
+    files = {
+        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
+        for name in sorted(names)
+        if name not in (RECIPE, STORED, LOCK)
+        and not name.startswith("shards/")
+        and not name.endswith(".part")
+    }
     if {PASSAGES, OFFSETS} - files.keys():
         raise RecordError(f"{folder}: {PASSAGES} or {OFFSETS} vanished during the build")
     versions = {}

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from retrieval.batching import Answer
 from retrieval.hits import Hit
 
 ANSWER_BYTES = 500
 """What an answer may take on average; one of three hits takes 240 bytes, one of a hundred 1,800."""
 ENTRY_BYTES = 190
 """What an answer without hits takes, its key and its place in the order of use included."""
-Answer = asyncio.Future[list[Hit]]
 Search = Callable[[str, int], Answer]
 
 

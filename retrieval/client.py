@@ -142,20 +142,19 @@ def _reason(body: bytes) -> str:
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:
+    passages = []
     try:
         (rows,) = response["result"]
-        return [_passage(row) for row in rows]
+        for row in rows:
+            document, score = row["document"], row["score"]
+            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+                raise ValueError(f"score {score!r}")
+            if not isinstance(document["contents"], str):
+                raise ValueError("contents is not a string")
+            title, text = split_contents(document["contents"])
+            passages.append(Passage(id=str(document["id"]), title=title, text=text, score=score))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SearchError(
             f"the retriever's response has another shape: {type(error).__name__}: {error}"
         ) from None
-
-
-def _passage(row: dict[str, Any]) -> Passage:
-    document, score = row["document"], row["score"]
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-        raise ValueError(f"score {score!r}")
-    if not isinstance(document["contents"], str):
-        raise ValueError("contents is not a string")
-    contents = split_contents(document["contents"])
-    return Passage(id=str(document["id"]), title=contents.title, text=contents.text, score=score)
+    return passages

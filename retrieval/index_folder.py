@@ -158,13 +158,6 @@ def index_hash(manifest: IndexManifest) -> str:
     return hashlib.sha256(json.dumps([index, *settings], sort_keys=True).encode()).hexdigest()
 
 
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileChecksum]:
-    return {
-        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
-        for name in sorted(names)
-    }
-
-
 def file_sha256(path: Path) -> str:
     """Raises OSError."""
     with path.open("rb") as file:

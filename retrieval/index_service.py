@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from retrieval.batching import Batcher, SearchEngine
-from retrieval.cache import Answer, AnswerCache, LookupCounts
+from retrieval.batching import Answer, Batcher, SearchEngine
+from retrieval.cache import AnswerCache, LookupCounts
 from retrieval.hits import Hit
 from retrieval.in_process import open_index
 from retrieval.index_folder import IndexManifest, Verify, read_manifest
@@ -80,9 +80,6 @@ class IndexService(SearchService[OpenIndex]):
     def can_search(self, index: OpenIndex) -> bool:
         return not isinstance(index.engine, WorkerEngine) or index.engine.alive > 0
 
-    def replaced(self, before: OpenIndex) -> None:
-        self._counts_before = self._counts(before)
-
     def measure(self) -> LookupCounts:
         if self.served is None:
             return self._counts_before
@@ -119,6 +116,8 @@ class IndexService(SearchService[OpenIndex]):
         except BaseException:
             await engine.close()
             raise
+        # The index before is replaced at once.
+        self._counts_before = self.measure()
         return OpenIndex(
             manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
         )

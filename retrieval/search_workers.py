@@ -77,7 +77,8 @@ class WorkerEngine:
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         for _ in range(2):
-            worker = await self._living_worker()
+            while not (worker := await self._idle.get()).is_alive:
+                self._replace(worker)
             try:
                 answers = await worker.search(queries, topk)
             except WorkerDied:
@@ -107,13 +108,6 @@ class WorkerEngine:
 
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]
-
-    async def _living_worker(self) -> "SearchWorker":
-        while True:
-            worker = await self._idle.get()
-            if worker.is_alive:
-                return worker
-            self._replace(worker)
 
     def _add(self, worker: "SearchWorker") -> None:
         self._workers.add(worker)

@@ -95,17 +95,12 @@ class SearchService(ABC, Generic[Index]):
             opened = await self.open()
             before, self.served = self.served, opened
             if before is not None:
-                self.replaced(before)
                 task = asyncio.create_task(before.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
     @abstractmethod
     async def open(self) -> Index: ...
-
-    def replaced(self, before: Index) -> None:
-        """Called after a reload, with what was served before."""
-        return
 
     async def close(self) -> None:
         if self.served is not None:
