@@ -28,13 +28,7 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import (
-    Stage,
-    StageFolder,
-    StageManifest,
-    read_records,
-    write_records,
-)
+from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
 from scope_selfplay.training.job import (
