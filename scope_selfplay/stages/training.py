@@ -144,16 +144,7 @@ def _job(
         )
         check_budget(run, judge)
 
-    lineage = Lineage(
-        run=run.config.name,
-        role=stage.value,
-        iteration=iteration,
-        base_hash=weights_hash(run.base),
-        start=start.identity,
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
-    )
+    lineage = lineage_of(run, stage.value, iteration, start.identity)
     return GrpoJob(
         start=TrainingStart(start.path, run.base, lineage),
         options=TrainingOptions(
@@ -168,6 +159,20 @@ def _job(
         codec=run.codec,
         callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
+    )
+
+
+def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
+    """What a policy that is trained in a run is made from."""
+    return Lineage(
+        run=run.config.name,
+        role=role,
+        iteration=iteration,
+        base_hash=weights_hash(run.base),
+        start=start,
+        prompt_hash=run.pack.hash,
+        config_hash=run.config.hash,
+        dialect=run.config.model.dialect,
     )
 
 
