@@ -60,8 +60,7 @@ def serve_judge(
     Point a run at it with two settings: judge.kind=model judge.endpoint.base_url=http://127.0.0.1:8001/v1
     """
     try:
-        from scope_selfplay.judge.random_judge import random_judge_app
-        from scope_selfplay.judge.server import lexical_app
+        from scope_selfplay.judge.server import lexical_app, random_judge_app
         from scope_selfplay.wire.serving import serving
     except ImportError as error:
         raise ConfigError(

@@ -13,7 +13,7 @@ from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.random_judge import random_judge_app, random_reply
+from scope_selfplay.judge.server import random_judge_app, random_reply
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.wire.serving import serving
 from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
