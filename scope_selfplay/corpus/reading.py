@@ -138,8 +138,14 @@ def _text_field(fields: Mapping[str, object], name: str, place: str, *, blank: b
 
 
 def _read_text_files(folder: Path) -> Iterator[tuple[str, Document]]:
-    for name, path, text in _files_below(folder, TEXT_SUFFIXES):
-        yield str(path), _parse_text(name, path, text.strip())
+    for name, path, content in _files_below(folder, TEXT_SUFFIXES):
+        title, text = path.stem.replace("_", " ").replace("-", " "), content.strip()
+        heading, _, rest = text.partition("\n")
+        if heading.startswith("# "):
+            title, text = heading.removeprefix("# ").strip(), rest.strip()
+        if not text:
+            raise CorpusError(f"{path}: holds no text; fill the file or remove it")
+        yield str(path), Document(id=name, title=title, text=text)
 
 
 def _read_sections(folder: Path) -> Iterator[tuple[str, Document]]:
@@ -158,16 +164,6 @@ def _files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str,
         if not is_encodable(relative.as_posix()):
             raise CorpusError(f"{path!r}: the file's name is not UTF-8; rename it")
         yield relative.as_posix(), path, _decoded(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), str(path))
-
-
-def _parse_text(name: str, path: Path, text: str) -> Document:
-    title = path.stem.replace("_", " ").replace("-", " ")
-    heading, _, rest = text.partition("\n")
-    if heading.startswith("# "):
-        title, text = heading.removeprefix("# ").strip(), rest.strip()
-    if not text:
-        raise CorpusError(f"{path}: holds no text; fill the file or remove it")
-    return Document(id=name, title=title, text=text)
 
 
 def _decoded(raw: bytes, place: str) -> str:

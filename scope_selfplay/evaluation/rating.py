@@ -9,7 +9,7 @@ from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.held_out import Gain, breakdown, score_gains
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.evaluation.strengths import JudgedPair, Strengths
-from scope_selfplay.schemas import Candidate, Comparison, Task, Value
+from scope_selfplay.schemas import Candidate, Comparison, Task
 from scope_selfplay.store.ratings import (
     CheckpointDifference,
     CheckpointPair,
@@ -17,24 +17,6 @@ from scope_selfplay.store.ratings import (
     Ratings,
     ScoreEstimate,
 )
-
-
-class CheckpointNode(Value):
-    """A checkpoint; its rating is how far it lies above the first one, and `promoted` says that training went on from
-    it."""
-
-    name: str
-    rating: float | None
-    low: float | None
-    high: float | None
-    promoted: bool
-
-
-class CheckpointGraph(Value):
-    """Checkpoints as nodes, and what the judge found between two of them as an edge."""
-
-    nodes: tuple[CheckpointNode, ...]
-    edges: tuple[CheckpointPair, ...]
 
 
 def rate(
@@ -154,18 +136,6 @@ def _described(newest: str, start: str, found: CheckpointDifference | None, sett
         kind = "not told apart from"
     numbers = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
     return f"{newest} is {kind} {start}: {numbers} over {found.tasks} tasks"
-
-
-def comparison_graph(ratings: Ratings) -> CheckpointGraph:
-    """What a viewer draws: every checkpoint with its rating, and every pair that met."""
-    nodes, newest = [], f"S_{len(ratings.starts)}"
-    for name in ratings.held_out:
-        low, high = ratings.intervals.get(name, (None, None))
-        is_used = name in ratings.starts or (name == newest and ratings.promoted)
-        nodes.append(
-            CheckpointNode(name=name, rating=ratings.ratings.get(name), low=low, high=high, promoted=is_used)
-        )
-    return CheckpointGraph(nodes=tuple(nodes), edges=ratings.edges)
 
 
 def _authors(contestants: Iterable[CheckpointAnswers]) -> dict[str, tuple[str, str]]:

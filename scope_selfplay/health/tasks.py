@@ -64,14 +64,12 @@ def _nearest_distance(signatures: "Sequence[MinHash]") -> float | None:
     if len(signatures) < 2:
         return None
     values = np.array([signature.hashvalues for signature in signatures])
-    nearest = [float(_similarities(values, row).max()) for row in range(len(signatures))]
+    nearest: list[float] = []
+    for row in range(len(values)):
+        similarities = (values == values[row]).mean(axis=1)
+        similarities[row] = 0.0
+        nearest.append(float(similarities.max()))
     return 1.0 - float(np.mean(nearest))
-
-
-def _similarities(values: NDArray[np.uint64], row: int) -> NDArray[np.float64]:
-    same = np.asarray((values == values[row]).mean(axis=1), dtype=np.float64)
-    same[row] = 0.0
-    return same
 
 
 def _signature(text: str) -> "MinHash":

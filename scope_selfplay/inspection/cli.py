@@ -57,8 +57,7 @@ def ls(run: str, as_json: bool, kind: str | None, stage: str, **filters: Any) ->
 
         show_list(page, Console())
     else:
-        for line in plain_list(page):
-            click.echo(line)
+        click.echo("\n".join(plain_list(page)))
         if page.offset + len(page.lines) < page.total:
             click.echo(f"{page.total} match; --limit and --offset show the others", err=True)
 
@@ -95,10 +94,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     text = "\n".join(describe_task(record, others, matches, judgements, passages=passages))
-    if sys.stdout.isatty():
-        click.echo_via_pager(text)
-    else:
-        click.echo(text)
+    (click.echo_via_pager if sys.stdout.isatty() else click.echo)(text)
 
 
 @tasks.command("stats")
@@ -111,11 +107,7 @@ def stats(run: str, as_json: bool) -> None:
 
     with _reader(run) as reader:
         page = overview(reader)
-    if as_json:
-        click.echo(page.model_dump_json(indent=1))
-        return
-    for line in describe_overview(page):
-        click.echo(line)
+    click.echo(page.model_dump_json(indent=1) if as_json else "\n".join(describe_overview(page)))
 
 
 @tasks.command("diff")
@@ -140,8 +132,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
                 click.echo(json.dumps([signal.model_dump() for signal in signals], indent=1))
                 return
             rows = [(signal.title, signal.before, signal.after, signal.unit) for signal in signals]
-            for line in tab_lines(("signal", before, after, "unit"), rows):
-                click.echo(line)
+            click.echo("\n".join(tab_lines(("signal", before, after, "unit"), rows)))
             return
         found = diff_checkpoints(before, after, task_changes(reader, reader.scores(), before, after))
     if as_json:
@@ -152,8 +143,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
         f"{found.tasks} held-out tasks, better on {found.better}, worse on {found.worse}"
     )
     changes = [(change.task_id, change.before, change.after, change.text) for change in found.changes[:limit]]
-    for line in tab_lines(("task", found.before, found.after, "text"), changes):
-        click.echo(line)
+    click.echo("\n".join(tab_lines(("task", found.before, found.after, "text"), changes)))
 
 
 @click.command()

@@ -33,7 +33,6 @@ _COLOURS = {
     CandidateStatus.REJECTED: "yellow",
     CandidateStatus.UNRESOLVED: "red",
 }
-_MARKS = {True: "yes", False: "no", None: "?"}
 _BAR = 30
 
 
@@ -196,7 +195,7 @@ def describe_task(
     if record.written_by is not None:
         yield from _rollout("Challenger", record.written_by, None, None, passages=passages)
     for gate, verdict in candidate.gates.items():
-        yield from _section(f"Gate {gate.value}: {_verdict_word(verdict)}", verdict.reasoning)
+        yield from _section(f"Gate {gate.value}: {verdict_word(verdict)}", verdict.reasoning)
     if candidate.rubric is not None:
         yield "\n== Rubric"
         for row, criterion in enumerate(candidate.rubric.criteria, start=1):
@@ -239,7 +238,7 @@ def _rollout(
         criteria = [criterion.text for criterion in rubric.criteria] if rubric else []
         for row, verdict in enumerate(grade.verdicts):
             text = criteria[row] if row < len(criteria) else f"criterion {row + 1}"
-            yield from _indented(_verdict_word(verdict), f"{text}\n{verdict.reasoning}".strip())
+            yield from _indented(verdict_word(verdict), f"{text}\n{verdict.reasoning}".strip())
 
 
 def _judgements(judgements: Judgements) -> Iterator[str]:
@@ -266,8 +265,11 @@ def _account(verdict: Verdict | None) -> Iterator[str]:
         yield from _indented(verdict.fault.value if verdict.fault else "judge", verdict.reasoning)
 
 
-def _verdict_word(verdict: Verdict) -> str:
-    return verdict.fault.value if verdict.fault is not None else _MARKS[verdict.value]
+def verdict_word(verdict: Verdict, unknown: str = "?") -> str:
+    """A verdict as one word."""
+    if verdict.fault is not None:
+        return verdict.fault.value
+    return {True: "yes", False: "no", None: unknown}[verdict.value]
 
 
 def _section(title: str, text: str) -> Iterator[str]:

@@ -1,49 +1,52 @@
-"""The embedded lexical judge over the wire of a model judge: `scope serve-judge`.
+"""Two judges over the wire of a model judge: the embedded world's, and a random one (`scope serve-judge --rehearsal`).
 
-It reads what a model would read: the fields by the visible names of their fences, the role by the fields and
-by the form that the prompt asks for. So client, cache and faults run the same code with either judge. What
-it cannot read it refuses with status 400, as an engine does a prompt that is too long.
+The lexical judge reads what a model would read: the fields by the visible names of their fences, the role by the fields
+and by the form that the prompt asks for. So client, cache and faults run the same code with either judge. What it
+cannot read it refuses with status 400, as an engine does a prompt that is too long.
 """
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
 
 from scope_selfplay.gates import GATES, Gate
-from scope_selfplay.inference.chat_server import (
-    ServedReply,
-    ServedRequest,
-    chat_app,
-    completion,
-    json_response,
-    refuse,
-)
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.prompts import PREFERENCES, SCORES
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task, Verdict
+from scope_selfplay.schemas import (
+    Criterion,
+    Document,
+    Outcome,
+    Role,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+    rng_from,
+)
 
 SURE = 0.99
-"""Probability of its verdict where one token is asked for."""
+"""Probability of a lexical verdict where one token is asked for."""
+RANDOM_MODEL = "rehearsal"
+GATE_PASSES = 0.8
+CRITERION_MET = 0.5
 
 
 def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
     """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
     judge = LexicalJudge(documents)
+    return reply_app(partial(lexical_reply, judge), model=judge.identity, api_key=api_key)
 
-    async def answer(request: Request, served: ServedRequest) -> Response:
-        try:
-            reply = await lexical_reply(judge, served)
-        except ValueError as error:
-            return refuse(400, f"this judge reads prompts of the embedded world only: {error}")
-        return json_response(completion(served, reply, judge.identity))
 
-    return chat_app(answer, model=judge.identity, api_key=api_key)
+def random_judge_app(api_key: str | None = None) -> Starlette:
+    """An application that answers every prompt of a pack with a random verdict, and judges nothing."""
+    return reply_app(random_reply, model=RANDOM_MODEL, api_key=api_key)
 
 
 async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
@@ -57,7 +60,10 @@ async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedRep
     names = fields.keys() - {"rubric", "reference"}
     form = next((form for wanted, form in _ROLES if names == set(wanted) and form in own_words), None)
     if form is None:
-        raise ValueError(f"no role has the fields {sorted(fields)} and this form of reply")
+        raise ValueError(
+            "this judge reads prompts of the embedded world only: "
+            f"no role has the fields {sorted(fields)} and this form of reply"
+        )
     shown = _Shown(fields)
     if "candidate" in fields:
         return await _compare_or_select(judge, shown, form, served.choices, own_words)
@@ -186,3 +192,71 @@ def _token(chosen: str, choices: tuple[str, ...]) -> ServedReply:
     rest = (1 - SURE) / (len(choices) - 1)
     odds = {choice: SURE if choice == chosen else rest for choice in choices}
     return ServedReply(chosen, odds, finish="length")
+
+
+def random_reply(served: ServedRequest) -> ServedReply:
+    """A verdict at random in the form that the prompt asks for.
+
+    So a pack, a corpus and a config are rehearsed as a whole before a model is paid for. The draw follows from the
+    prompt and the request's seed: the same run gets the same verdicts. Raises ValueError for a prompt that asks for no
+    form of `prompts.OUTPUTS`.
+    """
+    if served.body.get("max_tokens") == 1 and not served.choices:
+        return ServedReply("1", finish="length")  # a canary
+    rng = rng_from(RANDOM_MODEL, served.prompt, str(served.body.get("seed")))
+    if served.choices:
+        chosen = rng.choice(served.choices)
+        odds = {
+            choice: 0.9 if choice == chosen else 0.1 / (len(served.choices) - 1) for choice in served.choices
+        }
+        return ServedReply(chosen, odds, finish="length")
+    own_words = text_outside(served.prompt)
+    for form in _RANDOM_FORMS:
+        if form in own_words:
+            return ServedReply(_random_text(form, rng, served.prompt))
+    raise ValueError(
+        f"the random judge cannot tell what form this prompt asks for: it mentions none of {', '.join(_RANDOM_FORMS)}"
+    )
+
+
+_RANDOM_FORMS = ("<rubric>", "<first>", r"\boxed{Tie}", r"\boxed{0.5}", '"winners"', '"score"', "<score>")
+"""What a prompt's own words mention (its pack's contract); the first match counts."""
+
+
+def _random_text(form: str, rng: random.Random, prompt: str) -> str:
+    match form:
+        case "<rubric>":
+            # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
+            items = [
+                {
+                    "text": f"Identifies point {number} of {rng.randrange(10**6)}.",
+                    "priority": rng.choice(("critical", "important", "bonus")),
+                    "title": f"Point {number}",
+                    "dimension": "Coverage",
+                }
+                for number in range(1, 6)
+            ]
+            return f"<rubric>\n{json.dumps(items)}\n</rubric>"
+        case "<first>":
+            first, second = (round(rng.uniform(0, 10), 1) for _ in range(2))
+            return f"<first>{first}</first>\n<second>{second}</second>"
+        case r"\boxed{Tie}":
+            return rf"\boxed{{{rng.choice(('A', 'B', 'Tie'))}}}"
+        case r"\boxed{0.5}":
+            return rf"\boxed{{{rng.choice(('0', '0.5', '1'))}}}"
+        case '"winners"':
+            return _random_winners(rng, prompt)
+        case '"score"':
+            return json.dumps({"score": round(rng.uniform(0, 10), 1)})
+        case _:
+            graded = any(fenced.name == "answer" for fenced in read_fences(prompt))
+            met = rng.random() < (CRITERION_MET if graded else GATE_PASSES)
+            return f"<think>A die was thrown.</think>\n<score>{int(met)}</score>"
+
+
+def _random_winners(rng: random.Random, prompt: str) -> str:
+    labels = [fenced.mark for fenced in read_fences(prompt) if fenced.name == "candidate"]
+    numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
+    if not labels or not numbers or not 0 < numbers[-1] <= len(labels):
+        raise ValueError(f"{len(labels)} candidates are shown and no number of winners that fits")
+    return json.dumps({"winners": rng.sample(labels, numbers[-1])})

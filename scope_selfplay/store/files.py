@@ -82,9 +82,12 @@ class Appender(contextlib.AbstractContextManager["Appender"]):
     def __init__(self, path: Path) -> None:
         self._path = path
         with disk_faults(path):
-            _cut_torn_tail(path)
             # Unbuffered: what a full disk refused must not be tried again when the file is closed.
             self._file: FileIO = path.open("ab", buffering=0)
+            data = path.read_bytes()
+            complete = data.rfind(b"\n") + 1
+            if complete != len(data):
+                self._file.truncate(complete)
 
     def append(self, *records: BaseModel | dict[str, Any]) -> None:
         data = b"".join(_line(record) for record in records)
@@ -191,13 +194,3 @@ def _line(record: BaseModel | dict[str, Any]) -> bytes:
     if isinstance(record, BaseModel):
         return record.model_dump_json().encode() + b"\n"
     return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _cut_torn_tail(path: Path) -> None:
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole != len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)

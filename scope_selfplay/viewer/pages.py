@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.evaluation.rating import comparison_graph
 from scope_selfplay.inspection.charts import Line, NamedInterval
 from scope_selfplay.inspection.overview import IterationOverview, bin_edges, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
@@ -92,7 +91,6 @@ def training_page(run: ShownRun) -> Page:
     """Curves of every iteration over each other, and the ratings of the checkpoints."""
     found = run.numbers()
     newest = newest_ratings(run.reader)
-    graph = comparison_graph(newest.ratings) if newest else None
     return Page(
         "training.html",
         {
@@ -102,12 +100,12 @@ def training_page(run: ShownRun) -> Page:
                 for score in found.held_out
             ],
             "newest": newest,
-            "graph": graph,
             "ratings": [
-                NamedInterval(node.name, node.rating, node.low, node.high)
-                for node in (graph.nodes if graph else ())
-                if node.rating is not None
-            ],
+                NamedInterval(name, newest.ratings.ratings[name], low, high)
+                for name, (low, high) in newest.ratings.intervals.items()
+            ]
+            if newest
+            else [],
             "seconds": {
                 iteration.iteration: iteration.seconds for iteration in found.iterations if iteration.seconds
             },

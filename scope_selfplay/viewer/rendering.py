@@ -4,6 +4,7 @@ Characters that would act on a reader unseen (controls, those that reverse the d
 engine escapes the value. Only `charts` makes markup outside the templates.
 """
 
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,8 +12,8 @@ from markupsafe import Markup
 
 from scope_selfplay.gates import Gate
 from scope_selfplay.inspection import charts
-from scope_selfplay.inspection.text import printable
-from scope_selfplay.schemas import CandidateStatus, Reason, Verdict
+from scope_selfplay.inspection.text import printable, verdict_word
+from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
 from scope_selfplay.viewer.parameters import Links
 
@@ -30,7 +31,9 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=_number, count="{:,}".format, verdict_word=_verdict_word, cell=_cell)
+    environment.filters.update(
+        number=_number, count="{:,}".format, verdict_word=partial(verdict_word, unknown="unknown"), cell=_cell
+    )
     environment.globals.update(
         link=links,
         static=static,
@@ -52,13 +55,6 @@ def _printable(value: Any) -> Any:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def _verdict_word(verdict: Verdict) -> str:
-    """A verdict as one word; also the name of its style."""
-    if verdict.fault is not None:
-        return verdict.fault.value
-    return {True: "yes", False: "no", None: "unknown"}[verdict.value]
 
 
 def _cell(text: str | None) -> str:

@@ -225,7 +225,6 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
         assert controller.round() is None
         world.cluster.advance(15)
         world.cluster.calls.clear()
-        world.cluster.forget_changes()
         world.said.clear()
         for name in world.cluster.objects(ObjectKind.EVENT):
             world.cluster.erase(ObjectKind.EVENT, name)
