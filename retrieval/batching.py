@@ -33,7 +33,7 @@ Answer = asyncio.Future[list[Hit]]
 
 
 class Batcher:
-    """A request is let in while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
+    """A request is accepted while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
 
     `seconds_per_query` is what a search is thought to take until some have been measured.
     """
@@ -79,8 +79,8 @@ class Batcher:
         return Overloaded(max(0.1, missing * self._seconds_per_query / self.engine.slots))
 
     def submit(self, query: str, topk: int) -> Answer:
-        """The future raises SearchError. Who cancels it while the query waits takes it out of the queue; who
-        asks has looked at `is_full` for the whole request.
+        """The future raises SearchError; cancelling it takes a waiting query out of the queue. The caller has checked
+        `is_full` for the whole request.
         """
         answer: Answer = asyncio.get_running_loop().create_future()
         self._queue[answer] = query, topk
@@ -115,17 +115,17 @@ class Batcher:
     def _take(self) -> tuple[dict[Answer, str], int]:
         """The oldest query and, in order, others with its topk; those that nobody awaits are dropped."""
         batch: dict[Answer, str] = {}
-        gone: list[Answer] = []
+        abandoned: list[Answer] = []
         batch_topk = 0
         for answer, (query, topk) in self._queue.items():
             if len(batch) == self._max_batch:
                 break
             if answer.done():
-                gone.append(answer)
+                abandoned.append(answer)
             # One topk per batch: an approximate index may rank differently for another one.
             elif not batch or topk == batch_topk:
                 batch[answer], batch_topk = query, topk
-        for answer in (*batch, *gone):
+        for answer in (*batch, *abandoned):
             del self._queue[answer]
         return batch, batch_topk
 

@@ -95,7 +95,7 @@ def _weights(model: Path) -> Weights:
 
 
 def read_pooling(model: Path) -> Pooling:
-    """The pooling of a model's folder; the mean for a folder that says nothing, as sentence-transformers takes it.
+    """The pooling of a model's folder; the mean where it names none, as sentence-transformers' default.
 
     Raises CheckpointError for files that cannot be read, another pooling, and modules after it.
     """
@@ -120,10 +120,10 @@ def read_pooling(model: Path) -> Pooling:
     elif flags:
         modes = [FLAGS.get(name, name.removeprefix(FLAG)) for name, value in flags.items() if value]
     if len(modes) != 1 or modes[0] not in [*Pooling] or config.get("include_prompt") is False:
-        said = "+".join(modes) or "no pooling"
+        named = "+".join(modes) or "no pooling"
         if config.get("include_prompt") is False:
-            said += " without the prompt's tokens"
-        raise CheckpointError(f"{path} says {said}; the ONNX path pools by mean or cls: {ADVICE}")
+            named += " without the prompt's tokens"
+        raise CheckpointError(f"{path} names {named}; the ONNX path pools by mean or cls: {ADVICE}")
     return Pooling(modes[0])
 
 
@@ -246,7 +246,9 @@ class _Graph:
         weight = self._weight(name + "weight")
         rows, columns = weight.shape
         if columns % BLOCK:
-            raise CheckpointError(f"the model's width {columns} is no multiple of {BLOCK}: no 8-bit queries")
+            raise CheckpointError(
+                f"the model's width {columns} is not a multiple of {BLOCK}: no 8-bit queries"
+            )
         blocks = weight.reshape(rows, columns // BLOCK, BLOCK)
         scales = np.abs(blocks).max(axis=2) / 127 + 1e-12
         codes = np.clip(np.rint(blocks / scales[..., None]) + 128, 0, 255).astype(np.uint8)

@@ -118,9 +118,9 @@ class TitleMap:
     @classmethod
     def build(cls, row_keys: Sequence[int]) -> "TitleMap":
         """From the key of each row; key 0 is a row without a title."""
-        every = np.asarray(row_keys, dtype=np.uint64)
-        rows = np.argsort(every, kind="stable")
-        keys, starts = np.unique(every[rows], return_index=True)
+        keys_by_row = np.asarray(row_keys, dtype=np.uint64)
+        rows = np.argsort(keys_by_row, kind="stable")
+        keys, starts = np.unique(keys_by_row[rows], return_index=True)
         return cls(keys, np.append(starts, len(rows)).astype(np.int64), rows.astype(np.int64))
 
     def rows(self, key: int) -> NDArray[np.int64]:

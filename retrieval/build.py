@@ -77,7 +77,7 @@ class Recipe(Value):
     backend: str = ""
     query_precision: str = "float32"
     questions_hash: str = ""
-    """sha256 of the gate's questions, which decide how hard the index looks."""
+    """sha256 of the gate's questions, which decide the search effort."""
     seed: int = 0
 
 
@@ -99,7 +99,12 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
     """
     with contextlib.ExitStack() as stack:
         with _folder_errors(folder):
-            _make_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            ours = {RECIPE, RECIPE + ".part", LOCK}
+            if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
+                raise RunMismatchError(
+                    f"{folder} is not empty and not a build of an index: choose another folder"
+                )
             # A finished index may lie where nothing can be written any more, and nothing has to be.
             if not (folder / MANIFEST).exists():
                 stack.enter_context(lock_folder(folder))
@@ -115,18 +120,11 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
 def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
     """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
 
-    def say(line: str) -> None:
+    def warn(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    with folder_lock(folder, folder / LOCK, work="building", say=say, timeout=timeout):
+    with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=timeout):
         yield
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    ours = {RECIPE, RECIPE + ".part", LOCK}
-    if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
-        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
 
 
 @contextlib.contextmanager
@@ -172,16 +170,16 @@ def store_passages(
     done = folder / STORED
     if not done.exists():
         first, end = row_range(rows)
-        every = iter(documents)
+        stream = iter(documents)
 
         def on_row(written: int) -> None:
             if written % 10_000 == 0:
                 progress("passages", written, 0)
 
-        size, corpus_hash = write_passages(islice(every, first, end), folder, on_row)
+        size, corpus_hash = write_passages(islice(stream, first, end), folder, on_row)
         if not size:
             raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
-        is_end = next(every, None) is None
+        is_end = next(stream, None) is None
         write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash, is_end=is_end))
     stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
@@ -205,7 +203,7 @@ def row_range(text: str) -> tuple[int, int | None]:
 
 
 def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
-    """Which rows of its source the stored corpus of `folder` holds; None where the recipe knows no source."""
+    """Which rows of its source the stored corpus of `folder` holds; None for a recipe without a source."""
     if not recipe.source_hash:
         return None
     stored = read_stored(folder)

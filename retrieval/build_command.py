@@ -32,7 +32,7 @@ OF_VECTORS = ("questions", "keep_vectors", "encoded")
 @click.option(
     "--family",
     type=click.Choice(["e5", "minilm", "plain"]),
-    help="Needed where the encoder's name tells none.",
+    help="Needed where the encoder's name holds none.",
 )
 @click.option(
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
@@ -85,7 +85,7 @@ def build(
 
     row_range(options["rows"] or "")
     _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
-    asked = read_questions(questions) if questions else ()
+    gate_questions = read_questions(questions) if questions else ()
     is_dense = options["profile"] != ProfileName.BM25
     if not is_dense:
         refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
@@ -98,7 +98,9 @@ def build(
     if is_dense:
         from retrieval.build_dense import DenseBuild, build_dense
 
-        plan = DenseBuild(folder, recipe, threads, keep_shards=keep_vectors, questions=asked, encoded=encoded)
+        plan = DenseBuild(
+            folder, recipe, threads, keep_shards=keep_vectors, questions=gate_questions, encoded=encoded
+        )
         manifest = build_dense(documents, plan, _progress())
     else:
         manifest = build_bm25(documents, folder, recipe, _progress())
@@ -132,7 +134,7 @@ def _recipe(
     rows: str | None,
     **options: Any,
 ) -> "Recipe":
-    """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name tells no family."""
+    """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
     from retrieval.build import Recipe
     from retrieval.corpus import source_bytes
 
@@ -144,7 +146,7 @@ def _recipe(
         family = next((family for family in ("minilm", "e5") if family in name), None)
         if family is None:
             raise ConfigError(
-                f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before "
+                f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "
                 "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
             )
     return Recipe(

@@ -12,6 +12,7 @@ from retrieval.hits import Hit
 
 ANSWER_BYTES = 500
 """What an answer may take on average; one of three hits takes 240 bytes, one of a hundred 1,800."""
+HIT_BYTES = 16
 ENTRY_BYTES = 190
 """What an answer without hits takes, its key and its place in the order of use included."""
 Search = Callable[[str, int], Answer]
@@ -63,7 +64,9 @@ class AnswerCache:
         if (known := self._answers.get(key)) is not None:
             self._answers.move_to_end(key)
             self.counts = LookupCounts(remembered + 1, joined, searched)
-            answer.set_result(_unpacked(known))
+            count = len(known) // HIT_BYTES
+            values = struct.unpack(f"<{count}q{count}d", known)
+            answer.set_result(list(map(Hit, values[:count], values[count:])))
             return answer
         under_way = self._in_flight.get(key)
         if under_way is None:
@@ -119,9 +122,3 @@ class AnswerCache:
 def _key(query: str, topk: int) -> bytes:
     """A digest: queries may be long."""
     return blake2b(b"%d %b" % (topk, query.encode("utf-8", "surrogatepass")), digest_size=16).digest()
-
-
-def _unpacked(packed: bytes) -> list[Hit]:
-    count = len(packed) // 16
-    values = struct.unpack(f"<{count}q{count}d", packed)
-    return list(map(Hit, values[:count], values[count:]))

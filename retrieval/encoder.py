@@ -1,6 +1,6 @@
 """Encoders: texts to unit vectors whose inner product is the score.
 
-A family says how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked mean
+A family is how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked mean
 pooling; Wang et al. 2022). Two backends give the same vectors: ONNX Runtime (CPUs, no torch), and sentence-transformers
 (any architecture, GPUs). Both take safetensors only and run no code from a model's folder.
 """

@@ -31,7 +31,7 @@ class ServiceSettings(Value):
     max_batch: int = Field(default=32, ge=1)
     linger: float = Field(default=0.005, ge=0)
     queue: int = Field(default=4096, ge=1)
-    """Requests with searches get 429 while so many queries wait; one that is let in may have more."""
+    """Requests with searches get 429 while so many queries wait; one that is accepted may have more."""
     cache: int = Field(default=100_000, ge=0)
     """Answers remembered, in at most 500 bytes each on average: fewer where topk is above 19."""
     deadline: float = Field(default=60.0, gt=0)

@@ -145,7 +145,7 @@ class ShardRouter(SearchService[ShardConnections]):
         return LookupCounts(0, 0, 0)
 
     async def respond(self, index: ShardConnections, request: Retrieval) -> bytes:
-        # As in front of an index: one free place lets any request in, else a large one would never find room.
+        # As in front of an index: one free place admits any request, or a large one would never find room.
         if self.queries_at_shards >= self._queue:
             raise Overloaded(FULL_SECONDS)
         self.queries_at_shards += len(request.queries)

@@ -6,6 +6,7 @@ The one place where a run's settings become engines, for stages that only sample
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -157,7 +158,7 @@ def check_served(served: Served, checkpoint: Checkpoint, where: str) -> str | No
 
 async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:
     assert partner.base_url is not None
-    retry_policy = _HANDSHAKE.model_copy(update={"deadline": min(_HANDSHAKE.deadline, settings.outage)})
+    retry_policy = replace(_HANDSHAKE, deadline=min(_HANDSHAKE.deadline, settings.outage))
     root = partner.base_url.rstrip("/").removesuffix("/v1")
     async with (
         _client(name, partner, partner.base_url, retry_policy) as client,

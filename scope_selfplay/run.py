@@ -22,12 +22,7 @@ from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.run_directory import enter_run_directory
-from scope_selfplay.schemas import (
-    Document,
-    Key,
-    Provenance,
-    Role,
-)
+from scope_selfplay.schemas import Document, Key, Provenance, Role
 from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, Stage, read_records
 from scope_selfplay.store.ratings import read_ratings

@@ -35,7 +35,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 WORKER_ACCOUNT = "scope-worker"
 CONFIG_FOLDER = "/etc/scope/run"
 PROMPTS_FOLDER = "/etc/scope/prompts"
-_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}
+_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "Lease": "coordination.k8s.io/v1"}
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -192,14 +192,9 @@ def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
 
 def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
     """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
-    body = _object(
-        context,
-        "ConfigMap",
-        status_name(context.config.name),
-        labels_of(context.config, Component.CONTROLLER),
-    )
-    if resource_version is not None:
-        body["metadata"]["resourceVersion"] = resource_version
+    labels = labels_of(context.config, Component.CONTROLLER)
+    name = status_name(context.config.name)
+    body = _object("ConfigMap", name, labels, owner=context.owner, version=resource_version)
     return {**body, "data": dict(data)}
 
 
@@ -208,15 +203,9 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
     Nobody owns it: it must outlive the controller that made it, because its token may never start again.
     """
-    metadata: Body = {"name": lease_name(config.name), "labels": labels_of(config, Component.CONTROLLER)}
-    if resource_version is not None:
-        metadata["resourceVersion"] = resource_version
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": metadata,
-        "spec": dict(spec),
-    }
+    labels = labels_of(config, Component.CONTROLLER)
+    body = _object("Lease", lease_name(config.name), labels, version=resource_version)
+    return {**body, "spec": dict(spec)}
 
 
 def event(
@@ -227,10 +216,8 @@ def event(
     The name follows from its text, so that the same text sent twice makes one Event.
     """
     name = f"{about['name']}.{short_hash(reason, message, about['uid'])}"
-    body = _object(context, "Event", name, labels_of(context.config, Component.CONTROLLER))
-    del body["metadata"]["ownerReferences"]
     return {
-        **body,
+        **_object("Event", name, labels_of(context.config, Component.CONTROLLER)),
         "involvedObject": dict(about),
         "reason": reason,
         "message": message[:1000],
@@ -254,7 +241,7 @@ def stamped(
     context: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
 ) -> Body:
     own = labels if kind == "Service" else labels | context.config.cluster.labels
-    body = _object(context, kind, name, own)
+    body = _object(kind, name, own, owner=context.owner)
     annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
     if what:
         annotations[SPEC_HASH] = what
@@ -262,16 +249,16 @@ def stamped(
     return {**body, "spec": spec}
 
 
-def _object(context: ManifestContext, kind: str, name: str, labels: dict[str, str]) -> Body:
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": context.owner.name,
-        "uid": context.owner.uid,
+def _object(
+    kind: str, name: str, labels: dict[str, str], *, owner: Owner | None = None, version: str | None = None
+) -> Body:
+    metadata: Body = {"name": name, "labels": labels}
+    if owner is not None:
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
         # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
-        "controller": True,
-    }
-    metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+        metadata["ownerReferences"] = [{**reference, "controller": True}]
+    if version is not None:
+        metadata["resourceVersion"] = version
     return {"apiVersion": _API_VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata}
 
 

@@ -44,6 +44,10 @@ class JudgedGroup:
     routed: bool = False
     left_out: bool = False
 
+    @property
+    def by_design(self) -> bool:
+        return self.routed or self.own_judge is None
+
 
 class RewardDesign(ABC, Generic[S]):
     """`solver` are the settings around those of the design, `count` gives the tokens of a text.

@@ -25,14 +25,7 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import (
-    Appender,
-    Stage,
-    StageFolder,
-    StageManifest,
-    read_records,
-    write_records,
-)
+from scope_selfplay.store import Appender, Stage, StageFolder, StageManifest, read_records, write_records
 
 Make = Callable[[TaskSource], Awaitable[CandidateRecords]]
 

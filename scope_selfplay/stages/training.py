@@ -28,13 +28,7 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import (
-    Stage,
-    StageFolder,
-    StageManifest,
-    read_records,
-    write_records,
-)
+from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
 from scope_selfplay.training.job import (
@@ -78,7 +72,6 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
-        _merge_records(job)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -99,7 +92,6 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
-        _merge_records(job)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -182,29 +174,28 @@ def _job(
 def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
+    def make_checked_roll(model: Any) -> RollStep:
+        roll = make_roll(model)
+
+        async def checked(records: Sequence[str], step: int) -> StepResult:
+            result = await roll(records, step)
+            # Nothing is learnt from a step in which a server was down: it is made again when the stage goes on.
+            run.check_outages()
+            return result
+
+        return checked
+
     run.progress.begin(title, job.settings.steps)
-    train_grpo(job, lambda model: _stopping_at_outages(run, make_roll(model)))
+    train_grpo(job, make_checked_roll)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
     run.progress.end(f"{curve} {first:.2f} -> {last:.2f}")
+    if job.ranks.leads:
+        _merge_records(job.folder)
 
 
-def _stopping_at_outages(run: Run, roll: RollStep) -> RollStep:
-    """Nothing is learnt from a step in which a server was down: it is made again when the stage goes on."""
-
-    async def checked(records: Sequence[str], step: int) -> StepResult:
-        result = await roll(records, step)
-        run.check_outages()
-        return result
-
-    return checked
-
-
-def _merge_records(job: GrpoJob) -> None:
+def _merge_records(folder: StageFolder) -> None:
     """One record per id, the newest, of all processes: a resumed training makes some steps again."""
-    if not job.ranks.leads:
-        return
-    folder = job.folder
     others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
     kinds: tuple[tuple[Path, type[Value], tuple[str, ...]], ...] = (
         (folder.candidates, Candidate, ("id",)),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.episodes import Episode
+from scope_selfplay.episodes import Episode, PolicyFormat
 from scope_selfplay.errors import UserError
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Grade, Role, Rollout, RolloutStatus
@@ -54,8 +54,8 @@ def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     rows: list[TrainingRow] = []
     rollouts = refused = 0
     for iteration in range(1, run.config.iterations + 1):
-        for role, recorded, episode in _recorded(run, run.folder.stage(iteration, Stage.TASKS), min_score):
-            policy_format = run.policy_format(Policy("M0", run.base), role)
+        tasks = run.folder.stage(iteration, Stage.TASKS)
+        for policy_format, recorded, episode in _recorded(run, tasks, min_score):
             played = replay(recorded, episode, policy_format, end=run.codec.end_of_turn)
             if played is None:
                 refused += 1
@@ -65,25 +65,25 @@ def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     return WarmStartRows(rows, rollouts, refused)
 
 
-def _recorded(run: Run, folder: StageFolder, min_score: float) -> Iterator[tuple[Role, Rollout, Episode]]:
-    rollouts = {each.id: each for each in read_records(folder.rollouts, Rollout)}
-    scores = {each.rollout_id: each.score for each in read_records(folder.grades, Grade)}
-    documents = {each.id: each for each in run.documents}
+def _recorded(
+    run: Run, folder: StageFolder, min_score: float
+) -> Iterator[tuple[PolicyFormat, Rollout, Episode]]:
+    recorded = read_records(folder.rollouts, Rollout)
+    rollouts = {rollout.id: rollout for rollout in recorded if rollout.status is RolloutStatus.FINISHED}
+    scores = {grade.rollout_id: grade.score for grade in read_records(folder.grades, Grade)}
+    documents = {document.id: document for document in run.documents}
+    formats = {role: run.policy_format(Policy("M0", run.base), role) for role in Role}
     for candidate in accepted_in(folder):
         assert candidate.task is not None
         for name in candidate.rollout_ids:
             rollout, score = rollouts.get(name), scores.get(name)
-            if rollout and score is not None and score >= min_score and _is_whole(rollout):
-                policy_format = run.policy_format(Policy("M0", run.base), Role.SOLVER)
-                yield Role.SOLVER, rollout, run.context.solver_episode(policy_format, (name,), candidate.task)
+            if rollout and score is not None and score >= min_score:
+                episode = run.context.solver_episode(formats[Role.SOLVER], (name,), candidate.task)
+                yield formats[Role.SOLVER], rollout, episode
         writer = rollouts.get(candidate.challenger_rollout_id)
         document = documents.get(candidate.provenance.document_id)
-        if writer and document and _is_whole(writer):
-            policy_format = run.policy_format(Policy("M0", run.base), Role.CHALLENGER)
+        if writer and document:
             kind, turns = candidate.task.type, candidate.task.search_turns
             source = TaskSource(document=document, task_type=kind, search_turns=turns)
-            yield Role.CHALLENGER, writer, run.context.challenger_episode(policy_format, (writer.id,), source)
-
-
-def _is_whole(rollout: Rollout) -> bool:
-    return rollout.status is RolloutStatus.FINISHED
+            episode = run.context.challenger_episode(formats[Role.CHALLENGER], (writer.id,), source)
+            yield formats[Role.CHALLENGER], writer, episode

@@ -64,13 +64,10 @@ def slices(batch: Batch, size: int) -> Iterator[Batch]:
         }
         first = int(part["prompt_mask"].any(dim=0).int().argmax())
         last = int(part["completion_mask"].any(dim=0).sum())
-        yield {name: _trimmed(name, value, first, last) for name, value in part.items()}
-
-
-def _trimmed(name: str, value: Any, first: int, last: int) -> Any:
-    if getattr(value, "ndim", 0) < 2:
-        return value
-    return value[:, first:] if name.startswith("prompt_") else value[:, :last]
+        for name, value in part.items():
+            if getattr(value, "ndim", 0) > 1:
+                part[name] = value[:, first:] if name.startswith("prompt_") else value[:, :last]
+        yield part
 
 
 def widened(values: Sequence[Any], width: int) -> Any:

@@ -12,12 +12,12 @@ import asyncio
 import random
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import aiohttp
 
 from scope_selfplay.errors import OutsideError
-from scope_selfplay.schemas import Value
 from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
 from scope_selfplay.wire.strict_json import parse_object
 
@@ -26,7 +26,8 @@ T = TypeVar("T")
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class RetryPolicy(Value):
+@dataclass(frozen=True)
+class RetryPolicy:
     """How long a client keeps trying, and how much it reads."""
 
     deadline: float = 60.0
