@@ -36,13 +36,11 @@ from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import (
     ServedReply,
     ServedRequest,
-    chat_app,
-    completion,
     json_response,
+    reply_app,
 )
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.chat_client import ChatClient, ChatRequest
-from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.prompts import JudgePrompts
 from scope_selfplay.prompts import Pack, load_pack
@@ -79,9 +77,9 @@ class Engine:
         self._changes: list[tuple[float, int]] = []
 
     def app(self) -> Starlette:
-        return chat_app(self._answer, model=MODEL, more={"/v1/busy": self._report})
+        return reply_app(self._reply_when_free, model=MODEL, more={"/v1/busy": self._report})
 
-    async def _answer(self, request: Request, served: ServedRequest) -> Response:
+    async def _reply_when_free(self, served: ServedRequest) -> ServedReply:
         async with self._slots:
             self._change(1)
             if self._load.mean:
@@ -89,7 +87,7 @@ class Engine:
                 mu = -(self._load.spread**2) / 2
                 await asyncio.sleep(self._load.mean * self._rng.lognormvariate(mu, self._load.spread))
             self._change(-1)
-        return json_response(completion(served, self._reply(served), MODEL))
+        return self._reply(served)
 
     def _reply(self, served: ServedRequest) -> ServedReply:
         if served.choices:
@@ -259,9 +257,9 @@ def _criteria() -> list[Criterion]:
 
 
 def _prompts(answers: int) -> list[str]:
-    questions = JudgePrompts(_pack(), Fencer(fence_key(0)), budget=48_000, token=False, native=frozenset())
+    prompts = JudgePrompts(_pack(), JudgeConfig(), seed=0)
     return [
-        questions.grade(TASK, criterion, answer).prompt
+        prompts.grade(TASK, criterion, answer).prompt
         for answer in _answers(answers)
         for criterion in _criteria()
     ]

@@ -26,7 +26,7 @@ from scope_selfplay.run import Policy, Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Role
 from scope_selfplay.stages import make_held_out, make_tasks, train_challenger, train_solver
 from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 
 ROOT = Path(__file__).parent.parent
 DESIGNS = (

@@ -15,7 +15,7 @@ import click
 from jobs.stage_job import run_job
 from scope_selfplay.errors import CheckpointError, ConfigError, OutsideError
 from scope_selfplay.store import write_atomic
-from scope_selfplay.store.atomic import disk_faults, sync_folder
+from scope_selfplay.store.files import disk_faults, sync_folder
 from scope_selfplay.store.folders import checksums
 
 TOKEN = Path("/etc/scope/hub/token")

@@ -104,7 +104,7 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
         run_ranks,
         sharding_environment,
     )
-    from scope_selfplay.training.ranks import step_share
+    from scope_selfplay.training.ranks import forward_passes
 
     config = load_config(arguments.config, arguments.overrides)
     settings, pod = (
@@ -112,7 +112,7 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
         if stage is Stage.CHALLENGER
         else (config.solver, config.cluster.train_solver)
     )
-    step_share(settings, node.world)
+    forward_passes(settings, node.world)
     name = f"jobs.train_{stage.value}"
     sharding = sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
     environments = [sharding | rank for rank in rank_environments(node)]
@@ -121,7 +121,7 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     if ending.code:
         # The last line of a log is what the controller shows; other ranks may have said theirs later.
         report(
-            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.said}"
+            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.last_line}"
         )
     sys.exit(ending.code)
 

@@ -4,6 +4,7 @@ python -m jobs.warm_start --config FILE --root FOLDER --out FOLDER [--min-score 
 """
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,10 +27,7 @@ def main(
     overrides: tuple[str, ...],
     out: Path,
     min_score: float,
-    epochs: float,
-    learning_rate: float,
-    batch: int,
-    micro_batch: int,
+    **training: Any,
 ) -> None:
     """SFT of M0 on the accepted rollouts of a finished run."""
     quiet_libraries()
@@ -41,7 +39,7 @@ def main(
     settings = load_config(config, overrides)
     with shown_progress() as progress:
         run = open_run(settings, root, progress, packs=prompts)
-        how = WarmStart(epochs, learning_rate, batch, micro_batch, settings.seed)
+        how = WarmStart(**training, seed=settings.seed)
         losses = warm_start(run, out, min_score=min_score, settings=how)
         progress.say(f"{out}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
 

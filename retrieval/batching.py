@@ -6,7 +6,7 @@ waits up to `linger` seconds for as many again; a lone client never waits.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from retrieval.hits import Hit
 
@@ -29,14 +29,11 @@ class Overloaded(Exception):
         self.retry_after = retry_after
 
 
-class WaitingQuery(NamedTuple):
-    query: str
-    topk: int
-    answer: "asyncio.Future[list[Hit]]"
+Answer = asyncio.Future[list[Hit]]
 
 
 class Batcher:
-    """A request is let in while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
+    """A request is accepted while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
 
     `seconds_per_query` is what a search is thought to take until some have been measured.
     """
@@ -56,8 +53,8 @@ class Batcher:
         self._linger = linger
         self._capacity = capacity
         self._on_batch = on_batch
-        self._queue: dict[asyncio.Future[list[Hit]], WaitingQuery] = {}
-        """What waits, oldest first, by its answer."""
+        self._queue: dict[Answer, tuple[str, int]] = {}
+        """Query and topk of what waits, oldest first, by its answer."""
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_size = 1
@@ -81,12 +78,12 @@ class Batcher:
         missing = len(self._queue) - self._capacity + 1
         return Overloaded(max(0.1, missing * self._seconds_per_query / self.engine.slots))
 
-    def submit(self, query: str, topk: int) -> "asyncio.Future[list[Hit]]":
-        """The future raises SearchError. Who cancels it while the query waits takes it out of the queue; who
-        asks has looked at `is_full` for the whole request.
+    def submit(self, query: str, topk: int) -> Answer:
+        """The future raises SearchError; cancelling it takes a waiting query out of the queue. The caller has checked
+        `is_full` for the whole request.
         """
-        answer: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._queue[answer] = WaitingQuery(query, topk, answer)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._queue[answer] = query, topk
         answer.add_done_callback(lambda done: self._queue.pop(done, None))
         self._pump()
         return answer
@@ -104,50 +101,49 @@ class Batcher:
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(left, self._wake)
                 return
-            if batch := self._take():
-                task = asyncio.create_task(self._run(batch))
+            batch, topk = self._take()
+            if batch:
+                task = asyncio.create_task(self._run(batch, topk))
                 self._running.add(task)
-                task.add_done_callback(self._finished)
+                task.add_done_callback(self._running.discard)
+                task.add_done_callback(lambda _: self._pump())
 
     def _wake(self) -> None:
         self._timer = None
         self._pump()
 
-    def _take(self) -> list[WaitingQuery]:
+    def _take(self) -> tuple[dict[Answer, str], int]:
         """The oldest query and, in order, others with its topk; those that nobody awaits are dropped."""
-        batch: list[WaitingQuery] = []
-        gone: list[WaitingQuery] = []
-        for item in self._queue.values():
+        batch: dict[Answer, str] = {}
+        abandoned: list[Answer] = []
+        batch_topk = 0
+        for answer, (query, topk) in self._queue.items():
             if len(batch) == self._max_batch:
                 break
-            if item.answer.done():
-                gone.append(item)
+            if answer.done():
+                abandoned.append(answer)
             # One topk per batch: an approximate index may rank differently for another one.
-            elif not batch or item.topk == batch[0].topk:
-                batch.append(item)
-        for item in (*batch, *gone):
-            del self._queue[item.answer]
-        return batch
+            elif not batch or topk == batch_topk:
+                batch[answer], batch_topk = query, topk
+        for answer in (*batch, *abandoned):
+            del self._queue[answer]
+        return batch, batch_topk
 
-    async def _run(self, batch: list[WaitingQuery]) -> None:
+    async def _run(self, batch: dict[Answer, str], topk: int) -> None:
         self._on_batch(len(batch))
         start = asyncio.get_running_loop().time()
         try:
-            answers = await self.engine.search([item.query for item in batch], batch[0].topk)
+            found = await self.engine.search(list(batch.values()), topk)
         except Exception as error:  # noqa: BLE001 - whatever it was, every waiting client gets it
-            for item in batch:
-                if not item.answer.done():
-                    item.answer.set_exception(error)
+            for answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
             return
         finally:
             self._last_end = asyncio.get_running_loop().time()
             self._last_size = len(batch)
         # Remembered for Retry-After, smoothed over about ten batches.
         self._seconds_per_query += 0.1 * ((self._last_end - start) / len(batch) - self._seconds_per_query)
-        for item, answer in zip(batch, answers, strict=True):
-            if not item.answer.done():
-                item.answer.set_result(answer)
-
-    def _finished(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
-        self._pump()
+        for answer, hits in zip(batch, found, strict=True):
+            if not answer.done():
+                answer.set_result(hits)

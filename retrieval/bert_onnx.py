@@ -95,7 +95,7 @@ def _weights(model: Path) -> Weights:
 
 
 def read_pooling(model: Path) -> Pooling:
-    """The pooling of a model's folder; the mean for a folder that says nothing, as sentence-transformers takes it.
+    """The pooling of a model's folder; the mean where it names none, as sentence-transformers' default.
 
     Raises CheckpointError for files that cannot be read, another pooling, and modules after it.
     """
@@ -113,23 +113,18 @@ def read_pooling(model: Path) -> Pooling:
             folder = str(module.get("path", folder))
     path = model / folder / "config.json"
     config = _read(path, {})
-    modes = _modes(config)
-    if len(modes) != 1 or modes[0] not in [*Pooling] or config.get("include_prompt") is False:
-        said = "+".join(modes) or "no pooling"
-        if config.get("include_prompt") is False:
-            said += " without the prompt's tokens"
-        raise CheckpointError(f"{path} says {said}; the ONNX path pools by mean or cls: {ADVICE}")
-    return Pooling(modes[0])
-
-
-def _modes(config: dict[str, Any]) -> list[str]:
-    found = config.get("pooling_mode")
-    if found is not None:
-        return [found] if isinstance(found, str) else [str(mode) for mode in found]
     flags = {name: value for name, value in config.items() if name.startswith(FLAG)}
-    if not flags:
-        return [Pooling.MEAN]
-    return [FLAGS.get(name, name.removeprefix(FLAG)) for name, value in flags.items() if value]
+    modes: list[str] = [Pooling.MEAN]
+    if (found := config.get("pooling_mode")) is not None:
+        modes = [found] if isinstance(found, str) else [str(mode) for mode in found]
+    elif flags:
+        modes = [FLAGS.get(name, name.removeprefix(FLAG)) for name, value in flags.items() if value]
+    if len(modes) != 1 or modes[0] not in [*Pooling] or config.get("include_prompt") is False:
+        named = "+".join(modes) or "no pooling"
+        if config.get("include_prompt") is False:
+            named += " without the prompt's tokens"
+        raise CheckpointError(f"{path} names {named}; the ONNX path pools by mean or cls: {ADVICE}")
+    return Pooling(modes[0])
 
 
 def _read(path: Path, absent: Any) -> Any:
@@ -208,26 +203,23 @@ class _Graph:
         """One vector for each text, of unit length, as sentence-transformers makes it."""
         match self._pooling:
             case Pooling.MEAN:
-                pooled = self._mean(hidden)
+                axis = self._keep("axis", np.asarray([2], dtype=np.int64))
+                first = self._keep("first", np.asarray([1], dtype=np.int64))
+                # Padding counts for nothing.
+                weights = self._plain("Cast", ["mask"], "mask_float", to=1)
+                column = self._plain("Unsqueeze", [weights, axis], "mask_column")
+                kept = self._plain("Mul", [hidden, column], "kept")
+                total = self._plain("ReduceSum", [kept, first], "sum", keepdims=0)
+                count = self._plain("ReduceSum", [weights, first], "count", keepdims=1)
+                pooled = self._plain("Div", [total, count], "mean")
             case Pooling.CLS:
                 start = self._keep("start", np.asarray([0], dtype=np.int64))
                 tokens = self._keep("tokens", np.asarray([1], dtype=np.int64))
-                first = self._plain("Gather", [hidden, start], "first_token", axis=1)
-                pooled = self._plain("Squeeze", [first, tokens], "cls")
+                token = self._plain("Gather", [hidden, start], "first_token", axis=1)
+                pooled = self._plain("Squeeze", [token, tokens], "cls")
         length = self._plain("ReduceL2", [pooled], "length", axes=[1], keepdims=1)
         floor = self._keep("floor", np.asarray([1e-12], dtype=np.float32))
         self._plain("Div", [pooled, self._plain("Max", [length, floor], "safe_length")], "vectors")
-
-    def _mean(self, hidden: str) -> str:
-        """Over the tokens that are not padding."""
-        axis = self._keep("axis", np.asarray([2], dtype=np.int64))
-        first = self._keep("first", np.asarray([1], dtype=np.int64))
-        weights = self._plain("Cast", ["mask"], "mask_float", to=1)
-        column = self._plain("Unsqueeze", [weights, axis], "mask_column")
-        kept = self._plain("Mul", [hidden, column], "kept")
-        total = self._plain("ReduceSum", [kept, first], "sum", keepdims=0)
-        count = self._plain("ReduceSum", [weights, first], "count", keepdims=1)
-        return self._plain("Div", [total, count], "mean")
 
     @property
     def _epsilon(self) -> float:
@@ -254,7 +246,9 @@ class _Graph:
         weight = self._weight(name + "weight")
         rows, columns = weight.shape
         if columns % BLOCK:
-            raise CheckpointError(f"the model's width {columns} is no multiple of {BLOCK}: no 8-bit queries")
+            raise CheckpointError(
+                f"the model's width {columns} is not a multiple of {BLOCK}: no 8-bit queries"
+            )
         blocks = weight.reshape(rows, columns // BLOCK, BLOCK)
         scales = np.abs(blocks).max(axis=2) / 127 + 1e-12
         codes = np.clip(np.rint(blocks / scales[..., None]) + 128, 0, 255).astype(np.uint8)
@@ -269,14 +263,13 @@ class _Graph:
         self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
-    def _node(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
-        return self._append(kind, inputs, outputs, domain=MICROSOFT, **attributes)
-
-    def _plain(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        return self._append(kind, inputs, [output], domain="", **attributes)
-
-    def _append(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
+    def _node(
+        self, kind: str, inputs: list[str], outputs: list[str], domain: str = MICROSOFT, **attributes: Any
+    ) -> str:
         from onnx import helper
 
-        self._nodes.append(helper.make_node(kind, inputs, outputs, **attributes))
+        self._nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
+
+    def _plain(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        return self._node(kind, inputs, [output], domain="", **attributes)

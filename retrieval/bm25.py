@@ -1,10 +1,9 @@
 """BM25 over a corpus: exact, deterministic, no model, no download (bm25s, Lucene's variant).
 
-Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article
-whose whole title occurs in the query gets `title tokens * log(1 + rows / rows with that title)`, times the
-title's share of the query. With Lucene's variant a term adds less than its idf, and a title's words are never
-rarer than the title, so for a query that is exactly a title the bonus exceeds whatever other articles can
-score.
+Two things are ours. Ties go to the lower row. And a query that names an article finds it first: an article whose whole
+title occurs in the query gets `title tokens * log(1 + rows / rows with that title)`, times the title's share of the
+query. With Lucene's variant a term adds less than its idf, and a title's words are never rarer than the title, so for a
+query that is exactly a title the bonus exceeds whatever other articles can score.
 """
 
 import hashlib
@@ -119,9 +118,9 @@ class TitleMap:
     @classmethod
     def build(cls, row_keys: Sequence[int]) -> "TitleMap":
         """From the key of each row; key 0 is a row without a title."""
-        every = np.asarray(row_keys, dtype=np.uint64)
-        rows = np.argsort(every, kind="stable")
-        keys, starts = np.unique(every[rows], return_index=True)
+        keys_by_row = np.asarray(row_keys, dtype=np.uint64)
+        rows = np.argsort(keys_by_row, kind="stable")
+        keys, starts = np.unique(keys_by_row[rows], return_index=True)
         return cls(keys, np.append(starts, len(rows)).astype(np.int64), rows.astype(np.int64))
 
     def rows(self, key: int) -> NDArray[np.int64]:

@@ -20,10 +20,11 @@ from retrieval.index_folder import (
     MANIFEST,
     OFFSETS,
     PASSAGES,
+    FileChecksum,
     IndexKind,
     IndexManifest,
     SourceRows,
-    checksums,
+    file_sha256,
     index_hash,
     read_manifest,
     write_json,
@@ -76,7 +77,7 @@ class Recipe(Value):
     backend: str = ""
     query_precision: str = "float32"
     questions_hash: str = ""
-    """sha256 of the gate's questions, which decide how hard the index looks."""
+    """sha256 of the gate's questions, which decide the search effort."""
     seed: int = 0
 
 
@@ -91,57 +92,39 @@ class StoredCorpus(Value):
 
 @contextlib.contextmanager
 def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
-    """`start_build`, with `folder` locked against other builds for as long as the block lasts.
+    """`folder` locked against other builds for as long as the block lasts; gives the manifest of an equal finished one.
 
-    Raises StorageError where another process is building there.
+    Raises RunMismatchError, which names the difference, when the folder belongs to another recipe, ConfigError for one
+    that cannot be written, and StorageError where another process is building there.
     """
     with contextlib.ExitStack() as stack:
-        # A finished index may lie where nothing can be written any more, and nothing has to be.
-        if not (folder / MANIFEST).exists():
-            with _folder_errors(folder):
-                _make_folder(folder)
+        with _folder_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            ours = {RECIPE, RECIPE + ".part", LOCK}
+            if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
+                raise RunMismatchError(
+                    f"{folder} is not empty and not a build of an index: choose another folder"
+                )
+            # A finished index may lie where nothing can be written any more, and nothing has to be.
+            if not (folder / MANIFEST).exists():
                 stack.enter_context(lock_folder(folder))
-        yield start_build(folder, recipe)
+            if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
+                # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
+                write_json(folder / RECIPE, recipe)
+        if found := difference(read_recipe(folder), recipe):
+            raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
+        yield read_manifest(folder) if (folder / MANIFEST).exists() else None
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
     """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
 
-    def say(line: str) -> None:
+    def warn(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    with folder_lock(folder, folder / LOCK, work="building", say=say, timeout=timeout):
+    with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=timeout):
         yield
-
-
-def start_build(folder: Path, recipe: Recipe) -> IndexManifest | None:
-    """Open `folder` for a build; gives the manifest when an equal build has finished there.
-
-    Raises RunMismatchError, which names the difference, when the folder belongs to another recipe, and ConfigError for
-    one that cannot be written.
-    """
-    with _folder_errors(folder):
-        _make_folder(folder)
-        if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
-            # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
-            write_json(folder / RECIPE, recipe)
-            return None
-    if found := difference(read_recipe(folder), recipe):
-        raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
-    try:
-        return read_manifest(folder)
-    except RecordError as error:
-        if "has not finished" in str(error):
-            return None
-        raise
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    ours = {RECIPE, RECIPE + ".part", LOCK}
-    if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
-        raise RunMismatchError(f"{folder} is not empty and not a build of an index: choose another folder")
 
 
 @contextlib.contextmanager
@@ -187,16 +170,16 @@ def store_passages(
     done = folder / STORED
     if not done.exists():
         first, end = row_range(rows)
-        every = iter(documents)
+        stream = iter(documents)
 
         def on_row(written: int) -> None:
             if written % 10_000 == 0:
                 progress("passages", written, 0)
 
-        size, corpus_hash = write_passages(islice(every, first, end), folder, on_row)
+        size, corpus_hash = write_passages(islice(stream, first, end), folder, on_row)
         if not size:
             raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
-        is_end = next(every, None) is None
+        is_end = next(stream, None) is None
         write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash, is_end=is_end))
     stored = read_stored(folder)
     progress("passages", stored.rows, stored.rows)
@@ -220,7 +203,7 @@ def row_range(text: str) -> tuple[int, int | None]:
 
 
 def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
-    """Which rows of its source the stored corpus of `folder` holds; None where the recipe knows no source."""
+    """Which rows of its source the stored corpus of `folder` holds; None for a recipe without a source."""
     if not recipe.source_hash:
         return None
     stored = read_stored(folder)
@@ -261,16 +244,13 @@ def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> Index
     """Write the manifest over every file of the folder: the build is finished."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     # Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash.
-    files = checksums(
-        folder,
-        (
-            name
-            for name in names
-            if name not in (RECIPE, STORED, LOCK)
-            and not name.startswith("shards/")
-            and not name.endswith(".part")
-        ),
-    )
+    files = {
+        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
+        for name in sorted(names)
+        if name not in (RECIPE, STORED, LOCK)
+        and not name.startswith("shards/")
+        and not name.endswith(".part")
+    }
     if {PASSAGES, OFFSETS} - files.keys():
         raise RecordError(f"{folder}: {PASSAGES} or {OFFSETS} vanished during the build")
     versions = {}

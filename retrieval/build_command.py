@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,31 +22,6 @@ OF_VECTORS = ("questions", "keep_vectors", "encoded")
 """Parameters that mean nothing for words."""
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """The options of the command, by their names."""
-
-    profile: str
-    encoder: str
-    family: str | None
-    backend: str
-    query_precision: str
-    chunk_tokens: int
-    chunk_overlap: int
-    tokenizer: Path | None
-    questions: Path | None
-    rows: str | None
-    threads: int
-    keep_vectors: bool
-    encoded: Path | None
-    seed: int
-    estimate_only: bool
-
-    @property
-    def is_dense(self) -> bool:
-        return self.profile != ProfileName.BM25
-
-
 @click.command()
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("folder", type=FOLDER)
@@ -58,7 +32,7 @@ class BuildOptions:
 @click.option(
     "--family",
     type=click.Choice(["e5", "minilm", "plain"]),
-    help="Needed where the encoder's name tells none.",
+    help="Needed where the encoder's name holds none.",
 )
 @click.option(
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
@@ -87,7 +61,20 @@ class BuildOptions:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
 @click.pass_context
-def build(context: click.Context, /, source: Path, folder: Path, **given: Any) -> None:
+def build(
+    context: click.Context,
+    /,
+    source: Path,
+    folder: Path,
+    *,
+    tokenizer: Path | None,
+    questions: Path | None,
+    threads: int,
+    keep_vectors: bool,
+    encoded: Path | None,
+    estimate_only: bool,
+    **options: Any,
+) -> None:
     """Build an index of SOURCE in FOLDER; the same command again resumes.
 
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
@@ -96,28 +83,23 @@ def build(context: click.Context, /, source: Path, folder: Path, **given: Any) -
     from retrieval.corpus import read_documents, read_questions
     from retrieval.profiles import estimate_build
 
-    options = BuildOptions(**given)
-    row_range(options.rows or "")
-    _check_chunks(options.chunk_tokens, options.chunk_overlap, options.tokenizer)
-    questions = read_questions(options.questions) if options.questions else ()
-    if not options.is_dense:
+    row_range(options["rows"] or "")
+    _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
+    gate_questions = read_questions(questions) if questions else ()
+    is_dense = options["profile"] != ProfileName.BM25
+    if not is_dense:
         refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
-    recipe = _recipe(source, options)
-    click.echo(estimate_build(recipe, source, options.threads), err=True)
-    if options.estimate_only:
+    recipe = _recipe(source, **options)
+    click.echo(estimate_build(recipe, source, threads), err=True)
+    if estimate_only:
         return
-    recipe = _with_hashes(recipe, source, options)
-    documents = _chunked(read_documents(source), options)
-    if options.is_dense:
+    recipe = _with_hashes(recipe, source, tokenizer, questions)
+    documents = _chunked(read_documents(source), recipe, tokenizer)
+    if is_dense:
         from retrieval.build_dense import DenseBuild, build_dense
 
         plan = DenseBuild(
-            folder,
-            recipe,
-            threads=options.threads,
-            keep_shards=options.keep_vectors,
-            questions=questions,
-            encoded=options.encoded,
+            folder, recipe, threads, keep_shards=keep_vectors, questions=gate_questions, encoded=encoded
         )
         manifest = build_dense(documents, plan, _progress())
     else:
@@ -142,62 +124,67 @@ def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
         raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
 
 
-def _recipe(source: Path, options: BuildOptions) -> "Recipe":
+def _recipe(
+    source: Path,
+    *,
+    profile: str,
+    encoder: str,
+    family: str | None,
+    backend: str,
+    rows: str | None,
+    **options: Any,
+) -> "Recipe":
+    """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
     from retrieval.build import Recipe
     from retrieval.corpus import source_bytes
 
+    if profile == ProfileName.BM25:
+        encoder = family = backend = ""
+    elif not family:
+        # A wrong prefix only finds less, so nothing is guessed.
+        name = Path(encoder).name.lower()
+        family = next((family for family in ("minilm", "e5") if family in name), None)
+        if family is None:
+            raise ConfigError(
+                f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "
+                "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
+            )
     return Recipe(
-        profile=options.profile,
+        profile=profile,
         source=str(source.resolve()),
         source_bytes=source_bytes(source),
-        chunk_tokens=options.chunk_tokens,
-        chunk_overlap=options.chunk_overlap,
-        encoder=options.encoder if options.is_dense else "",
-        family=(options.family or _family(options.encoder)) if options.is_dense else "",
-        backend=options.backend if options.is_dense else "",
-        query_precision=options.query_precision,
-        seed=options.seed,
-        rows=options.rows or "",
+        encoder=encoder,
+        family=family,
+        backend=backend,
+        rows=rows or "",
+        **options,
     )
 
 
-def _family(encoder: str) -> str:
-    """By the encoder's name. Raises ConfigError where it says nothing: a wrong prefix only finds less."""
-    name = Path(encoder).name.lower()
-    for family in ("minilm", "e5"):
-        if family in name:
-            return family
-    raise ConfigError(
-        f"--encoder {encoder}: its name tells no family; give --family e5 (`query: ` and `passage: ` before the "
-        "text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
-    )
-
-
-def _with_hashes(recipe: "Recipe", source: Path, options: BuildOptions) -> "Recipe":
+def _with_hashes(recipe: "Recipe", source: Path, tokenizer: Path | None, questions: Path | None) -> "Recipe":
     """With what the files of a build hold: the same names may hold something else when it is started again."""
     from retrieval.corpus import source_hash
     from retrieval.encoder import model_hash
 
     hashes = {
         "source_hash": source_hash(source),
-        "tokenizer_hash": source_hash(options.tokenizer) if options.tokenizer else "",
-        "questions_hash": source_hash(options.questions) if options.questions else "",
+        "tokenizer_hash": source_hash(tokenizer) if tokenizer else "",
+        "questions_hash": source_hash(questions) if questions else "",
         "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
     }
     return recipe.model_copy(update=hashes)
 
 
-def _chunked(documents: "Iterable[Document]", options: BuildOptions) -> "Iterable[Document]":
+def _chunked(
+    documents: "Iterable[Document]", recipe: "Recipe", tokenizer: Path | None
+) -> "Iterable[Document]":
     from retrieval.corpus import chunk_documents, word_spans
+    from retrieval.rendering import TokenCap
 
-    if not options.chunk_tokens:
+    if not recipe.chunk_tokens:
         return documents
-    spans = word_spans
-    if options.tokenizer is not None:
-        from retrieval.rendering import TokenCap
-
-        spans = TokenCap(options.tokenizer).spans
-    return chunk_documents(documents, size=options.chunk_tokens, overlap=options.chunk_overlap, spans=spans)
+    spans = TokenCap(tokenizer).spans if tokenizer else word_spans
+    return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
 
 
 def _progress() -> "Progress":

@@ -120,7 +120,13 @@ def build_dense(
         if plan.encoded is not None:
             link_encoded(plan.encoded, plan.folder, plan.recipe)
         passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
-        encoder = _encoder(plan)
+        encoder_folder = plan.folder / ENCODER
+        if not (encoder_folder / "ready").exists():
+            family, backend = FAMILIES[plan.recipe.family], Backend(plan.recipe.backend)
+            precision = Precision(plan.recipe.query_precision)
+            prepare_encoder(plan.recipe.encoder, family, backend, encoder_folder, precision)
+            (encoder_folder / "ready").touch()
+        encoder = open_encoder(encoder_folder, threads=plan.threads)
         shards = _encode(passages, encoder, plan, progress)
         effort, report = _index(passages, encoder, shards, plan, progress)
         if not plan.keep_shards:
@@ -133,7 +139,7 @@ def build_dense(
             factory=factory(plan.profile, passages.size),
             dimensions=encoder.dimensions,
             encoder=plan.recipe.encoder,
-            encoder_hash=encoder_hash(plan.folder / ENCODER),
+            encoder_hash=encoder_hash(encoder_folder),
             nprobe=effort.nprobe,
             refine=effort.refine,
             gate=report,
@@ -175,16 +181,6 @@ def _link(source: str | Path, target: str | Path) -> None:
     except OSError:
         # Another volume, or one without links.
         shutil.copyfile(source, target)
-
-
-def _encoder(plan: DenseBuild) -> Encoder:
-    folder = plan.folder / ENCODER
-    if not (folder / "ready").exists():
-        recipe = plan.recipe
-        precision = Precision(recipe.query_precision)
-        prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), folder, precision)
-        (folder / "ready").touch()
-    return open_encoder(folder, threads=plan.threads)
 
 
 class VectorShards:

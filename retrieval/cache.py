@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from retrieval.batching import Answer
 from retrieval.hits import Hit
 
 ANSWER_BYTES = 500
 """What an answer may take on average; one of three hits takes 240 bytes, one of a hundred 1,800."""
+HIT_BYTES = 16
 ENTRY_BYTES = 190
 """What an answer without hits takes, its key and its place in the order of use included."""
-Answer = asyncio.Future[list[Hit]]
 Search = Callable[[str, int], Answer]
 
 
@@ -63,23 +64,20 @@ class AnswerCache:
         if (known := self._answers.get(key)) is not None:
             self._answers.move_to_end(key)
             self.counts = LookupCounts(remembered + 1, joined, searched)
-            answer.set_result(_unpacked(known))
+            count = len(known) // HIT_BYTES
+            values = struct.unpack(f"<{count}q{count}d", known)
+            answer.set_result(list(map(Hit, values[:count], values[count:])))
             return answer
         under_way = self._in_flight.get(key)
         if under_way is None:
-            under_way = self._begin(key, query, topk)
+            under_way = self._in_flight[key] = InFlight(self._search(query, topk), set())
+            under_way.search.add_done_callback(lambda _: self._settle(key, under_way))
             self.counts = LookupCounts(remembered, joined, searched + 1)
         else:
             self.counts = LookupCounts(remembered, joined + 1, searched)
         under_way.waiting.add(answer)
         answer.add_done_callback(lambda done: self._leave(key, under_way, done))
         return answer
-
-    def _begin(self, key: bytes, query: str, topk: int) -> InFlight:
-        under_way = InFlight(self._search(query, topk), set())
-        self._in_flight[key] = under_way
-        under_way.search.add_done_callback(lambda done: self._settle(key, under_way))
-        return under_way
 
     def _leave(self, key: bytes, under_way: InFlight, answer: Answer) -> None:
         under_way.waiting.discard(answer)
@@ -102,9 +100,13 @@ class AnswerCache:
             else:
                 answer.set_result(under_way.search.result())
         if error is None and self._capacity:
-            self._remember(key, _packed(under_way.search.result()))
+            self._remember(key, under_way.search.result())
 
-    def _remember(self, key: bytes, packed: bytes) -> None:
+    def _remember(self, key: bytes, hits: Sequence[Hit]) -> None:
+        # Rows, then scores, in 16 bytes a hit instead of 140.
+        packed = struct.pack(
+            f"<{len(hits)}q{len(hits)}d", *(hit.row for hit in hits), *(hit.score for hit in hits)
+        )
         self._answers[key] = packed
         self.bytes += ENTRY_BYTES + len(packed)
         while len(self._answers) > self._capacity or self.bytes > self._capacity * ANSWER_BYTES:
@@ -120,15 +122,3 @@ class AnswerCache:
 def _key(query: str, topk: int) -> bytes:
     """A digest: queries may be long."""
     return blake2b(b"%d %b" % (topk, query.encode("utf-8", "surrogatepass")), digest_size=16).digest()
-
-
-def _packed(hits: Sequence[Hit]) -> bytes:
-    """Rows, then scores, in 16 bytes a hit instead of 140."""
-    rows, scores = [hit.row for hit in hits], [hit.score for hit in hits]
-    return struct.pack(f"<{len(hits)}q{len(hits)}d", *rows, *scores)
-
-
-def _unpacked(packed: bytes) -> list[Hit]:
-    count = len(packed) // 16
-    values = struct.unpack(f"<{count}q{count}d", packed)
-    return list(map(Hit, values[:count], values[count:]))

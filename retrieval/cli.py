@@ -10,7 +10,7 @@ from retrieval.build_command import FILE, FOLDER, build, refuse
 from scope_selfplay.errors import ConfigError
 
 if TYPE_CHECKING:
-    from retrieval.server import SearchService
+    from retrieval.service import SearchService
 
 OF_A_FOLDER = ("workers", "cache", "verify")
 """Parameters of `serve-retriever` that mean nothing for a router."""
@@ -114,7 +114,7 @@ def _retriever(
     hosts: tuple[str, ...],
     token: str | None,
     settings: dict[str, object],
-) -> "SearchService":
+) -> "SearchService[Any]":
     if folder is None:
         from retrieval.router import ShardRouter
         from scope_selfplay.wire.guarded_http import LOOPBACK

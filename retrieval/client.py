@@ -25,7 +25,7 @@ from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, Se
 from scope_selfplay.wire.strict_json import parse_object
 
 ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
-"""How long a server may take to say whether it is ready."""
+"""How long a server may take to answer whether it is ready."""
 
 
 class RetrieverDownError(SearchError):
@@ -33,7 +33,7 @@ class RetrieverDownError(SearchError):
 
 
 class RefusedError(SearchError):
-    """The server will not answer this request, however often it is asked; `reason` is its own and names no URL."""
+    """The server will not answer this request, however often it is sent; `reason` is its own and names no URL."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class HttpSearcher:
         self._expected = expected_identity
         self.identity = ""
         self.info: dict[str, Any] = {}
-        """What the server said about itself at the handshake."""
+        """The server's /info at the handshake."""
 
     async def __aenter__(self) -> "HttpSearcher":
         await self._client.__aenter__()
@@ -99,7 +99,7 @@ class HttpSearcher:
         return await self._ask("POST", "/retrieve", body)
 
     async def is_ready(self) -> bool:
-        """Whether the server says now that it searches, and the index of the handshake; asked once."""
+        """Whether the server searches now, and the index of the handshake; one attempt."""
         try:
             await self._client.ask("GET", "/readyz", retry_policy=ONCE)
             info = await self._client.ask("GET", "/info", retry_policy=ONCE)
@@ -134,7 +134,7 @@ class HttpSearcher:
 
 
 def _reason(body: bytes) -> str:
-    """What our servers say with an error; "" for a body of another shape."""
+    """The reason that our servers give; "" for a body of another shape."""
     try:
         return str(parse_object(body)["error"])
     except (ValueError, KeyError):
@@ -142,20 +142,19 @@ def _reason(body: bytes) -> str:
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:
+    passages = []
     try:
         (rows,) = response["result"]
-        return [_passage(row) for row in rows]
+        for row in rows:
+            document, score = row["document"], row["score"]
+            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+                raise ValueError(f"score {score!r}")
+            if not isinstance(document["contents"], str):
+                raise ValueError("contents is not a string")
+            title, text = split_contents(document["contents"])
+            passages.append(Passage(id=str(document["id"]), title=title, text=text, score=score))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SearchError(
             f"the retriever's response has another shape: {type(error).__name__}: {error}"
         ) from None
-
-
-def _passage(row: dict[str, Any]) -> Passage:
-    document, score = row["document"], row["score"]
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-        raise ValueError(f"score {score!r}")
-    if not isinstance(document["contents"], str):
-        raise ValueError("contents is not a string")
-    contents = split_contents(document["contents"])
-    return Passage(id=str(document["id"]), title=contents.title, text=contents.text, score=score)
+    return passages

@@ -102,8 +102,7 @@ def read_parquet(path: Path) -> Iterator[Document]:
 def read_folder(folder: Path) -> Iterator[Document]:
     """Text, Markdown and HTML files below `folder`, by relative path, which is also the id.
 
-    The title is the HTML title, the first Markdown heading, or the file's name. Links that lead out are
-    refused.
+    The title is the HTML title, the first Markdown heading, or the file's name. Links that lead out are refused.
     """
     root = folder.resolve()
     paths = text_files(folder)
@@ -267,8 +266,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 def chunk_documents(
     documents: Iterable[Document], *, size: int = 100, overlap: int = 0, spans: Spans = word_spans
 ) -> Iterator[Document]:
-    """Cut each document's text into windows of at most `size` tokens, `overlap` of them shared with the one
-    before.
+    """Cut each document's text into windows of at most `size` tokens, `overlap` of them shared with the one before.
 
     A window ends after a sentence when one ends in its last quarter. A document of one window keeps its id;
     the others are numbered `id#0`, `id#1`, ... A text without tokens gives no chunk.

@@ -116,7 +116,7 @@ class ExhaustiveSearch:
 
 
 class IvfIndex:
-    """A FAISS IVF index; looks into `nprobe` cells per query."""
+    """A FAISS IVF index; searches `nprobe` cells per query."""
 
     def __init__(self, index: Any, nprobe: int) -> None:
         self._index = index

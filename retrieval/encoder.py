@@ -1,16 +1,17 @@
 """Encoders: texts to unit vectors whose inner product is the score.
 
-A family says how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked mean
+A family is how a model wants its input (E5: `query: ` and `passage: ` before the text, 512 tokens, masked mean
 pooling; Wang et al. 2022). Two backends give the same vectors: ONNX Runtime (CPUs, no torch), and sentence-transformers
 (any architecture, GPUs). Both take safetensors only and run no code from a model's folder.
 """
 
 import hashlib
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,16 +70,27 @@ class EncoderSettings(Value):
     """The folder to load for the sentence-transformers backend; the ONNX one carries its files along."""
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
+    """Texts to unit vectors (texts, dimensions), each with the prefix of its role."""
+
     dimensions: int
 
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors (texts, dimensions)."""
+        return self.encode([self._family.query_prefix + text for text in texts], are_queries=True)
 
     def exact_queries(self, texts: Sequence[str]) -> Vectors:
         """Queries in full precision, whatever precision they are searched in: what the gate compares with."""
+        return self.encode([self._family.query_prefix + text for text in texts])
 
-    def passages(self, texts: Sequence[str]) -> Vectors: ...
+    def passages(self, texts: Sequence[str]) -> Vectors:
+        return self.encode([self._family.passage_prefix + text for text in texts])
+
+    @abstractmethod
+    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
+        """Whole inputs, in the precision of queries or in full."""
 
 
 def model_folder(source: str) -> Path:
@@ -156,7 +168,12 @@ def encoder_hash(folder: Path, known: Mapping[str, str] | None = None) -> str:
         f"{settings.backend}{settings.query_precision}{settings.family.model_dump_json()}".encode()
     )
     for name in names:
-        digest.update(f"{name}{known.get(name) or _checksum(root / name)}".encode())
+        try:
+            digest.update(f"{name}{known.get(name) or file_sha256(root / name)}".encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"{root / name}: the encoder's file cannot be read: {error.strerror}"
+            ) from None
     return digest.hexdigest()
 
 
@@ -171,14 +188,7 @@ def _settings(folder: Path) -> EncoderSettings:
         raise CheckpointError(f"{folder / ENCODER_SETTINGS}: cannot be read: {error}") from None
 
 
-def _checksum(path: Path) -> str:
-    try:
-        return file_sha256(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: the encoder's file cannot be read: {error.strerror}") from None
-
-
-class OnnxEncoder:
+class OnnxEncoder(Encoder):
     """ONNX Runtime over the graph of `bert_onnx`; the session may be used by several threads."""
 
     def __init__(
@@ -186,50 +196,24 @@ class OnnxEncoder:
     ) -> None:
         from tokenizers import Tokenizer
 
+        super().__init__(family)
         self._folder = folder
         self._threads = threads
         # A server encodes queries only: the graph of the passages is opened when it is needed.
         self._full: Any = None
-        self._queries: Any = self._open(QUERY_GRAPH) if precision is Precision.INT8 else self._for_passages()
+        self._queries: Any = (
+            self._open(QUERY_GRAPH) if precision is Precision.INT8 else self._full_precision()
+        )
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # noqa: BLE001 - the library raises its own kinds
             raise CheckpointError(f"{folder}: the encoder cannot be loaded: {error}") from None
         self._tokenizer.enable_truncation(family.max_tokens)
         self._tokenizer.no_padding()
-        self._family = family
         self.dimensions = int(self._queries.get_outputs()[0].shape[1])
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
-        return self._encode([self._family.query_prefix + text for text in texts], self._queries)
-
-    def exact_queries(self, texts: Sequence[str]) -> Vectors:
-        return self._encode([self._family.query_prefix + text for text in texts], self._for_passages())
-
-    def passages(self, texts: Sequence[str]) -> Vectors:
-        return self._encode([self._family.passage_prefix + text for text in texts], self._for_passages())
-
-    def _for_passages(self) -> Any:
-        if self._full is None:
-            self._full = self._open("model.onnx")
-        return self._full
-
-    def _open(self, graph: str) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
-        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
-        options.enable_cpu_mem_arena = False
-        try:
-            return onnxruntime.InferenceSession(
-                str(self._folder / graph), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
-            raise CheckpointError(f"{self._folder}: the encoder cannot be loaded: {error}") from None
-
-    def _encode(self, texts: list[str], session: Any) -> Vectors:
+    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
+        session = self._queries if are_queries else self._full_precision()
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for places in length_groups([len(ids) for ids in tokens]):
@@ -242,11 +226,31 @@ class OnnxEncoder:
             vectors[places] = session.run(None, {"ids": ids, "mask": mask})[0]
         return vectors
 
+    def _full_precision(self) -> Any:
+        if self._full is None:
+            self._full = self._open("model.onnx")
+        return self._full
 
-class SentenceTransformersEncoder:
+    def _open(self, graph: str) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
+        options.enable_cpu_mem_arena = False
+        path = str(self._folder / graph)
+        try:
+            return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
+            raise CheckpointError(f"{self._folder}: the encoder cannot be loaded: {error}") from None
+
+
+class SentenceTransformersEncoder(Encoder):
     """The reference path; also takes architectures that the ONNX graph does not know."""
 
-    def __init__(self, model: Path, family: Family, device: str | None = None) -> None:
+    def __init__(self, model: Path, family: Family) -> None:
+        super().__init__(family)
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
@@ -255,30 +259,18 @@ class SentenceTransformersEncoder:
             ) from None
         try:
             self._model: Any = SentenceTransformer(
-                str(model), device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+                str(model), trust_remote_code=False, model_kwargs={"use_safetensors": True}
             )
         except Exception as error:  # noqa: BLE001 - the library raises its own kinds
-            said = " ".join(str(error).split())
-            raise CheckpointError(f"{model}: the encoder cannot be loaded: {said}") from None
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{model}: the encoder cannot be loaded: {reason}") from None
         self._model.max_seq_length = family.max_tokens
-        self._family = family
         self.dimensions = int(self._model.get_embedding_dimension() or 0)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
-        return self._encode(self._family.query_prefix, texts)
-
-    def exact_queries(self, texts: Sequence[str]) -> Vectors:
-        return self.queries(texts)
-
-    def passages(self, texts: Sequence[str]) -> Vectors:
-        return self._encode(self._family.passage_prefix, texts)
-
-    def _encode(self, prefix: str, texts: Sequence[str]) -> Vectors:
+    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        vectors = self._model.encode(
-            [prefix + text for text in texts], normalize_embeddings=True, show_progress_bar=False
-        )
+        vectors = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
 

@@ -1,7 +1,7 @@
 """An index folder: its files written so that a crash leaves the old one or the new one, and its manifest.
 
-The manifest says what was built from what, with a checksum of every file. It is written last, so a folder without one
-is unfinished. `identity` (index and corpus) is what a client checks at the handshake and what a rollout stores.
+The manifest records what was built from what, with a checksum of every file. It is written last, so a folder without
+one is unfinished. `identity` (index and corpus) is what a client checks at the handshake and what a rollout stores.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class RecallReport(Value):
 
 
 class SourceRows(Value):
-    """Which rows of which source a corpus holds: what tells whether shards fit together."""
+    """Which rows of which source a corpus holds: decides whether shards fit together."""
 
     source: str
     """sha256 of the source and of how it was cut into passages."""
@@ -82,7 +82,7 @@ class IndexManifest(Value):
     source_rows: SourceRows | None = None
     """None for documents that Python code made."""
     index_hash: str = ""
-    """sha256 over everything that decides the answers but the corpus: `index_hash` says what."""
+    """sha256 over everything that decides the answers but the corpus: see `index_hash`."""
     files: dict[str, FileChecksum] = Field(default_factory=dict)
     """Empty only until the build is finished."""
     factory: str = ""
@@ -108,7 +108,7 @@ class IndexManifest(Value):
 
 
 def read_manifest(folder: Path, verify: Verify = Verify.AUTO) -> IndexManifest:
-    """The manifest of a finished index folder whose files are as it says.
+    """The manifest of a finished index folder whose files match it.
 
     Raises RecordError for a folder that is unfinished, of another format, or damaged (with the file's name).
     """
@@ -148,21 +148,12 @@ def _check(path: Path, expected: FileChecksum, *, full: bool) -> None:
 
 
 def index_hash(manifest: IndexManifest) -> str:
-    """sha256 over the checksums of the index files, the encoder (which may lie outside the folder), and how
-    hard the index looks: nprobe and refine.
-    """
+    """sha256 over the checksums of the index files, the encoder (it may lie outside the folder), nprobe and refine."""
     # The encoder's settings name the folder that it came from, which decides nothing.
     left_out = (PASSAGES, OFFSETS, f"{ENCODER}/{ENCODER_SETTINGS}")
     index = {name: file.sha256 for name, file in manifest.files.items() if name not in left_out}
     settings = [manifest.encoder_hash, manifest.nprobe, manifest.refine]
     return hashlib.sha256(json.dumps([index, *settings], sort_keys=True).encode()).hexdigest()
-
-
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, FileChecksum]:
-    return {
-        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
-        for name in sorted(names)
-    }
 
 
 def file_sha256(path: Path) -> str:

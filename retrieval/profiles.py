@@ -39,7 +39,6 @@ class ProfileName(StrEnum):
 
 @dataclass(frozen=True)
 class Profile:
-    meaning: str
     bytes_per_row: float
     """In the index file, as a multiple of the dimensions, the row's id and its cell left out."""
     recall: float
@@ -50,19 +49,12 @@ class Profile:
 
 
 PROFILES = {
-    ProfileName.BM25: Profile("words, no model", bytes_per_row=0, recall=1.0),
-    ProfileName.FLAT: Profile("exact, up to a million", bytes_per_row=4, recall=1.0),
-    ProfileName.COMPACT: Profile(
-        "16 GB machine: a bit per dimension in memory, a byte on the disk for the best",
-        bytes_per_row=1.125,
-        recall=0.99,
-        resident=0.2,
-        is_ivf=True,
-    ),
-    ProfileName.BALANCED: Profile(
-        "64 GB pod: eight bits per dimension in cells", bytes_per_row=1, recall=0.98, is_ivf=True
-    ),
-    ProfileName.GPU: Profile("exact in half precision on one GPU", bytes_per_row=2, recall=0.999),
+    ProfileName.BM25: Profile(bytes_per_row=0, recall=1.0),
+    ProfileName.FLAT: Profile(bytes_per_row=4, recall=1.0),
+    # A bit per dimension in memory, a byte on the disk for the best.
+    ProfileName.COMPACT: Profile(bytes_per_row=1.125, recall=0.99, resident=0.2, is_ivf=True),
+    ProfileName.BALANCED: Profile(bytes_per_row=1, recall=0.98, is_ivf=True),
+    ProfileName.GPU: Profile(bytes_per_row=2, recall=0.999),
 }
 
 

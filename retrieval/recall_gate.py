@@ -51,11 +51,11 @@ def exact(queries: Vectors, blocks: Iterable[NDArray[Any]], topk: int = TOPK) ->
             found_scores, found = faiss.knn(
                 queries, part, min(topk, len(part)), metric=faiss.METRIC_INNER_PRODUCT
             )
-            every = np.concatenate([scores, found_scores], axis=1)
-            every_rows = np.concatenate([rows, found + first], axis=1)
-            order = np.argsort(-every, axis=1, kind="stable")[:, :topk]
-            scores = np.take_along_axis(every, order, axis=1)
-            rows = np.take_along_axis(every_rows, order, axis=1)
+            merged = np.concatenate([scores, found_scores], axis=1)
+            merged_rows = np.concatenate([rows, found + first], axis=1)
+            order = np.argsort(-merged, axis=1, kind="stable")[:, :topk]
+            scores = np.take_along_axis(merged, order, axis=1)
+            rows = np.take_along_axis(merged_rows, order, axis=1)
             first += len(part)
     return Nearest(scores, rows)
 

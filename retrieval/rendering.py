@@ -43,10 +43,10 @@ class Renderer:
         """As `render_response`; `results` may read and cut passages only when they are asked for."""
         if not is_large:
             return render_response(results, return_scores=return_scores, limits=self._limits)
-        gone = threading.Event()
+        abandoned = threading.Event()
 
         def is_wanted(_: object) -> bool:
-            return not gone.is_set()
+            return not abandoned.is_set()
 
         # Past its deadline or without its client, a thread ends after the passage at hand.
         wanted = (takewhile(is_wanted, rows) for rows in takewhile(is_wanted, results))
@@ -54,7 +54,7 @@ class Renderer:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            gone.set()
+            abandoned.set()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,7 @@ from retrieval.batching import Overloaded
 from retrieval.cache import LookupCounts
 from retrieval.client import HttpSearcher, RefusedError
 from retrieval.index_folder import SourceRows
-from retrieval.metrics import RetrieverMetrics
-from retrieval.rendering import Renderer, TokenCap
+from retrieval.service import SearchService, ServedIndex
 from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
 from scope_selfplay.errors import RunMismatchError, ScopeError, SearchError
 from scope_selfplay.wire.guarded_http import LOOPBACK
@@ -45,45 +44,38 @@ class ShardPassage(NamedTuple):
     score: float
 
 
-class ShardConnections:
-    """The shards of one handshake, in the order of their rows; a reload makes the next ones."""
+class ShardConnections(ServedIndex):
+    """The shards of one handshake, in the order of their rows."""
 
-    def __init__(self, searchers: Sequence[HttpSearcher]) -> None:
+    def __init__(self, searchers: Sequence[HttpSearcher], info: dict[str, Any]) -> None:
+        super().__init__(info["identity"], info)
         self._searchers = searchers
-        self._requests = 0
-        self._idle = asyncio.Event()
-        self.identity = ""
-        self.info: dict[str, Any] = {}
 
-    async def open(self) -> None:
-        """Shake hands with every shard. Raises SearchError, and RunMismatchError when they do not belong
-        together; nothing stays open then.
+    @classmethod
+    async def open(cls, searchers: Sequence[HttpSearcher]) -> "ShardConnections":
+        """Shake hands with every shard. Raises SearchError, and RunMismatchError when they do not belong together;
+        nothing stays open then.
         """
         tries = await asyncio.gather(
-            *(searcher.__aenter__() for searcher in self._searchers), return_exceptions=True
+            *(searcher.__aenter__() for searcher in searchers), return_exceptions=True
         )
         try:
             for outcome in tries:
                 if isinstance(outcome, BaseException):
                     raise outcome
-            self.info = common_info([searcher.info for searcher in self._searchers])
-            self.identity = self.info["identity"]
+            return cls(searchers, common_info([searcher.info for searcher in searchers]))
         except BaseException:
             await _disconnect([searcher for searcher in tries if isinstance(searcher, HttpSearcher)])
             raise
 
     async def close(self) -> None:
-        """Wait for the requests that began here, then disconnect."""
-        while self._requests:
-            self._idle.clear()
-            await self._idle.wait()
+        await self.wait_until_idle()
         await _disconnect(self._searchers)
 
     async def ask(self, body: bytes) -> list[dict[str, Any]]:
         """The answers of all shards to one request of the wire, in row order. Raises SearchError, and
         RunMismatchError for a shard with another index than at the handshake.
         """
-        self._requests += 1
         requests = [asyncio.create_task(searcher.ask(body)) for searcher in self._searchers]
         try:
             return await asyncio.gather(*requests)
@@ -91,16 +83,14 @@ class ShardConnections:
             # After one shard's refusal nobody waits for the others.
             for request in requests:
                 request.cancel()
-            self._requests -= 1
-            self._idle.set()
 
     async def all_answer(self) -> bool:
         """Whether every shard searches, and still the index of the handshake."""
         return all(await asyncio.gather(*(searcher.is_ready() for searcher in self._searchers)))
 
 
-class ShardRouter:
-    """Offers what `server` serves; `shards` in the order of their rows."""
+class ShardRouter(SearchService[ShardConnections]):
+    """Merges `shards`, given in the order of their rows."""
 
     def __init__(
         self,
@@ -112,91 +102,60 @@ class ShardRouter:
         deadline: float = 60.0,
         queue: int = 4096,
         retry_policy: RetryPolicy | None = None,
-        limits: WireLimits | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> None:
-        """`tokenizer` is the policy's tokenizer.json; without it `max_tokens` is refused. A request gets 504
-        after `deadline` seconds, and 429 while `queue` queries are with the shards. Raises ConfigError for a URL
-        that may not be called, CheckpointError for a file that is no tokenizer.
+        """A request gets 429 while `queue` queries are with the shards. Raises ConfigError for a URL that may not be
+        called, and as `SearchService` does.
         """
-        self.limits = limits or WireLimits()
-        self.deadline = deadline
+        super().__init__(WireLimits(), deadline, tokenizer)
         # Twenty thousand documents of a batch request may come back in one response.
         retry_policy = retry_policy or RetryPolicy(max_response=self.limits.max_response, deadline=deadline)
-        self._connect: Callable[[], ShardConnections] = lambda: ShardConnections(
-            [
-                HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, retry_policy=retry_policy)
-                for url in shards
-            ]
-        )
+        self._searchers: Callable[[], list[HttpSearcher]] = lambda: [
+            HttpSearcher(url, allowed_hosts=allowed_hosts, token=token, retry_policy=retry_policy)
+            for url in shards
+        ]
         # Made once now, so that a URL that may not be called is refused before anything starts.
-        self._connect()
-        self._cap = TokenCap(tokenizer) if tokenizer else None
-        self._renderer = Renderer(self.limits)
+        self._searchers()
         self._probe_seconds = probe_seconds
-        self._shards: ShardConnections | None = None
         self._all_answer = False
         self._probe: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
-        self._loading = asyncio.Lock()
         self._queue = queue
         self.queries_at_shards = 0
         self._last_logged = -math.inf
-        self.metrics = RetrieverMetrics()
-        self.draining = False
 
-    async def load(self) -> None:
-        """Shake hands with every shard anew, then merge those; requests under way end with the ones before.
-
-        Raises SearchError or RunMismatchError and keeps what was served before.
-        """
-        async with self._loading:
-            shards = self._connect()
-            await shards.open()
-            before, self._shards = self._shards, shards
-            self._all_answer = True
-            if before is not None:
-                task = asyncio.create_task(before.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-            if self._probe is None:
-                self._probe = asyncio.create_task(self._keep_probing())
+    async def open(self) -> ShardConnections:
+        shards = await ShardConnections.open(self._searchers())
+        self._all_answer = True
+        if self._probe is None:
+            self._probe = asyncio.create_task(self._keep_probing())
+        return shards
 
     async def close(self) -> None:
         if self._probe is not None:
             self._probe.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._probe
-        if self._shards is not None:
-            await self._shards.close()
-        await asyncio.gather(*self._closing)
-        self._renderer.close()
+        await super().close()
 
-    @property
-    def identity(self) -> str:
-        return self._current().identity
+    def can_search(self, index: ShardConnections) -> bool:
+        return self._all_answer
 
-    @property
-    def is_ready(self) -> bool:
-        """True while every shard answers with the index of the handshake, until draining."""
-        return self._shards is not None and self._all_answer and not self.draining
+    def measure(self) -> LookupCounts:
+        self.metrics.waiting.set(self.queries_at_shards)
+        return LookupCounts(0, 0, 0)
 
-    def info(self) -> dict[str, Any]:
-        return self._current().info
-
-    async def answer(self, request: Retrieval) -> tuple[bytes, str]:
-        """The response body, and the identity of the shards that it came from."""
-        if request.max_tokens is not None and self._cap is None:
-            raise WireError(400, "max_tokens needs a router that was started with --tokenizer")
-        shards = self._current()
-        # As in front of an index: one free place lets any request in, else a large one would never find room.
+    async def respond(self, index: ShardConnections, request: Retrieval) -> bytes:
+        # As in front of an index: one free place admits any request, or a large one would never find room.
         if self.queries_at_shards >= self._queue:
             raise Overloaded(FULL_SECONDS)
         self.queries_at_shards += len(request.queries)
         try:
-            async with asyncio.timeout(self.deadline):
-                answers = await self.ask_shards(shards, request)
-                return await self._render(request, answers), shards.identity
+            answers = await self.ask_shards(index, request)
+            # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
+            rows = _merged(answers, len(request.queries), request.topk)
+            many = MANY if request.max_tokens is None else MANY_CUT
+            is_large = len(request.queries) * request.topk * len(answers) > many
+            return await self.render(rows, request, is_large=is_large)
         finally:
             self.queries_at_shards -= len(request.queries)
 
@@ -226,35 +185,12 @@ class ShardRouter:
             self._last_logged = now
             print(f"router: {fault}", file=sys.stderr, flush=True)
 
-    async def _render(self, request: Retrieval, answers: list[dict[str, Any]]) -> bytes:
-        results: Iterable[Iterable[ResponseRow]] = _merged(answers, len(request.queries), request.topk)
-        cap, max_tokens = self._cap, request.max_tokens
-        if cap is not None and max_tokens is not None:
-            # Only the merged ranks say which passage is the lowest: a shard could not cut for all.
-            results = (cap.cut(rows, max_tokens) for rows in results)
-        many = MANY_CUT if max_tokens is not None else MANY
-        return await self._renderer.render(
-            results,
-            return_scores=request.return_scores,
-            is_large=len(request.queries) * request.topk * len(answers) > many,
-        )
-
-    def render_metrics(self) -> bytes:
-        self.metrics.ready.set(self.is_ready)
-        self.metrics.waiting.set(self.queries_at_shards)
-        return self.metrics.render(LookupCounts(0, 0, 0))
-
-    def _current(self) -> ShardConnections:
-        if self._shards is None:
-            raise SearchError("the shards have not answered yet")
-        return self._shards
-
     async def _keep_probing(self) -> None:
         while True:
             await asyncio.sleep(self._probe_seconds)
-            shards = self._current()
+            shards = self.current
             answer = await shards.all_answer()
-            if shards is self._shards:
+            if shards is self.served:
                 self._all_answer = answer
 
 

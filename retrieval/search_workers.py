@@ -77,7 +77,8 @@ class WorkerEngine:
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         for _ in range(2):
-            worker = await self._living_worker()
+            while not (worker := await self._idle.get()).is_alive:
+                self._replace(worker)
             try:
                 answers = await worker.search(queries, topk)
             except WorkerDied:
@@ -107,13 +108,6 @@ class WorkerEngine:
 
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]
-
-    async def _living_worker(self) -> "SearchWorker":
-        while True:
-            worker = await self._idle.get()
-            if worker.is_alive:
-                return worker
-            self._replace(worker)
 
     def _add(self, worker: "SearchWorker") -> None:
         self._workers.add(worker)
@@ -210,7 +204,9 @@ class SearchWorker:
 def main() -> None:
     # Ctrl-C reaches the whole process group; the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, responses = _take_standard_streams()
+    # Own copies of stdin and stdout; what a library prints goes to stderr, not between the messages.
+    requests, responses = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     try:
         folder = Path(sys.argv[1])
         index = open_index(folder, read_manifest(folder, Verify.SIZES))
@@ -221,22 +217,11 @@ def main() -> None:
         return
     _write(responses, {"ready": os.getpid()})
     while request := _read(requests):
-        _write(responses, _answer(index, request))
-
-
-def _answer(index: Index, request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"hits": index.search(request["queries"], request["topk"])}
-    except Exception as error:  # noqa: BLE001 - one bad batch must not end the worker
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _take_standard_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """Own copies of stdin and stdout; what a library prints goes to stderr, not between the messages."""
-    requests = os.fdopen(os.dup(0), "rb")
-    responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return requests, responses
+        try:
+            answer: dict[str, Any] = {"hits": index.search(request["queries"], request["topk"])}
+        except Exception as error:  # noqa: BLE001 - one bad batch must not end the worker
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        _write(responses, answer)
 
 
 def _read(stream: IO[bytes]) -> dict[str, Any] | None:

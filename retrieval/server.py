@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,8 +30,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.batching import Overloaded
-from retrieval.metrics import RetrieverMetrics
-from retrieval.wire import Retrieval, WireError, WireLimits, parse_request
+from retrieval.service import SearchService
+from retrieval.wire import WireError, parse_request
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.wire.serving import BodyTooLargeError, listen, read_body, url_of, while_connected
 
@@ -46,29 +46,6 @@ IDENTITY_HEADER = "X-Scope-Index"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class SearchService(Protocol):
-    """What is served: one index (`index_service.IndexService`) or many (`router.ShardRouter`)."""
-
-    limits: WireLimits
-    deadline: float
-    metrics: RetrieverMetrics
-    draining: bool
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    async def load(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def answer(self, request: Retrieval) -> tuple[bytes, str]:
-        """The response body, and the identity of the index that it came from."""
-
-    def info(self) -> dict[str, Any]: ...
-
-    def render_metrics(self) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class ListenAddress:
     host: str = "127.0.0.1"
@@ -79,7 +56,7 @@ class ListenAddress:
     """
 
 
-async def serve(service: SearchService, address: ListenAddress, token: str | None = None) -> None:
+async def serve(service: SearchService[Any], address: ListenAddress, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests that arrived before are answered, within their deadline. A second
     signal ends the process at once.
 
@@ -102,7 +79,7 @@ async def serve(service: SearchService, address: ListenAddress, token: str | Non
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         listening = listen(address.host, address.port)
-        print(f"serving {service.info()['identity']} on {url_of(listening)}", file=sys.stderr, flush=True)
+        print(f"serving {service.current.identity} on {url_of(listening)}", file=sys.stderr, flush=True)
         await server.serve(sockets=[listening])
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
@@ -112,7 +89,7 @@ async def serve(service: SearchService, address: ListenAddress, token: str | Non
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: SearchService, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: SearchService[Any], drain_seconds: float) -> None:
         super().__init__(config)
         self._service = service
         self._drain_seconds = drain_seconds
@@ -125,7 +102,11 @@ class _Server(uvicorn.Server):
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
         self._service.draining = True
-        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, self._stop)
+
+        def stop() -> None:
+            self.should_exit = True
+
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, stop)
 
     def reload(self) -> None:
         task = asyncio.create_task(self._reload())
@@ -139,11 +120,8 @@ class _Server(uvicorn.Server):
             outcome = f"still serving the index before: {error}"
         print(f"retriever: {outcome}", file=sys.stderr, flush=True)
 
-    def _stop(self) -> None:
-        self.should_exit = True
 
-
-async def _reloaded(service: SearchService) -> str:
+async def _reloaded(service: SearchService[Any]) -> str:
     """The identity of the index that is served after a reload. Raises ScopeError where the one before stays."""
     try:
         await service.load()
@@ -151,10 +129,10 @@ async def _reloaded(service: SearchService) -> str:
         service.metrics.reloads.labels("failed").inc()
         raise
     service.metrics.reloads.labels("done").inc()
-    return str(service.info()["identity"])
+    return str(service.current.identity)
 
 
-def build_app(service: SearchService, token: str | None = None) -> Starlette:
+def build_app(service: SearchService[Any], token: str | None = None) -> Starlette:
     """The application over a service that whoever runs it loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
@@ -192,7 +170,7 @@ def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
 
 
 class _Endpoints:
-    def __init__(self, service: SearchService, *, may_reload: bool) -> None:
+    def __init__(self, service: SearchService[Any], *, may_reload: bool) -> None:
         self._service = service
         self._may_reload = may_reload
 
@@ -223,7 +201,7 @@ class _Endpoints:
 
     async def info(self, request: Request) -> Response:
         try:
-            return _json(200, self._service.info())
+            return _json(200, self._service.current.info)
         except ScopeError as error:
             return _error(503, str(error))
 

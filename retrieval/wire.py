@@ -56,25 +56,29 @@ def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
         record = parse_object(body)
     except ValueError as error:
         raise WireError(400, str(error)) from None
-    return Retrieval(
-        queries=_queries(record, limits),
-        topk=_topk(record.get("topk"), limits),
-        return_scores=_flag(record.get("return_scores")),
-        max_tokens=_max_tokens(record.get("max_tokens")),
-    )
+    queries = _queries(record, limits)
+    topk = _whole_number(record, "topk", limits.max_topk) or limits.default_topk
+    return_scores = record.get("return_scores")
+    if return_scores is not None and not isinstance(return_scores, bool):
+        raise WireError(400, f"return_scores is {str(return_scores)[:40]}, expected true or false")
+    return Retrieval(queries, topk, bool(return_scores), _whole_number(record, "max_tokens"))
 
 
 def render_response(
     results: Iterable[Iterable[ResponseRow]], *, return_scores: bool, limits: WireLimits
 ) -> bytes:
     """The JSON body, spliced from stored lines. Raises WireError (413) at the first row beyond the limit."""
-    render = _scored if return_scores else _unscored
     lists: list[bytes] = []
     size = 0
     for rows in results:
         rendered: list[bytes] = []
         for row in rows:
-            rendered.append(render(row))
+            if return_scores:
+                rendered.append(
+                    b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
+                )
+            else:
+                rendered.append(row.line[:-1] + b', "document": ' + row.line + b"}")
             size += len(rendered[-1])
             if size > limits.max_response:
                 raise too_large(limits)
@@ -85,24 +89,11 @@ def render_response(
     return body
 
 
-def least_size(lines: int, *, return_scores: bool) -> int:
-    """Bytes of a response with `lines` bytes of stored lines, without what stands around them."""
-    return lines if return_scores else 2 * lines
-
-
 def too_large(limits: WireLimits) -> WireError:
     return WireError(
         413,
         f"the response has more than {limits.max_response:,} bytes: ask for fewer queries or a smaller topk",
     )
-
-
-def _scored(row: ResponseRow) -> bytes:
-    return b'{"document": ' + row.line + b', "score": ' + repr(row.score).encode() + b"}"
-
-
-def _unscored(row: ResponseRow) -> bytes:
-    return row.line[:-1] + b', "document": ' + row.line + b"}"
 
 
 def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
@@ -132,27 +123,12 @@ def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
     return queries
 
 
-def _topk(value: object, limits: WireLimits) -> int:
-    if value is None:
-        return limits.default_topk
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.max_topk:
-        raise WireError(
-            400, f"topk is {str(value)[:40]}, expected a whole number from 1 to {limits.max_topk}"
-        )
-    return value
-
-
-def _flag(value: object) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise WireError(400, f"return_scores is {str(value)[:40]}, expected true or false")
-    return value
-
-
-def _max_tokens(value: object) -> int | None:
+def _whole_number(record: dict[str, Any], name: str, highest: int | None = None) -> int | None:
+    value = record.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise WireError(400, f"max_tokens is {str(value)[:40]}, expected a whole number of at least 1")
-    return value
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or value < 1 or (highest is not None and value > highest):
+        allowed = "of at least 1" if highest is None else f"from 1 to {highest}"
+        raise WireError(400, f"{name} is {str(value)[:40]}, expected a whole number {allowed}")
+    return int(value)

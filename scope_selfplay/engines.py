@@ -6,12 +6,13 @@ The one place where a run's settings become engines, for stages that only sample
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
-from scope_selfplay.dialects import spoken_dialect
+from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
@@ -44,7 +45,7 @@ def policy_format_for(
     context: RunContext, codec: ChatCodec, role: Role, checkpoint: str, *, greedy: bool = False
 ) -> PolicyFormat:
     model = context.config.model
-    family = spoken_dialect(model.dialect, model.earlier_thinking)
+    family = dialect(model.dialect, model.earlier_thinking)
     return PolicyFormat(codec, family, checkpoint, context.limits(role), greedy)
 
 
@@ -157,7 +158,7 @@ def check_served(served: Served, checkpoint: Checkpoint, where: str) -> str | No
 
 async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:
     assert partner.base_url is not None
-    retry_policy = _HANDSHAKE.model_copy(update={"deadline": min(_HANDSHAKE.deadline, settings.outage)})
+    retry_policy = replace(_HANDSHAKE, deadline=min(_HANDSHAKE.deadline, settings.outage))
     root = partner.base_url.rstrip("/").removesuffix("/v1")
     async with (
         _client(name, partner, partner.base_url, retry_policy) as client,

@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.corpus import TaskSource
@@ -45,7 +44,8 @@ _FAULT_REASONS = {
 _MAY_PASS = (Reason.JUDGE_FAILED, Reason.RUBRIC, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
 
 
-class CandidateRecords(NamedTuple):
+@dataclass(frozen=True)
+class CandidateRecords:
     """A candidate with everything that was generated for it."""
 
     candidate: Candidate

@@ -10,7 +10,7 @@ from typing import Any
 
 from scope_selfplay import __version__, schedule
 from scope_selfplay.config import RunConfig
-from scope_selfplay.dialects import spoken_dialect
+from scope_selfplay.dialects import dialect
 from scope_selfplay.engines import Checkpoint, in_process_engine, partner_of, policy_format_for, served_engine
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import OutsideError
@@ -22,12 +22,7 @@ from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.run_directory import enter_run_directory
-from scope_selfplay.schemas import (
-    Document,
-    Key,
-    Provenance,
-    Role,
-)
+from scope_selfplay.schemas import Document, Key, Provenance, Role
 from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, Stage, read_records
 from scope_selfplay.store.ratings import read_ratings
@@ -68,7 +63,7 @@ class Run:
 
         codec = ChatCodec.load(self.base)
         model = self.config.model
-        check_tags(codec, spoken_dialect(model.dialect, model.earlier_thinking), where=self.base)
+        check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=self.base)
         return codec
 
     @cached_property

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -21,31 +21,30 @@ from scope_selfplay.prompts import Pack, TaskType, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import RunFolder, write_atomic, write_records
-from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.store.files import disk_faults
 from scope_selfplay.training.policy import check_context, check_policy, policy_path
-
-
-class RunDirectory(NamedTuple):
-    """An existing run directory and the prompts that the run keeps in it."""
-
-    folder: RunFolder
-    pack: Pack
 
 
 def enter_run_directory(
     config: RunConfig, root: Path, progress: Progress, *, packs: Path | None, record: bool
-) -> RunDirectory:
-    """Check that the directory belongs to this run, or begin a new one. Raises UserError before anything is written.
+) -> tuple[RunFolder, Pack]:
+    """Check that the directory belongs to this run, or begin a new one; with the prompts that the run keeps in it.
 
     `packs` is a folder of prompt packs that goes before those that ship. Without `record`, the `run.yaml` of an
-    existing run stays as it is.
+    existing run stays as it is. Raises UserError before anything is written.
     """
     pack = with_judge_prompts(load_pack(pack_path(config.domain, packs)), config.judge, packs=packs)
     _check_settings(config, pack)
     folder = RunFolder(root / config.name)
     base = policy_path(config.model.path)
     if folder.config.exists():
-        before = _begun_with(folder)
+        if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
+            # Without settings of its own, another config would pass for the run's.
+            raise ConfigError(
+                f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
+                "another --name"
+            )
+        before = load_config(folder.config)
         _check_same(folder, before, config, pack)
         check_context(base, config)
         # How far the run goes and where it runs may have changed.
@@ -57,7 +56,7 @@ def enter_run_directory(
         if config.corpus.sample is not None:
             progress.say(f"sampling {config.corpus.sample} documents of {config.corpus.path}")
         _begin(folder, config, pack, run_documents(config, pack))
-    return RunDirectory(folder, pack)
+    return folder, pack
 
 
 def run_documents(config: RunConfig, pack: Pack) -> list[Document]:
@@ -132,16 +131,6 @@ def _check_without_corpus(config: RunConfig) -> None:
             f"corpus.path: none leaves nothing to write tasks about and nothing to search; set {', '.join(lacking)}, "
             "or give documents"
         )
-
-
-def _begun_with(folder: RunFolder) -> RunConfig:
-    """The config of a run directory. Raises ConfigError where it was emptied: no setting would be the run's own."""
-    if not folder.config.read_bytes().strip(b"\0 \t\r\n"):
-        raise ConfigError(
-            f"{folder.config}: is empty, expected the settings that the run began with; restore the file, or use "
-            "another --name"
-        )
-    return load_config(folder.config)
 
 
 def _check_same(folder: RunFolder, before: RunConfig, config: RunConfig, pack: Pack) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from scope_selfplay.gates import Gate as Gate
+from scope_selfplay.gates import Gate
 
 Key = tuple[str | int, ...]
 """Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
@@ -221,7 +221,7 @@ class Comparison(Value):
 class Selection(Value):
     """The winners that a judge picked from candidates shown together; None where no verdict came.
 
-    `verdict` is true where winners came; None in records of versions that did not keep it.
+    `verdict` is true where winners came.
     """
 
     candidate_ids: tuple[str, ...]
@@ -232,7 +232,7 @@ class Selection(Value):
 class Score(Value):
     """A number that a judge gave an answer, on the scale's own range; `criterion` is its row in the rubric.
 
-    `verdict` is true where a number came; None in records of versions that did not keep it.
+    `verdict` is true where a number came.
     """
 
     rollout_id: str

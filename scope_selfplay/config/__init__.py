@@ -17,6 +17,7 @@ from scope_selfplay.config.judge import (
     EndpointConfig,
     JudgeConfig,
     JudgeRetryConfig,
+    JudgeRole,
     RoleEndpointsConfig,
 )
 from scope_selfplay.config.loading import field_names, load_config, parse_config, parse_settings
@@ -47,6 +48,7 @@ __all__ = [
     "EndpointConfig",
     "JudgeConfig",
     "JudgeRetryConfig",
+    "JudgeRole",
     "LoraConfig",
     "ModelConfig",
     "PartnerConfig",

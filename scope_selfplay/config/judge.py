@@ -1,11 +1,12 @@
 """Where the judge is asked, how it is sampled, and how long one waits for it."""
 
+from enum import StrEnum
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from scope_selfplay.config.base import ConfigSection
-from scope_selfplay.schemas import Gate
+from scope_selfplay.gates import Gate
 
 
 class EndpointConfig(ConfigSection):
@@ -26,6 +27,15 @@ class EndpointConfig(ConfigSection):
     """The model thinks by itself: prompts then ask for no `<think>` block."""
     template: dict[str, bool | int | str] = Field(default_factory=dict)
     """Settings of the model's chat template, such as `enable_thinking`."""
+
+
+class JudgeRole(StrEnum):
+    """What a judge model is asked as; `judge.endpoints` has a field for every role."""
+
+    GATES = "gates"
+    RUBRIC = "rubric"
+    GRADE = "grade"
+    COMPARE = "compare"
 
 
 class RoleEndpointsConfig(ConfigSection):
@@ -97,6 +107,23 @@ class JudgeConfig(ConfigSection):
     """Quality gates of a task; the prompt pack's when left out, an empty list is the paper's ablation."""
     failure_budget: float = Field(default=0.02, ge=0, le=1)
     """Share of failed verdicts above which a stage stops with exit 75."""
+
+    def endpoint_of(self, role: JudgeRole) -> EndpointConfig:
+        """Where a role's judge is served."""
+        own: EndpointConfig | None = getattr(self.endpoints, role.value)
+        return own or self.endpoint
+
+    def call_of(self, role: JudgeRole) -> CallConfig:
+        """How a role's completions are sampled."""
+        match role:
+            case JudgeRole.GATES:
+                return self.gate_call
+            case JudgeRole.RUBRIC:
+                return self.rubric_call
+            case JudgeRole.GRADE:
+                return self.grade_call
+            case JudgeRole.COMPARE:
+                return self.compare_call
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:

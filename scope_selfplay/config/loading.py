@@ -40,7 +40,7 @@ def load_config(
     data: dict[str, Any] = {}
     for file in (base, path):
         if file is not None:
-            data = _merged(data, parse_settings(_read_text(file), str(file)))
+            data = _merged(data, _read_settings(file))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
@@ -57,14 +57,14 @@ def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) 
         return RunConfig.model_validate(data)
     except ValidationError as error:
         faulty = tuple(map(str, error.errors(include_url=False)[0]["loc"]))
-        blamed = [change.option for change in changes if _overlap(change.key, faulty)]
+        # An option is blamed when its path begins with the faulty one or the other way round; a mistake of the whole
+        # run, whose path is empty, is of no option.
+        blamed = [
+            change.option
+            for change in changes
+            if faulty and all(own == other for own, other in zip(change.key, faulty, strict=False))
+        ]
         raise ConfigError(f"{blamed[-1] if blamed else where}: {_first_problem(error)}") from None
-
-
-def _overlap(key: Sequence[str], faulty: Sequence[str]) -> bool:
-    """Whether one path begins with the other; the empty one, a mistake of the whole run, is of no option."""
-    shared = min(len(key), len(faulty))
-    return shared > 0 and tuple(key[:shared]) == tuple(faulty[:shared])
 
 
 def field_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
@@ -95,9 +95,9 @@ def parse_settings(text: str, where: str) -> dict[str, Any]:
     return data
 
 
-def _read_text(path: Path) -> str:
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        return path.read_text(encoding="utf-8")
+        return parse_settings(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -125,8 +125,10 @@ def _parse_override(text: str) -> _Change:
 
 def _changed(data: dict[str, Any], changes: Sequence[_Change]) -> dict[str, Any]:
     for change in changes:
-        value = [*_list_at(data, change), *change.value] if change.adds else change.value
-        data = _merged(data, _nested(change.key, value))
+        value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
+        for part in reversed(change.key):
+            value = {part: value}
+        data = _merged(data, value)
     return data
 
 
@@ -141,12 +143,6 @@ def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
     raise ConfigError(
         f"{change.option}: {'.'.join(change.key)} is not a list of settings; write = instead of +="
     )
-
-
-def _nested(key: Sequence[str], value: Any) -> dict[str, Any]:
-    for part in reversed(key):
-        value = {part: value}
-    return dict(value)
 
 
 def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

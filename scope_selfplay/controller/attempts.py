@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, ValidationError
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
 from scope_selfplay.controller.plan_parts import PlanPart, Situation
 from scope_selfplay.controller.stage_jobs import shard_count, stage_shards
@@ -291,9 +291,7 @@ def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tup
     if job.shard is not None and job.shard.number is not None:
         done = {"latest": job.attempt, "counted": job.attempt, "done": True}
         return history.model_copy(update=done), PlanPart()
-    clock = f"manifest/{job.uid}"
-    if now.has_waited(clock, _MANIFEST_DELAY):
-        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), PlanPart(clocks=frozenset({clock}))
-    return history, PlanPart(
-        message=f"{job.name} ended well; waiting for its manifest", clocks=frozenset({clock})
-    )
+    is_late, looked = now.has_waited(f"manifest/{job.uid}", _MANIFEST_DELAY)
+    if is_late:
+        return history.after(job.attempt, AttemptOutcome.NO_MANIFEST), looked
+    return history, looked + PlanPart(message=f"{job.name} ended well; waiting for its manifest")

@@ -11,8 +11,7 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import TIMEOUT, Body, ClusterClient, Conflict, LeaseLost, ObjectKind
-from scope_selfplay.controller.manifests import lease
-from scope_selfplay.controller.names import lease_name
+from scope_selfplay.controller.manifests import lease, lease_name
 
 DURATION = 60.0
 RENEW = 20.0

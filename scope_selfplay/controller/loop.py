@@ -27,8 +27,15 @@ from scope_selfplay.controller.api import (
     Transport,
 )
 from scope_selfplay.controller.leadership import Leadership
-from scope_selfplay.controller.manifests import ManifestContext, Owner, event, status_map
-from scope_selfplay.controller.names import RUN, SPEC_HASH, status_name
+from scope_selfplay.controller.manifests import (
+    RUN,
+    SPEC_HASH,
+    ManifestContext,
+    Owner,
+    event,
+    status_map,
+    status_name,
+)
 from scope_selfplay.controller.observed import ObservedCluster, observe, owner_of
 from scope_selfplay.controller.plan import next_actions
 from scope_selfplay.controller.plan_parts import (
@@ -37,10 +44,10 @@ from scope_selfplay.controller.plan_parts import (
     ControllerEvent,
     Create,
     Delete,
+    DesiredSteps,
     NextActions,
     RunEnd,
     VolumeState,
-    desired_steps,
     read_volume,
     steps_of,
 )
@@ -229,7 +236,7 @@ class Controller:
         if self._problem is None:
             # Read last: a Job that was seen as ended has published by now what it ever will.
             self._volume = read_volume(self._folder, steps_of(config))
-        wanted = desired_steps(context, only_iteration=self._only, edited=edited, problem=self._problem)
+        wanted = DesiredSteps(context, self._only, edited, self._problem)
         now = self._monotonic()
         waited = {clock: now - since for clock, since in self._since.items()}
         plan = next_actions(wanted, observed, self._volume, waited)

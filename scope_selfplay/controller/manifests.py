@@ -1,28 +1,33 @@
-"""What every object of a run has in common, as plain dicts. Pure: equal arguments, equal bodies.
+"""What every object of a run is called and has in common, as plain dicts. Pure: equal arguments, equal bodies.
 
-Every object carries the run's labels and is owned by the controller's Job, so that deleting that Job frees
-everything. Two hashes go with each body: `scope/spec-hash` says what it computes, `scope/body-hash` how. Pods are
-written for Pod Security "restricted", with fields of Kubernetes 1.20 only. Here too: the objects that the controller
-keeps for itself, its status, its Lease and its Events.
+Names are deterministic, so that doing a thing twice does it once. Every object carries the run's labels and is owned
+by the controller's Job, so that deleting that Job frees everything. Two hashes go with each body: `scope/spec-hash`
+says what it computes, `scope/body-hash` how. Pods are written for Pod Security "restricted", with fields of Kubernetes
+1.20 only. Here too: the objects that the controller keeps for itself, its status, its Lease and its Events.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
-from scope_selfplay.controller.names import (
-    BODY_HASH,
-    FENCE,
-    RUN,
-    SPEC_HASH,
-    Component,
-    lease_name,
-    status_name,
-)
+from scope_selfplay.store import Stage
 
 Body = dict[str, Any]
+
+RUN = "scope/run"
+ITERATION = "scope/iteration"
+STAGE = "scope/stage"
+ATTEMPT = "scope/attempt"
+SHARD = "scope/shard"
+SHARDS = "scope/shards"
+SERVER = "scope/server"
+SPEC_HASH = "scope/spec-hash"
+BODY_HASH = "scope/body-hash"
+FENCE = "scope/fence"
+PORT = 8000
 
 VOLUME = "/data"
 RUNS = f"{VOLUME}/runs"
@@ -30,7 +35,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 WORKER_ACCOUNT = "scope-worker"
 CONFIG_FOLDER = "/etc/scope/run"
 PROMPTS_FOLDER = "/etc/scope/prompts"
-_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}
+_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "Lease": "coordination.k8s.io/v1"}
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -42,6 +47,63 @@ _ENVIRONMENT = {
     "TORCHINDUCTOR_CACHE_DIR": "/tmp/cache/inductor",
     "TRITON_CACHE_DIR": "/tmp/cache/triton",
 }
+
+
+class Component(StrEnum):
+    """What a pod is for: NetworkPolicies select it by the label `app.kubernetes.io/component`."""
+
+    CONTROLLER = "controller"
+    TRAINER = "trainer"
+    WORKER = "worker"
+    JUDGE = "judge"
+    SOLVER = "solver"
+    CHALLENGER = "challenger"
+    RETRIEVER = "retriever"
+
+
+class RunStep(NamedTuple):
+    """One stage of one iteration."""
+
+    iteration: int
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        return f"i{self.iteration:02d}-{self.stage.job_name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {ITERATION: f"{self.iteration:02d}", STAGE: self.stage.job_name}
+
+
+class StageShard(NamedTuple):
+    """One of several Jobs that share the documents of a stage; counted from 0, None for the one that collects."""
+
+    number: int | None
+    of: int
+
+
+def job_name(run: str, step: RunStep, attempt: int, shard: StageShard | None = None) -> str:
+    """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
+    return f"{run}-{shard_name(step, shard)}-a{attempt}"
+
+
+def shard_name(step: RunStep, shard: StageShard | None) -> str:
+    """A shard of a stage, or the stage itself: what attempts are counted of."""
+    return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
+
+
+def server_name(run: str, component: Component, step: RunStep | None) -> str:
+    """`step` is None for servers of the whole run."""
+    return f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
+
+
+def status_name(run: str) -> str:
+    return f"{run}-status"
+
+
+def lease_name(run: str) -> str:
+    return f"{run}-controller"
 
 
 class Owner(NamedTuple):
@@ -130,14 +192,9 @@ def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
 
 def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
     """`<run>-status`: what people read, and the record of attempts. With a version: only onto that version."""
-    body = _object(
-        context,
-        "ConfigMap",
-        status_name(context.config.name),
-        labels_of(context.config, Component.CONTROLLER),
-    )
-    if resource_version is not None:
-        body["metadata"]["resourceVersion"] = resource_version
+    labels = labels_of(context.config, Component.CONTROLLER)
+    name = status_name(context.config.name)
+    body = _object("ConfigMap", name, labels, owner=context.owner, version=resource_version)
     return {**body, "data": dict(data)}
 
 
@@ -146,15 +203,9 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
     Nobody owns it: it must outlive the controller that made it, because its token may never start again.
     """
-    metadata: Body = {"name": lease_name(config.name), "labels": labels_of(config, Component.CONTROLLER)}
-    if resource_version is not None:
-        metadata["resourceVersion"] = resource_version
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": metadata,
-        "spec": dict(spec),
-    }
+    labels = labels_of(config, Component.CONTROLLER)
+    body = _object("Lease", lease_name(config.name), labels, version=resource_version)
+    return {**body, "spec": dict(spec)}
 
 
 def event(
@@ -165,10 +216,8 @@ def event(
     The name follows from its text, so that the same text sent twice makes one Event.
     """
     name = f"{about['name']}.{short_hash(reason, message, about['uid'])}"
-    body = _object(context, "Event", name, labels_of(context.config, Component.CONTROLLER))
-    del body["metadata"]["ownerReferences"]
     return {
-        **body,
+        **_object("Event", name, labels_of(context.config, Component.CONTROLLER)),
         "involvedObject": dict(about),
         "reason": reason,
         "message": message[:1000],
@@ -192,7 +241,7 @@ def stamped(
     context: ManifestContext, kind: str, name: str, labels: dict[str, str], spec: Body, *, what: str = ""
 ) -> Body:
     own = labels if kind == "Service" else labels | context.config.cluster.labels
-    body = _object(context, kind, name, own)
+    body = _object(kind, name, own, owner=context.owner)
     annotations = {FENCE: str(context.fence), BODY_HASH: short_hash(json.dumps(spec, sort_keys=True))}
     if what:
         annotations[SPEC_HASH] = what
@@ -200,16 +249,16 @@ def stamped(
     return {**body, "spec": spec}
 
 
-def _object(context: ManifestContext, kind: str, name: str, labels: dict[str, str]) -> Body:
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": context.owner.name,
-        "uid": context.owner.uid,
+def _object(
+    kind: str, name: str, labels: dict[str, str], *, owner: Owner | None = None, version: str | None = None
+) -> Body:
+    metadata: Body = {"name": name, "labels": labels}
+    if owner is not None:
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
         # No blockOwnerDeletion: clusters that check it ask for one more right (update on jobs/finalizers).
-        "controller": True,
-    }
-    metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+        metadata["ownerReferences"] = [{**reference, "controller": True}]
+    if version is not None:
+        metadata["resourceVersion"] = version
     return {"apiVersion": _API_VERSIONS.get(kind, "v1"), "kind": kind, "metadata": metadata}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from scope_selfplay.controller.names import (
+from scope_selfplay.controller.manifests import (
     ATTEMPT,
     BODY_HASH,
     ITERATION,

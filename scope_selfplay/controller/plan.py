@@ -21,7 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.names import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
     ControllerEvent,
@@ -31,7 +31,6 @@ from scope_selfplay.controller.plan_parts import (
     PlanPart,
     RunEnd,
     Situation,
-    Stop,
     VolumeState,
     stop_of,
     warn,
@@ -65,15 +64,15 @@ def next_actions(
     owner = wanted.context.owner.uid
     # A record that cannot be read is such a problem itself.
     ledger = AttemptLedger(owner=owner) if wanted.problem else AttemptLedger.read(observed.status, owner)
-    stop = stop_of(wanted.context.config, volume)
-    steps = [step for step in wanted.steps if stop is None or step.iteration <= stop.iteration]
+    last, stopped = stop_of(wanted.context.config, volume) or (wanted.context.config.iterations, "")
+    steps = [step for step in wanted.steps if step.iteration <= last]
     step = next((step for step in steps if step not in volume.done), None)
     progress = f"{len(volume.done.intersection(steps))} of {len(steps)} stages done"
     decision = PlanPart()
     before = next((done for done in volume.done if done.name == observed.status.get("step")), None)
     if before is not None and before != step:
         decision = _event("StageDone", f"{before.name} is done; {progress}")
-    if (end := _end_of_run(wanted, ledger, volume, steps, stop)) is not None:
+    if (end := _end_of_run(wanted, ledger, volume, steps, stopped)) is not None:
         decision += PlanPart(end=end)
     elif step is not None:
         pursued, ledger = _pursue(now, wanted.edited, ledger, step)
@@ -89,7 +88,7 @@ def _end_of_run(
     ledger: AttemptLedger,
     volume: VolumeState,
     steps: Sequence[RunStep],
-    stop: Stop | None,
+    stopped: str,
 ) -> RunEnd | None:
     """How the run ends, whatever the cluster shows; None where there is a step to do."""
     if wanted.problem is not None:
@@ -104,13 +103,13 @@ def _end_of_run(
         )
         return RunEnd(ExitCode.USER, why)
     if not steps:
-        why = stop.message if stop else "see `iterations` and `stop_after`"
+        why = stopped or "see `iterations` and `stop_after`"
         return RunEnd(ExitCode.USER, f"the run has no such iteration; {why}")
     if not volume.done.issuperset(steps):
         return None
     if wanted.edited:
         return _refused(wanted.edited)
-    return RunEnd(ExitCode.DONE, stop.message if stop else "every stage is done")
+    return RunEnd(ExitCode.DONE, stopped or "every stage is done")
 
 
 def _pursue(
@@ -176,7 +175,7 @@ def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> 
             decision += now.delete(ObjectKind.SERVICE, service)
     for job in now.observed.jobs:
         if job.state is JobState.ACTIVE and job.step != step:
-            decision += _end_job(now, job)
+            decision += _end_job(now, job)[1]
     return decision
 
 
@@ -185,11 +184,9 @@ def _watch(
 ) -> PlanPart:
     """While Jobs run: what their own pods and those of their servers wait for; their exit decides what follows."""
     late = [server.name for server in late_servers(now, servers)]
-    for job in active:
-        decision += why_job_waits(now, job)
-    for found in now.observed.servers:
-        if found.name in late:
-            decision += why_server_waits(now, found)
+    decision = sum((why_job_waits(now, job) for job in active), decision)
+    found = [server for server in now.observed.servers if server.name in late]
+    decision = sum((why_server_waits(now, server) for server in found), decision)
     if decision.message:
         return decision
     running = f"running {', '.join(job.name for job in active)}"
@@ -219,11 +216,12 @@ def _start_jobs(
 ) -> PlanPart:
     *shards, last = shards_in_use(now, histories, step)
     missing = [shard for shard in shards if not histories[shard_name(step, shard)].done]
-    decision = PlanPart()
     # With every shard made, or none to make, it is one Job's turn: the one that publishes the manifest.
-    for shard in missing or [last]:
-        decision += _start_job(now, histories[shard_name(step, shard)], step, shard, servers)
-    return decision
+    jobs = (
+        _start_job(now, histories[shard_name(step, shard)], step, shard, servers)
+        for shard in missing or [last]
+    )
+    return sum(jobs, PlanPart())
 
 
 def _start_job(
@@ -238,9 +236,8 @@ def _start_job(
         return PlanPart()
     decision, pause = PlanPart(), pause_after(history.failures_spared)
     if pause:
-        clock = f"pause/{shard_name(step, shard)}/{history.counted}"
-        decision = PlanPart(clocks=frozenset({clock}))
-        if not now.has_waited(clock, pause):
+        is_over, decision = now.has_waited(f"pause/{shard_name(step, shard)}/{history.counted}", pause)
+        if not is_over:
             why = f"{shard_name(step, shard)}: {history.why}; trying again within {pause:.0f} s"
             return decision + PlanPart(message=why)
     body = stage_job(now.context, StageAttempt(step, history.latest + 1, shard), servers)
@@ -258,8 +255,9 @@ def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: boo
     removed, message = PlanPart(), ""
     for job in now.observed.jobs:
         if job.state is JobState.ACTIVE:
-            removed += _end_job(now, job) if is_good else now.delete(ObjectKind.JOB, job)
-            if is_good and _is_ending(now, job):
+            may_end, ended = _end_job(now, job)
+            removed += ended if is_good else now.delete(ObjectKind.JOB, job)
+            if is_good and may_end:
                 message = f"{job.name} has published its manifest; waiting until it ended"
     for server in now.observed.servers:
         removed += now.delete(ObjectKind.DEPLOYMENT, server)
@@ -273,14 +271,12 @@ def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: boo
     )
 
 
-def _end_job(now: Situation, job: ObservedJob) -> PlanPart:
-    """Deletes a Job, unless it is about to end by itself."""
-    looked = PlanPart(clocks=frozenset({f"leaving/{job.uid}"})) if job.step in now.volume.done else PlanPart()
-    return looked if _is_ending(now, job) else looked + now.delete(ObjectKind.JOB, job)
-
-
-def _is_ending(now: Situation, job: ObservedJob) -> bool:
-    return job.step in now.volume.done and not now.has_waited(f"leaving/{job.uid}", _TIME_TO_END)
+def _end_job(now: Situation, job: ObservedJob) -> tuple[bool, PlanPart]:
+    """Deletes a Job, unless it has published its manifest and may end by itself; whether it may."""
+    if job.step not in now.volume.done:
+        return False, now.delete(ObjectKind.JOB, job)
+    is_late, looked = now.has_waited(f"leaving/{job.uid}", _TIME_TO_END)
+    return not is_late, looked + now.delete(ObjectKind.JOB, job) if is_late else looked
 
 
 def _refused(edited: Sequence[str]) -> RunEnd:

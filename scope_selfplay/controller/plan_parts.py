@@ -4,15 +4,14 @@ Each question of the plan is answered by a function from a `Situation` to a `Pla
 parts up and turns their sum into `NextActions`. Pure, but for `read_volume`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import ManifestContext
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, RunStep
 from scope_selfplay.controller.observed import ObservedCluster, ObservedObject
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
 from scope_selfplay.schedule import stages_of, stop_message
@@ -28,39 +27,33 @@ class RunEnd(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True)
-class DesiredSteps:
-    context: ManifestContext
-    steps: tuple[RunStep, ...]
-    """What this controller brings about, in order."""
-    before: tuple[RunStep, ...] = ()
-    """What must be done already."""
-    edited: tuple[str, ...] = ()
-    """Settings that changed since the run began, and `prompts`."""
-    problem: RunEnd | None = None
-    """What the API server or the volume refused for good."""
-
-
 def steps_of(config: RunConfig) -> tuple[RunStep, ...]:
     """Every stage of a run, in order."""
     return tuple(RunStep(iteration, stage) for iteration, stage in stages_of(config))
 
 
-def desired_steps(
-    context: ManifestContext,
-    *,
-    only_iteration: int | None = None,
-    edited: Sequence[str] = (),
-    problem: RunEnd | None = None,
-) -> DesiredSteps:
+@dataclass(frozen=True)
+class DesiredSteps:
     """The whole run, or one iteration of it; iteration 1 brings the held-out tasks along."""
-    steps = steps_of(context.config)
-    if only_iteration is None:
-        return DesiredSteps(context, steps, (), tuple(edited), problem)
-    first = 0 if only_iteration == 1 else only_iteration
-    own = tuple(step for step in steps if first <= step.iteration <= only_iteration)
-    before = tuple(step for step in steps if step.iteration < first)
-    return DesiredSteps(context, own, before, tuple(edited), problem)
+
+    context: ManifestContext
+    only_iteration: int | None = None
+    edited: tuple[str, ...] = ()
+    """Settings that changed since the run began, and `prompts`."""
+    problem: RunEnd | None = None
+    """What the API server or the volume refused for good."""
+
+    @property
+    def steps(self) -> tuple[RunStep, ...]:
+        """What this controller brings about, in order."""
+        steps, only = steps_of(self.context.config), self.only_iteration
+        return tuple(step for step in steps if only is None or max(1, step.iteration) == only)
+
+    @property
+    def before(self) -> tuple[RunStep, ...]:
+        """What must be done already."""
+        steps, only = steps_of(self.context.config), self.only_iteration
+        return tuple(step for step in steps if only is not None and max(1, step.iteration) < only)
 
 
 class VolumeState(NamedTuple):
@@ -104,17 +97,11 @@ def _is_done(folder: Path, step: RunStep) -> bool:
     return True
 
 
-class Stop(NamedTuple):
-    iteration: int
-    message: str
-
-
-def stop_of(config: RunConfig, volume: VolumeState) -> Stop | None:
-    """Where a comparison ended the run; not where the settings have been changed to go on all the same."""
+def stop_of(config: RunConfig, volume: VolumeState) -> tuple[int, str] | None:
+    """The iteration whose comparison ended the run, and why; None where the settings ask to go on all the same."""
     for iteration, ratings in enumerate(volume.ratings):
-        message = stop_message(config, iteration, ratings)
-        if message is not None:
-            return Stop(iteration, message)
+        if (message := stop_message(config, iteration, ratings)) is not None:
+            return iteration, message
     return None
 
 
@@ -186,8 +173,9 @@ class Situation:
     waited: Mapping[str, float]
     """Seconds since a plan first named each of its clocks; a clock that a plan does not name starts again."""
 
-    def has_waited(self, clock: str, seconds: float) -> bool:
-        return self.waited.get(clock, 0.0) >= seconds
+    def has_waited(self, clock: str, seconds: float) -> tuple[bool, PlanPart]:
+        """Whether so long has passed on a clock, and the part of the plan that keeps the clock going."""
+        return self.waited.get(clock, 0.0) >= seconds, PlanPart(clocks=frozenset({clock}))
 
     def owns(self, found: ObservedObject) -> bool:
         return found.owner == self.context.owner.uid

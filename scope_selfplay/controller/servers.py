@@ -8,16 +8,21 @@ from scope_selfplay.config import RunConfig, ServerConfig
 from scope_selfplay.controller.manifests import (
     CONFIG_FOLDER,
     KEY_VARIABLE,
+    PORT,
+    RUN,
     RUNS,
+    SERVER,
     Body,
+    Component,
     ManifestContext,
     Program,
+    RunStep,
     gpus_of,
     labels_of,
     pod_template,
+    server_name,
     stamped,
 )
-from scope_selfplay.controller.names import PORT, RUN, SERVER, Component, RunStep, server_name
 from scope_selfplay.schedule import PolicyVersion, challenger_of, promoted_solver, solver_of
 from scope_selfplay.store import RunFolder, Stage
 
@@ -148,7 +153,23 @@ def server_service(context: ManifestContext, server: Server) -> Body:
 
 def server_program(config: RunConfig, server: Server) -> Program:
     """How a server is started and asked whether it lives."""
-    settings = settings_of(config, server.component)
+    settings, images = settings_of(config, server.component), config.cluster.images
+    liveness: Body = {**_health(), "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 3}
+    image, environment = images.worker, {}
+    if server.component is Component.RETRIEVER:
+        image = images.retriever or images.worker
+    elif is_vllm(config, server.component):
+        image = images.server or images.worker
+        url = f"http://127.0.0.1:{PORT}/v1/completions"
+        command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(settings.canary)]
+        # Each look at /metrics may take 5 s.
+        timeout = settings.canary + 15
+        liveness = {"exec": {"command": command}, "periodSeconds": 60, "timeoutSeconds": timeout}
+        liveness["failureThreshold"] = 3
+    elif server.component is not Component.JUDGE:
+        cores = settings.cpu.removesuffix("m")
+        whole_cores = int(cores) // 1000 if settings.cpu.endswith("m") else int(float(cores))
+        environment = {"OMP_NUM_THREADS": str(max(1, whole_cores))}
     extra: Body = {
         # Server-side apply tells ports apart by number and protocol; older servers want both written out.
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
@@ -158,29 +179,14 @@ def server_program(config: RunConfig, server: Server) -> Program:
             "failureThreshold": max(1, settings.startup // 10),
         },
         "readinessProbe": {**_health(), "periodSeconds": 10, "timeoutSeconds": 5},
+        "livenessProbe": liveness,
     }
-    if is_vllm(config, server.component):
-        url = f"http://127.0.0.1:{PORT}/v1/completions"
-        command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(settings.canary)]
-        extra["livenessProbe"] = {
-            "exec": {"command": command},
-            "periodSeconds": 60,
-            # Each look at /metrics may take 5 s.
-            "timeoutSeconds": settings.canary + 15,
-            "failureThreshold": 3,
-        }
-    else:
-        extra["livenessProbe"] = {
-            **_health(),
-            "periodSeconds": 20,
-            "timeoutSeconds": 10,
-            "failureThreshold": 3,
-        }
-    environment = {}
-    if server.component in (Component.SOLVER, Component.CHALLENGER) and not is_vllm(config, server.component):
-        environment = {"OMP_NUM_THREADS": str(_whole_cores(settings.cpu))}
-    command = _server_command(config, server)
-    return Program(_server_image(config, server.component), command, settings, environment, extra)
+    return Program(image, _server_command(config, server), settings, environment, extra)
+
+
+def _health() -> Body:
+    # A body of its own for each probe: YAML would show a shared one as an alias.
+    return {"httpGet": {"path": "/health", "port": "http"}}
 
 
 def is_vllm(config: RunConfig, component: Component) -> bool:
@@ -213,21 +219,6 @@ def _server_command(config: RunConfig, server: Server) -> list[str]:
         case _:
             command = ["scope", "serve-model", server.model]
     return [*command, *address, *(f"--api-key-env={each}" for each in key), *settings.args]
-
-
-def _server_image(config: RunConfig, component: Component) -> str:
-    images = config.cluster.images
-    if component is Component.RETRIEVER:
-        return images.retriever or images.worker
-    return images.server or images.worker if is_vllm(config, component) else images.worker
-
-
-def _whole_cores(cpu: str) -> int:
-    return max(1, int(cpu.removesuffix("m")) // 1000 if cpu.endswith("m") else int(float(cpu)))
-
-
-def _health() -> Body:
-    return {"httpGet": {"path": "/health", "port": "http"}}
 
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:

@@ -4,26 +4,24 @@ from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, StageConfig
 from scope_selfplay.controller.manifests import (
+    ATTEMPT,
     CONFIG_FOLDER,
+    RUN,
     RUNS,
+    SHARD,
+    SHARDS,
     Body,
+    Component,
     ManifestContext,
     Program,
+    RunStep,
+    StageShard,
     gpus_of,
+    job_name,
     labels_of,
     pod_template,
     short_hash,
     stamped,
-)
-from scope_selfplay.controller.names import (
-    ATTEMPT,
-    RUN,
-    SHARD,
-    SHARDS,
-    Component,
-    RunStep,
-    StageShard,
-    job_name,
 )
 from scope_selfplay.controller.servers import Server, endpoint_settings
 from scope_selfplay.store import Stage
@@ -124,23 +122,19 @@ def _stage_program(context: ManifestContext, attempt: StageAttempt, servers: tup
         arguments += ["--collect"] if shard.number is None else ["--shard", f"{shard.number}/{shard.of}"]
     for setting in endpoint_settings(servers, with_key=config.cluster.key_secret is not None):
         arguments += ["--set", setting]
-    environment = _ranks_environment(config, attempt) if step.stage in _TRAINS else {}
+    environment: dict[str, str] = {}
+    if step.stage in _TRAINS:
+        # On how many processes and nodes a training job starts itself; nothing where it is one process.
+        gpus, nodes = gpus_of(config.cluster, settings), nodes_of(config, step.stage)
+        environment = {"SCOPE_PROCESSES": str(gpus)} if gpus > 1 else {}
+        if nodes > 1:
+            # An Indexed Job adds JOB_COMPLETION_INDEX.
+            first = f"{job_name(config.name, step, attempt.number)}-0.{ranks_name(config, step)}"
+            environment |= {"SCOPE_NODES": str(nodes), "SCOPE_RENDEZVOUS": f"{first}:{_RENDEZVOUS_PORT}"}
     images = config.cluster.images
     image = images.trainer if step.stage in _TRAINS and images.trainer else images.worker
     command = ["python", "-m", f"jobs.{step.stage.job_name.replace('-', '_')}", *arguments]
     return Program(image, command, settings, environment, {})
-
-
-def _ranks_environment(config: RunConfig, attempt: StageAttempt) -> dict[str, str]:
-    """On how many processes and nodes a training job starts itself; nothing where it is one process."""
-    step = attempt.step
-    gpus, nodes = gpus_of(config.cluster, stage_settings(config, step.stage)), nodes_of(config, step.stage)
-    environment = {"SCOPE_PROCESSES": str(gpus)} if gpus > 1 else {}
-    if nodes > 1:
-        # An Indexed Job adds JOB_COMPLETION_INDEX.
-        first = f"{job_name(config.name, step, attempt.number)}-0.{ranks_name(config, step)}"
-        environment |= {"SCOPE_NODES": str(nodes), "SCOPE_RENDEZVOUS": f"{first}:{_RENDEZVOUS_PORT}"}
-    return environment
 
 
 def _component(stage: Stage) -> Component:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.attempts import GivenUp, pause_after
-from scope_selfplay.controller.names import BODY_HASH, RunStep
+from scope_selfplay.controller.manifests import BODY_HASH, RunStep
 from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.controller.plan_parts import Apply, PlanPart, RunEnd, Situation, warn
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of
@@ -34,14 +34,10 @@ def earlier_pods(now: Situation, servers: Sequence[Server]) -> list[ObservedPod]
 def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) -> PlanPart:
     """Nothing starts while these pods hold GPUs; an Event says so after a while."""
     names = ", ".join(sorted(pod.name for pod in pods))
-    clock = f"ending/{names}"
-    waiting = PlanPart(
-        message=f"waiting until {names} ended: {step.name} needs the GPUs", clocks=frozenset({clock})
-    )
-    if not now.has_waited(clock, _EVENT_AFTER):
-        return waiting
-    late = warn("StillEnding", f"{_still_ending(pods)}; {step.name} waits")
-    return late + waiting
+    is_late, plan = now.has_waited(f"ending/{names}", _EVENT_AFTER)
+    if is_late:
+        plan += warn("StillEnding", f"{_still_ending(pods)}; {step.name} waits")
+    return plan + PlanPart(message=f"waiting until {names} ended: {step.name} needs the GPUs")
 
 
 def apply_servers(
@@ -56,9 +52,10 @@ def apply_servers(
         service = server_service(context, server)
         decision += _apply(ObjectKind.SERVICE, service, services.get(server.name))
         if dropped is not None and found is None:
-            pause, clock = pause_after(dropped.times), f"rest/{server.name}/{dropped.times}"
-            decision += PlanPart(clocks=frozenset({clock}))
-            if not now.has_waited(clock, pause):
+            pause = pause_after(dropped.times)
+            is_over, looked = now.has_waited(f"pause/{server.name}/{dropped.times}", pause)
+            decision += looked
+            if not is_over:
                 text = f"{server.name} did not answer in time; it is made again within {pause:.0f} s"
                 decision += PlanPart(message=text)
                 continue
@@ -114,9 +111,9 @@ def _check_late(
     if found.problem is not None or any(pod.unscheduled for pod in found.pods):
         return given_up, decision
     startup = settings_of(now.context.config, server.component).startup
-    clock = f"startup/{found.uid}/{found.body_hash}"
-    decision += PlanPart(clocks=frozenset({clock}))
-    if not now.has_waited(clock, startup):
+    is_late, looked = now.has_waited(f"startup/{found.uid}/{found.body_hash}", startup)
+    decision += looked
+    if not is_late:
         return given_up, decision
     times = 1 if given_up is None else given_up.times + 1
     last = next((pod.message or pod.stuck for pod in found.pods if pod.message or pod.stuck), "no message")
@@ -131,9 +128,8 @@ def _check_late(
 def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
     if job.pods:
         return _why_pods_wait(now, job.pods)
-    clock = f"nopod/{job.uid}"
-    looked = PlanPart(clocks=frozenset({clock}))
-    if not now.has_waited(clock, _EVENT_AFTER):
+    is_late, looked = now.has_waited(f"nopod/{job.uid}", _EVENT_AFTER)
+    if not is_late:
         return looked
     # The message is left to what is known about the Job's servers.
     told = warn("NoPod", f"{job.name} has no pod for five minutes; a quota?")
@@ -146,10 +142,7 @@ def why_server_waits(now: Situation, server: ObservedServer) -> PlanPart:
 
 
 def _why_pods_wait(now: Situation, pods: Sequence[ObservedPod]) -> PlanPart:
-    decision = PlanPart()
-    for pod in pods:
-        decision += _why_pod_waits(now, pod)
-    return decision
+    return sum((_why_pod_waits(now, pod) for pod in pods), PlanPart())
 
 
 def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
@@ -174,8 +167,8 @@ def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
 
 def _warn_late(now: Situation, clock: str, reason: str, message: str) -> PlanPart:
     """A message and its Event, once it has been true for five minutes."""
-    looked = PlanPart(clocks=frozenset({clock}))
-    return looked + warn(reason, message) if now.has_waited(clock, _EVENT_AFTER) else looked
+    is_late, looked = now.has_waited(clock, _EVENT_AFTER)
+    return looked + warn(reason, message) if is_late else looked
 
 
 def _still_ending(pods: Sequence[ObservedPod]) -> str:

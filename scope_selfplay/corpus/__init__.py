@@ -5,41 +5,25 @@ readers), `markdown` (documentation pages to sections), `sampling`. Reading is t
 is `scope documents`.
 """
 
-from scope_selfplay.corpus.reading import READERS, read_documents, read_sample
+from scope_selfplay.corpus.reading import read_documents, read_sample
 from scope_selfplay.corpus.run_corpus import (
-    HELD_OUT,
     chunk,
     documents_for,
     embedded_documents,
     read_run_corpus,
     task_family,
 )
-from scope_selfplay.corpus.sampling import (
-    TURN_RATIO,
-    TaskSource,
-    apportion,
-    assign_sources,
-    assign_task_types,
-    search_turn_counts,
-    shuffled,
-    take_unused,
-)
+from scope_selfplay.corpus.sampling import TaskSource, assign_sources, shuffled, take_unused
 
 __all__ = [
-    "HELD_OUT",
-    "READERS",
-    "TURN_RATIO",
     "TaskSource",
-    "apportion",
     "assign_sources",
-    "assign_task_types",
     "chunk",
     "documents_for",
     "embedded_documents",
     "read_documents",
     "read_run_corpus",
     "read_sample",
-    "search_turn_counts",
     "shuffled",
     "take_unused",
     "task_family",

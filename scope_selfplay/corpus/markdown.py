@@ -22,13 +22,6 @@ _ANCHOR = re.compile(r"\{#([A-Za-z0-9_.-]{1,80})\}")
 _DEEPEST = 2
 
 
-class Section(NamedTuple):
-    """`line` is where it begins in its page, counted from 1."""
-
-    line: int
-    document: Document
-
-
 class _Part(NamedTuple):
     """A heading (level 0: none, the beginning of the page) and the lines below it."""
 
@@ -39,8 +32,10 @@ class _Part(NamedTuple):
     lines: list[str]
 
 
-def split_page(text: str, *, name: str, place: str) -> list[Section]:
-    """The sections of one page that hold text; `name` is its path below the corpus, `place` names it in errors.
+def split_page(text: str, *, name: str, place: str) -> list[tuple[int, Document]]:
+    """The sections of one page that hold text, each with the line where it begins, counted from 1.
+
+    `name` is the page's path below the corpus, `place` names it in errors.
 
     Ids are `<name>#<anchor>`, where the anchor is that of the heading (`{#anchor}`), else its words joined by
     hyphens, numbered where one occurs again; text above every section has the page's name. Raises
@@ -50,8 +45,9 @@ def split_page(text: str, *, name: str, place: str) -> list[Section]:
     parts = list(_parts(body, first_line))
     heading = next((part.heading for part in parts if part.level == 1), "")
     page = front.get("title") or heading or PurePosixPath(name).stem.replace("_", " ").replace("-", " ")
-    subject = _subject(front.get("product", ""), front.get("version") or front.get("versions") or "")
-    sections: list[Section] = []
+    product, version = front.get("product", ""), front.get("version") or front.get("versions") or ""
+    subject = f"{product} ({version})" if product and version else product or version
+    sections: list[tuple[int, Document]] = []
     taken: dict[str, int] = {}
     for number, part in enumerate(parts):
         content = "\n".join(part.lines).strip()
@@ -66,14 +62,10 @@ def split_page(text: str, *, name: str, place: str) -> list[Section]:
                 text=content,
                 source=name,
             )
-            sections.append(Section(part.line, document))
+            sections.append((part.line, document))
     if not sections:
         raise CorpusError(f"{place}: holds no text; fill the file or remove it")
     return sections
-
-
-def _subject(product: str, version: str) -> str:
-    return f"{product} ({version})" if product and version else product or version
 
 
 def _front_matter(text: str, place: str) -> tuple[Mapping[str, str], list[str], int]:

@@ -62,7 +62,12 @@ def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: in
 
 def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Document]]:
     """Every document with its file and line."""
-    chosen = _reader_for(path, reader)
+    if not path.is_dir():
+        chosen = CorpusReader.JSONL
+    elif reader is CorpusReader.JSONL:
+        raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
+    else:
+        chosen = reader or CorpusReader.TEXT_FILES
     empty = True
     try:
         for located in READERS[chosen](path):
@@ -74,14 +79,6 @@ def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Doc
         ) from error
     if empty:
         raise CorpusError(f"{path}: holds no documents; expected {_EXPECTED[chosen]}")
-
-
-def _reader_for(path: Path, reader: CorpusReader | None) -> CorpusReader:
-    if not path.is_dir():
-        return CorpusReader.JSONL
-    if reader is CorpusReader.JSONL:
-        raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
-    return reader or CorpusReader.TEXT_FILES
 
 
 _EXPECTED: Mapping[CorpusReader, str] = MappingProxyType(
@@ -141,14 +138,20 @@ def _text_field(fields: Mapping[str, object], name: str, place: str, *, blank: b
 
 
 def _read_text_files(folder: Path) -> Iterator[tuple[str, Document]]:
-    for name, path, text in _files_below(folder, TEXT_SUFFIXES):
-        yield str(path), _parse_text(name, path, text.strip())
+    for name, path, content in _files_below(folder, TEXT_SUFFIXES):
+        title, text = path.stem.replace("_", " ").replace("-", " "), content.strip()
+        heading, _, rest = text.partition("\n")
+        if heading.startswith("# "):
+            title, text = heading.removeprefix("# ").strip(), rest.strip()
+        if not text:
+            raise CorpusError(f"{path}: holds no text; fill the file or remove it")
+        yield str(path), Document(id=name, title=title, text=text)
 
 
 def _read_sections(folder: Path) -> Iterator[tuple[str, Document]]:
     for name, path, text in _files_below(folder, MARKDOWN_SUFFIXES):
-        for section in split_page(text, name=name, place=str(path)):
-            yield f"{path}, line {section.line}", section.document
+        for line, document in split_page(text, name=name, place=str(path)):
+            yield f"{path}, line {line}", document
 
 
 def _files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path, str]]:
@@ -161,16 +164,6 @@ def _files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str,
         if not is_encodable(relative.as_posix()):
             raise CorpusError(f"{path!r}: the file's name is not UTF-8; rename it")
         yield relative.as_posix(), path, _decoded(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), str(path))
-
-
-def _parse_text(name: str, path: Path, text: str) -> Document:
-    title = path.stem.replace("_", " ").replace("-", " ")
-    heading, _, rest = text.partition("\n")
-    if heading.startswith("# "):
-        title, text = heading.removeprefix("# ").strip(), rest.strip()
-    if not text:
-        raise CorpusError(f"{path}: holds no text; fill the file or remove it")
-    return Document(id=name, title=title, text=text)
 
 
 def _decoded(raw: bytes, place: str) -> str:

@@ -10,28 +10,24 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TypeVar
 
-from pydantic import Field
-
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.schemas import Document, Value, seed_from
-
-TURN_RATIO: Mapping[int, int] = MappingProxyType({1: 4, 2: 3, 3: 2})
-"""How many sources get 1, 2 and 3 search turns, in relation to each other (SCOPE appendix G)."""
+from scope_selfplay.schemas import Document, seed_from
 
 Choice = TypeVar("Choice")
 
 
-class TaskSource(Value):
+@dataclass(frozen=True)
+class TaskSource:
     """What one Challenger episode starts from."""
 
     document: Document
     task_type: str
-    search_turns: int = Field(ge=1)
+    search_turns: int
 
 
 def shuffled(documents: Iterable[Document], *, seed: int) -> list[Document]:
@@ -86,38 +82,23 @@ def assign_sources(
     task_types: Mapping[str, float],
     rng: random.Random,
     *,
-    ratio: Mapping[int, int] = TURN_RATIO,
+    ratio: Mapping[int, int],
 ) -> list[TaskSource]:
     """One source per document, with task types and search turns in exact shares (SCOPE appendix G).
 
-    `task_types` maps each enabled type to its weight. Raises ValueError as `assign_task_types` does.
+    `task_types` maps each enabled type to its weight, `ratio` each number of search turns to its share. Raises
+    ValueError as `exact_shares` does.
     """
-    types = assign_task_types(len(documents), task_types, rng)
-    turns = search_turn_counts(len(documents), rng, ratio)
-    return [
-        TaskSource(document=document, task_type=task_type, search_turns=count)
-        for document, task_type, count in zip(documents, types, turns, strict=True)
-    ]
+    types = exact_shares(len(documents), task_types, rng)
+    turns = exact_shares(len(documents), ratio, rng)
+    return list(map(TaskSource, documents, types, turns))
 
 
-def search_turn_counts(n: int, rng: random.Random, ratio: Mapping[int, int] = TURN_RATIO) -> list[int]:
-    """The number of search turns for each of `n` sources: exact shares of the ratio, in random order.
-
-    Largest-remainder apportionment, shuffled (SCOPE appendix G). Raises ValueError for a negative `n` or
-    weights that are negative or all 0.
-    """
-    return _shares(n, ratio, rng)
-
-
-def assign_task_types(n: int, weights: Mapping[str, float], rng: random.Random) -> list[str]:
-    """The task type for each of `n` sources: exact shares of the weights, in random order.
+def exact_shares(n: int, weights: Mapping[Choice, float], rng: random.Random) -> list[Choice]:
+    """A choice for each of `n` sources: shares by largest remainder, in random order.
 
     Raises ValueError for a negative `n` or weights that are negative, not finite, or all 0.
     """
-    return _shares(n, weights, rng)
-
-
-def _shares(n: int, weights: Mapping[Choice, float], rng: random.Random) -> list[Choice]:
     choices = [choice for choice, count in apportion(n, weights).items() for _ in range(count)]
     rng.shuffle(choices)
     return choices

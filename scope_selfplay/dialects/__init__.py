@@ -19,23 +19,18 @@ __all__ = [
     "Dialect",
     "TurnParts",
     "dialect",
-    "spoken_dialect",
 ]
 
 
-def dialect(name: str) -> Dialect:
-    """The dialect of a model family: "qwen2.5", "qwen3" or "olmo3". Raises ConfigError for any other name."""
-    for known in DIALECTS:
-        if known.name == name:
-            return known
-    names = [known.name for known in DIALECTS]
-    hint = did_you_mean(name.lower(), names, "; did you mean {}?", cutoff=0.5)
-    raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(names)}{hint}")
+def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto") -> Dialect:
+    """The dialect of a model family: "qwen2.5", "qwen3" or "olmo3". Raises ConfigError for any other name.
 
-
-def spoken_dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"]) -> Dialect:
-    """The family's dialect with the run's choice of what becomes of the thinking of earlier turns."""
-    family = dialect(name)
+    `earlier_thinking` is a run's choice of what becomes of the thinking of earlier turns; `auto` is the family's.
+    """
+    known = {family.name: family for family in DIALECTS}
+    if name not in known:
+        hint = did_you_mean(name.lower(), known, "; did you mean {}?", cutoff=0.5)
+        raise ConfigError(f"unknown dialect {name!r}: expected one of {', '.join(known)}{hint}")
     if earlier_thinking == "auto":
-        return family
-    return replace(family, drops_earlier_thinking=earlier_thinking == "drop")
+        return known[name]
+    return replace(known[name], drops_earlier_thinking=earlier_thinking == "drop")

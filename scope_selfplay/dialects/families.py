@@ -47,10 +47,6 @@ def _read_tool_call(content: str) -> str | None:
     return None
 
 
-def _write_tool_call(query: str) -> str:
-    return f'\n{{"name": "search", "arguments": {{"query": {_json_without_tags(query)}}}}}\n'
-
-
 def _json_without_tags(query: str) -> str:
     """The escape of "<" keeps tags and special tokens of the model out of the text; JSON reads it back."""
     return json.dumps(query, ensure_ascii=False).replace("<", "\\u003c")
@@ -60,7 +56,9 @@ QWEN3 = Dialect(
     name="qwen3",
     search_tags=("<tool_call>", "</tool_call>"),
     read_query=_read_tool_call,
-    write_query=_write_tool_call,
+    write_query=lambda query: (
+        f'\n{{"name": "search", "arguments": {{"query": {_json_without_tags(query)}}}}}\n'
+    ),
     result_tags=("<tool_response>", "</tool_response>"),
     tool_role="user",
     stop=("</tool_call>",),
@@ -88,15 +86,11 @@ def _read_function_call(line: str) -> str | None:
         return None
 
 
-def _write_function_call(query: str) -> str:
-    return f"search(query={_json_without_tags(query)})"
-
-
 OLMO3 = Dialect(
     name="olmo3",
     search_tags=("<function_calls>", "</function_calls>"),
     read_query=_read_function_calls,
-    write_query=_write_function_call,
+    write_query=lambda query: f"search(query={_json_without_tags(query)})",
     result_tags=None,
     tool_role="environment",
     stop=("</function_calls>", "</task>", "</answer>"),

@@ -69,12 +69,17 @@ class Dialect:
         ended inside thinking and this turn may have stopped there, parse the think tag with it:
         `parse("<think>" + text)`.
         """
-        thinking, body = _split_thinking(_encodable(text), may_begin_inside=self.template_opens_thinking)
+        text = text.encode("utf-8", "replace").decode()
+        thinking, body = _split_thinking(text, may_begin_inside=self.template_opens_thinking)
         task = _only_block(body, "task", (THINK_CLOSE, *ANSWER_TAGS, *self.search_tags))
+        if task is not None and ("<question>" in task or "</question>" in task):
+            task = _only_block(task, "question", ())
+        foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
+        queries = map(self.read_query, _call_blocks(body, *self.search_tags, foreign))
         return TurnParts(
             thinking=thinking,
-            query=self._first_query(body),
-            task=None if task is None else _question(task),
+            query=next((query for query in queries if query is not None), None),
+            task=task,
             answer=_only_block(body, "answer", (THINK_CLOSE, *TASK_TAGS, *self.search_tags)),
         )
 
@@ -101,17 +106,6 @@ class Dialect:
         for tag in self.result_tags:
             passages_text = passages_text.replace(tag, tag.replace("<", "< "))
         return f"{opener}\n{passages_text}\n{closer}"
-
-    def _first_query(self, body: str) -> str | None:
-        foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
-        queries = map(self.read_query, _call_blocks(body, *self.search_tags, foreign))
-        return next((query for query in queries if query is not None), None)
-
-
-def _question(task: str) -> str | None:
-    if "<question>" not in task and "</question>" not in task:
-        return task
-    return _only_block(task, "question", ())
 
 
 def valid_query(query: object) -> str | None:
@@ -173,11 +167,6 @@ def _own_text(content: str, foreign: Sequence[str]) -> str | None:
     """The content without surrounding whitespace; None when nothing is left or a foreign tag stands in it."""
     content = content.strip()
     return None if not content or any(tag in content for tag in foreign) else content
-
-
-def _encodable(text: str) -> str:
-    """The text with a question mark for every half of a surrogate pair: it can be written as UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _outside(text: str) -> str:

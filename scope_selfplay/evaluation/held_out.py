@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
-from scope_selfplay.evaluation.promotion import Gain
 from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
 from scope_selfplay.store.ratings import CheckpointDifference, ScoreEstimate
+
+Gain = Callable[[str, str], CheckpointDifference | None]
+"""How far the first checkpoint lies above the second; None where nothing compares them."""
 
 
 def estimate(scores: Sequence[float], *, seed: int, resamples: int) -> ScoreEstimate | None:

@@ -65,13 +65,13 @@ class Strengths:
         tasks = {task: row for row, task in enumerate(dict.fromkeys(each.task for each in self._judged))}
         width = len(self.names) + 1
         grams, pulls = np.zeros((len(tasks), width, width)), np.zeros((len(tasks), width))
-        for each in self._judged:
+        for pair in self._judged:
             row = np.zeros(width)
-            row[self.names.index(each.first)], row[self.names.index(each.second)] = 1.0, -1.0
+            row[self.names.index(pair.first)], row[self.names.index(pair.second)] = 1.0, -1.0
             # The tie of equal answers was never shown: it says nothing about places.
-            row[-1] = float(each.asked)
-            grams[tasks[each.task]] += np.outer(row, row)
-            pulls[tasks[each.task]] += row * (each.outcome.first - each.outcome.second)
+            row[-1] = float(pair.asked)
+            grams[tasks[pair.task]] += np.outer(row, row)
+            pulls[tasks[pair.task]] += row * (pair.outcome.first - pair.outcome.second)
         return grams, pulls
 
     def _connected(self, one: str, other: str) -> bool:

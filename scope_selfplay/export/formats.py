@@ -1,4 +1,4 @@
-"""One accepted task as a row of each format, and the columns that the format has. Pure.
+"""One accepted task as a row of each format. Pure.
 
 Every format carries the rubric in the place where its consumer looks for what an answer is measured by. A known
 right answer (`Task.reference`) is passed on; none is made up where there is none. To add a format, write its row
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scope_selfplay.schemas import Candidate, Rubric, Task
+from scope_selfplay.schemas import Candidate, Criterion, Rubric, Task
 
 Row = dict[str, Any]
 
@@ -34,11 +34,16 @@ class Example:
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """`columns` of its parquet, or None where it is JSON lines; `use` says how its consumer reads it."""
+    """How a task becomes a row, and in one sentence how its consumer reads the files."""
 
     row: Callable[[Example], Row]
-    columns: pa.Schema | None
     use: str
+    is_lines: bool = False
+    """JSON lines instead of parquet."""
+
+    def columns(self) -> pa.Schema:
+        """The columns of its parquet: those of a task in which every field has a value."""
+        return pa.Table.from_pylist([self.row(_COMPLETE)]).schema
 
 
 def example_of(candidate: Candidate, split: str, index: int) -> Example:
@@ -152,81 +157,39 @@ def _extra(example: Example) -> Row:
     }
 
 
-_TEXT, _TEXTS = pa.string(), pa.list_(pa.string())
-_CHAT = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
-_CRITERIA = pa.list_(pa.struct([("text", _TEXT), ("priority", _TEXT), ("weight", pa.float64())]))
-_EXTRA = [
-    ("split", _TEXT),
-    ("index", pa.int64()),
-    ("task_id", _TEXT),
-    ("task_type", _TEXT),
-    ("search_turns", pa.int64()),
-    ("mean_score", pa.float64()),
-    ("iteration", pa.int64()),
-]
+_COMPLETE = Example(
+    task=Task(id="id", text="task", type="type", document_id="document", reference="answer"),
+    rubric=Rubric(task_id="id", criteria=(Criterion(text="criterion"),)),
+    mean=0.5,
+    iteration=1,
+    split="train",
+    index=0,
+)
 
 FORMATS: Mapping[str, ExportFormat] = {
     "trl": ExportFormat(
         trl_row,
-        pa.schema(
-            [
-                ("prompt", _CHAT),
-                ("task_id", _TEXT),
-                ("task_type", _TEXT),
-                ("rubric", _CRITERIA),
-                ("reference", _TEXT),
-                ("mean_score", pa.float64()),
-                ("iteration", pa.int64()),
-            ]
-        ),
         "GRPOTrainer(train_dataset=load_dataset(FOLDER, split='train'), ...); a reward function gets `rubric`",
     ),
     "verl": ExportFormat(
         verl_row,
-        pa.schema(
-            [
-                ("data_source", _TEXT),
-                ("prompt", _CHAT),
-                ("ability", _TEXT),
-                ("reward_model", pa.struct([("style", _TEXT), ("ground_truth", _TEXT)])),
-                ("extra_info", pa.struct(_EXTRA)),
-            ]
-        ),
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
     "verifiers": ExportFormat(
         verifiers_row,
-        pa.schema([("id", _TEXT), ("prompt", _CHAT), ("answer", _TEXT), ("info", _TEXT)]),
         "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON",
     ),
     "open-instruct": ExportFormat(
-        open_instruct_row,
-        pa.schema([("messages", _CHAT), ("ground_truth", _TEXTS), ("dataset", _TEXTS), ("id", _TEXT)]),
-        "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier",
+        open_instruct_row, "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier"
     ),
     "search-r1": ExportFormat(
         search_r1_row,
-        pa.schema(
-            [
-                ("id", _TEXT),
-                ("question", _TEXT),
-                ("golden_answers", _TEXTS),
-                ("data_source", _TEXT),
-                ("prompt", _CHAT),
-                ("ability", _TEXT),
-                (
-                    "reward_model",
-                    pa.struct([("style", _TEXT), ("ground_truth", pa.struct([("target", _TEXTS)]))]),
-                ),
-                ("extra_info", pa.struct([*_EXTRA, ("rubric", _TEXT)])),
-            ]
-        ),
         "data.train_files=FOLDER/train.parquet; open tasks have no golden answer, so exact match gives them 0: "
         "use the rubric in extra_info",
     ),
     "inspect": ExportFormat(
         inspect_row,
-        None,
         "json_dataset('FOLDER/test.jsonl') with a model-graded scorer; `target` is the rubric",
+        is_lines=True,
     ),
 }

@@ -5,6 +5,7 @@ One file per split and a card, atomically, a batch of tasks at a time.
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +17,8 @@ import yaml
 
 from scope_selfplay.errors import RecordError, UserError
 from scope_selfplay.export.formats import FORMATS, Row, example_of
-from scope_selfplay.store.atomic import disk_faults, part_of, write_atomic
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import disk_faults, part_of, write_atomic
+from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader, find_run
 
 _BATCH = 1000
@@ -93,35 +94,24 @@ def _checked(reader: RunReader, wanted: set[int]) -> list[int]:
 
 
 def _write_split(reader: RunReader, form: str, target: Path, split: str, iterations: list[int]) -> Exported:
-    columns = FORMATS[form].columns
-    path = target / f"{split}.{'jsonl' if columns is None else 'parquet'}"
-    rows = _rows(reader, form, split, iterations)
+    chosen = FORMATS[form]
+    path = target / f"{split}.{'jsonl' if chosen.is_lines else 'parquet'}"
+    accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
+    candidates = (
+        candidate
+        for iteration in iterations
+        for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration])
+    )
+    rows = (chosen.row(example_of(candidate, split, index)) for index, candidate in enumerate(candidates))
+    write = _write_lines if chosen.is_lines else partial(_write_parquet, columns=chosen.columns())
     temporary = part_of(path)
     try:
-        count = _write_lines(temporary, rows) if columns is None else _write_parquet(temporary, rows, columns)
+        count = write(temporary, rows)
         if count:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return Exported(path, count)
-
-
-def _rows(reader: RunReader, form: str, split: str, iterations: list[int]) -> Iterator[Row]:
-    index = 0
-    for iteration in iterations:
-        accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
-        for candidate in reader.records(RecordKind.CANDIDATES, accepted, [iteration]):
-            yield FORMATS[form].row(example_of(candidate, split, index))
-            index += 1
-
-
-def _write_parquet(path: Path, rows: Iterator[Row], columns: pa.Schema) -> int:
-    count = 0
-    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
-        while batch := list(islice(rows, _BATCH)):
-            writer.write_table(pa.Table.from_pylist(batch, schema=columns))
-            count += len(batch)
-    return count
 
 
 def _write_lines(path: Path, rows: Iterator[Row]) -> int:
@@ -130,6 +120,15 @@ def _write_lines(path: Path, rows: Iterator[Row]) -> int:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
+    return count
+
+
+def _write_parquet(path: Path, rows: Iterator[Row], *, columns: pa.Schema) -> int:
+    count = 0
+    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=columns))
+            count += len(batch)
     return count
 
 

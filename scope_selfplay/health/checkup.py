@@ -20,9 +20,9 @@ class Bounds:
 
     title: str
     unit: str
-    low: float | None
-    high: float | None
-    meaning: str
+    low: float | None = None
+    high: float | None = None
+    meaning: str = ""
 
 
 BOUNDS: Mapping[str, Bounds] = {
@@ -47,7 +47,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "passage_gain": Bounds(
         "score gained by an evidence passage", "0-1", 0.0, None, "finding evidence does not help"
     ),
-    "task_words": Bounds("words in a task", "words", None, None, ""),
+    "task_words": Bounds("words in a task", "words"),
     "task_growth": Bounds(
         "words in a task against iteration 1",
         "times",
@@ -55,7 +55,7 @@ BOUNDS: Mapping[str, Bounds] = {
         2.0,
         "tasks change in length, perhaps not in difficulty",
     ),
-    "answer_words": Bounds("words in a held-out answer", "words", None, None, ""),
+    "answer_words": Bounds("words in a held-out answer", "words"),
     "answer_growth": Bounds(
         "held-out answers against S_0's", "times", 0.5, 2.0, "length is being learnt, not content"
     ),
@@ -68,13 +68,11 @@ BOUNDS: Mapping[str, Bounds] = {
     "zero_variance_challenger": Bounds(
         "Challenger's training groups without variance", "share", None, 0.5, "steps without gradient"
     ),
-    "calls_per_task": Bounds("judge calls for an accepted task", "calls", None, None, ""),
-    "tokens_per_task": Bounds("judge tokens for an accepted task", "tokens", None, None, ""),
-    "trained_tokens_per_task": Bounds(
-        "tokens sampled in training for an accepted task", "tokens", None, None, ""
-    ),
-    "seconds_per_task": Bounds("seconds for an accepted task", "s", None, None, ""),
-    "gpu_hours": Bounds("GPU-hours of the finished stages", "h", None, None, ""),
+    "calls_per_task": Bounds("judge calls for an accepted task", "calls"),
+    "tokens_per_task": Bounds("judge tokens for an accepted task", "tokens"),
+    "trained_tokens_per_task": Bounds("tokens sampled in training for an accepted task", "tokens"),
+    "seconds_per_task": Bounds("seconds for an accepted task", "s"),
+    "gpu_hours": Bounds("GPU-hours of the finished stages", "h"),
 }
 
 
@@ -106,7 +104,10 @@ def examine(reader: RunReader) -> list[Checkup]:
     made = [
         state.iteration for state in reader.stages() if state.stage is Stage.TASKS and state.iteration > 0
     ]
-    texts = {iteration: _accepted_texts(reader, iteration) for iteration in made}
+    texts: dict[int, list[str]] = {iteration: [] for iteration in made}
+    accepted = "SELECT iteration, task.text AS text FROM candidates WHERE stage = 'tasks' AND iteration > 0"
+    for row in reader.sql(f"{accepted} AND status = 'accepted' ORDER BY ordinal"):
+        texts[row["iteration"]].append(row["text"])
     found: list[Checkup] = []
     first_words: float | None = None
     for iteration in made:
@@ -128,8 +129,7 @@ def examine(reader: RunReader) -> list[Checkup]:
 
 
 def _signal(name: str, value: float | None) -> Signal:
-    bounds = BOUNDS[name]
-    warning = ""
+    bounds, warning = BOUNDS[name], ""
     if value is not None and bounds.low is not None and value < bounds.low:
         warning = f"{bounds.title}: {value:.3g} is under {bounds.low:g}: {bounds.meaning}"
     elif value is not None and bounds.high is not None and value > bounds.high:
@@ -146,15 +146,6 @@ def _signal(name: str, value: float | None) -> Signal:
 
 
 Values = dict[str, float | None]
-
-
-def _accepted_texts(reader: RunReader, iteration: int) -> list[str]:
-    rows = reader.sql(
-        "SELECT task.text AS text FROM candidates WHERE iteration = ? AND stage = 'tasks' "
-        "AND status = 'accepted' ORDER BY ordinal",
-        [iteration],
-    )
-    return [row["text"] for row in rows]
 
 
 def _from_candidates(reader: RunReader, iteration: int) -> Values:

@@ -85,6 +85,22 @@ def chat_app(
     )
 
 
+def reply_app(
+    respond: Responder, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
+) -> Starlette:
+    """A `chat_app` that answers what `respond` gives, and status 400 with the message of its ValueError."""
+
+    async def answer(request: Request, served: ServedRequest) -> Response:
+        try:
+            reply = respond(served)
+            reply = await reply if isinstance(reply, Awaitable) else reply
+        except ValueError as error:
+            return refuse(400, str(error))
+        return json_response(completion(served, reply, model))
+
+    return chat_app(answer, model=model, api_key=api_key, more=more)
+
+
 def endpoint(handler: Handler, api_key: str | None = None) -> Handler:
     """A handler for clients that are still there, and that send the key where there is one; others get 401."""
     expected = None if api_key is None else f"Bearer {api_key}".encode()

@@ -30,8 +30,9 @@ class ChatCodec:
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # noqa: BLE001 - the wall to tokenizers, which raises bare exceptions
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise CheckpointError(
-                f"{folder}: no usable tokenizer ({_first_line(error)}); save the tokenizer again with save_pretrained, "
+                f"{folder}: no usable tokenizer ({reason}); save the tokenizer again with save_pretrained, "
                 "or use another model"
             ) from None
         if not tokenizer.chat_template:
@@ -124,16 +125,11 @@ class StopTable:
 
     def __getitem__(self, stop: tuple[str, ...]) -> Stops:
         if stop not in self._known:
-            self._known[stop] = split_stops(stop, self._codec)
+            encoded = {text: self._codec.encode_tag(text) for text in stop}
+            single = {ids[0] for ids in encoded.values() if len(ids) == 1}
+            texts = tuple(text for text, ids in encoded.items() if len(ids) > 1)
+            self._known[stop] = Stops(frozenset(single | self._codec.end_ids), texts)
         return self._known[stop]
-
-
-def split_stops(stop: Sequence[str], codec: ChatCodec) -> Stops:
-    encoded = {text: codec.encode_tag(text) for text in stop}
-    single = {ids[0] for ids in encoded.values() if len(ids) == 1}
-    return Stops(
-        frozenset(single | codec.end_ids), tuple(text for text, ids in encoded.items() if len(ids) > 1)
-    )
 
 
 def room_for(request: Generate, max_length: int) -> int:
@@ -144,7 +140,3 @@ def room_for(request: Generate, max_length: int) -> int:
             f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {max_length}"
         )
     return min(request.max_tokens, room)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

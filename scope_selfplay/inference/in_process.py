@@ -78,8 +78,9 @@ class InProcessModel:
         self._clock = 0
         self._task: asyncio.Task[None] | None = None
         self._stops = StopTable(codec)
-        self._model: Any = None
-        self._cache: Any = None
+        self.model: Any = None
+        """What samples: the source itself where it is frozen, else a copy of its weights."""
+        self.cache: Any = None
         # A policy in training may not be on its device yet; it is taken over when it first speaks.
         if frozen:
             self._take_over()
@@ -113,10 +114,10 @@ class InProcessModel:
         from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
-        self._model = self._cache = None
+        self.model = self.cache = None
         source = self._source
-        self._model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
-        self._cache = SlotCache(self._model, slots=len(self._lengths), max_length=self._max_length)
+        self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
+        self.cache = SlotCache(self.model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
     async def generate(self, request: Generate, key: Key) -> Sample:
@@ -131,7 +132,7 @@ class InProcessModel:
         stops: Stops | None = None,
     ) -> Sample:
         """`generate` by the seed that a key gives; a server may ask for another temperature and for stops by id."""
-        if self._model is None:
+        if self.model is None:
             self._take_over()
         room = room_for(request, self._max_length)
         loop = asyncio.get_running_loop()
@@ -158,10 +159,17 @@ class InProcessModel:
                 if self._waiting and (not self._active or not few):
                     self._prefill()
                 if self._active:
-                    self._decode()
+                    batch = list(self._active.values())
+                    starts = [len(sequence.request.prompt_ids) + len(sequence.ids) - 1 for sequence in batch]
+                    self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
                 step += 1
         except Exception as error:  # noqa: BLE001 - the wall between episodes and torch
-            self._fail_all(error)
+            fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
+            for sequence in [*self._active.values(), *self._waiting]:
+                if not sequence.future.done():
+                    sequence.future.set_exception(fault)
+            self._active.clear()
+            self._waiting.clear()
 
     def _drop_cancelled(self) -> None:
         """A caller that went away takes no further steps; what its slot holds stays good for others."""
@@ -171,23 +179,13 @@ class InProcessModel:
         if any(sequence.future.cancelled() for sequence in self._waiting):
             self._waiting = deque(sequence for sequence in self._waiting if not sequence.future.cancelled())
 
-    def _fail_all(self, error: Exception) -> None:
-        fault = InferenceError(f"the in-process engine failed: {type(error).__name__}: {error}")
-        for sequence in [*self._active.values(), *self._waiting]:
-            if not sequence.future.done():
-                sequence.future.set_exception(fault)
-        self._active.clear()
-        self._waiting.clear()
-
     def _prefill(self) -> None:
         batch: list[_Sequence] = []
         starts: list[int] = []
         free = [slot for slot in range(len(self._lengths)) if slot not in self._active]
         while self._waiting and free:
-            sequence = self._waiting.popleft()
-            start = self._take_slot(sequence, free)
-            batch.append(sequence)
-            starts.append(start)
+            batch.append(self._waiting.popleft())
+            starts.append(self._take_slot(batch[-1], free))
         if not batch:
             return
         rows = [sequence.request.prompt_ids[start:] for sequence, start in zip(batch, starts, strict=True)]
@@ -206,7 +204,7 @@ class InProcessModel:
         slot = donor if same else min(free, key=lambda each: self._last_used[each])
         free.remove(slot)
         if slot != donor and start:
-            self._cache.copy_prefix(donor, slot, start)
+            self.cache.copy_prefix(donor, slot, start)
         # Only what is computed may be shared: the rest of the prompt counts once its forward pass is done.
         self._tokens[slot, :start] = prompt[:start]
         self._lengths[slot] = start
@@ -214,14 +212,9 @@ class InProcessModel:
         self._active[slot] = sequence
         return start
 
-    def _decode(self) -> None:
-        batch = list(self._active.values())
-        starts = [len(sequence.request.prompt_ids) + len(sequence.ids) - 1 for sequence in batch]
-        self._step(batch, [sequence.ids[-1:] for sequence in batch], starts)
-
     def _step(self, batch: Sequence[_Sequence], rows: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """One forward pass that appends `rows` to the sequences, and one sampled token for every sequence."""
-        logits = self._cache.forward(rows, [sequence.slot for sequence in batch], starts)
+        logits = self.cache.forward(rows, [sequence.slot for sequence in batch], starts)
         for sequence, row, start in zip(batch, rows, starts, strict=True):
             self._tokens[sequence.slot, start : start + len(row)] = row
             self._lengths[sequence.slot] = start + len(row)
@@ -234,7 +227,7 @@ class InProcessModel:
         drawn = draw_tokens(logits / temperatures, draws, greedy)
         if self._deterministic:
             for row in np.flatnonzero(drawn.close).tolist():
-                alone = self._cache.logits_alone((*batch[row].request.prompt_ids, *batch[row].ids))
+                alone = self.cache.logits_alone((*batch[row].request.prompt_ids, *batch[row].ids))
                 again = draw_tokens(alone / temperatures[row], draws[row : row + 1], greedy[row : row + 1])
                 drawn.tokens[row] = again.tokens[0]
         self._clock += 1

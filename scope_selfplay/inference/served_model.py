@@ -6,7 +6,6 @@ as ids, for vLLM looks for text in what it has stripped of special tokens.
 """
 
 import json
-import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
@@ -194,11 +193,6 @@ def _token_id(value: object) -> int:
 
 def _logprob(value: object) -> float:
     # Rounding may leave a certain token a little above 0.
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not value <= 1e-3
-        or math.isnan(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= 1e-3:
         raise ValueError(f"{value!r} is not a log-probability")
     return float(value)

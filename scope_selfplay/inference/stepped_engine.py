@@ -126,10 +126,14 @@ class SteppedEngine:
                     if fault is not None:
                         call.settle(InferenceError(f"the engine failed before: {fault}"))
                     else:
-                        running[self._add(engine, call)] = call
+                        self._number += 1
+                        prompt = {"prompt_token_ids": list(call.request.prompt_ids)}
+                        engine.add_request(str(self._number), prompt, self._make_params(call.sampling))
+                        running[str(self._number)] = call
                 self._drop_cancelled(engine, running)
-                if running:
-                    _settle_finished(engine.step(), running)
+                for output in engine.step() if running else ():
+                    if output.finished and output.request_id in running:
+                        running.pop(output.request_id).settle(_sample(output.outputs[0]))
             except BaseException as error:  # noqa: BLE001 - the wall to the engine; raised again by `run`
                 fault = error
                 for call in running.values():
@@ -145,14 +149,6 @@ class SteppedEngine:
                 calls.append(self._inbox.get_nowait())
             except Empty:
                 return [call for call in calls if call is not None]
-
-    def _add(self, engine: Steppable, call: _Call) -> str:
-        self._number += 1
-        name = str(self._number)
-        engine.add_request(
-            name, {"prompt_token_ids": list(call.request.prompt_ids)}, self._make_params(call.sampling)
-        )
-        return name
 
     def _drop_cancelled(self, engine: Steppable, running: dict[str, _Call]) -> None:
         gone = [name for name, call in running.items() if call.future.cancelled()]
@@ -183,12 +179,6 @@ def vllm_params(sampling: Sampling) -> Any:
         logprobs=0,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-
-
-def _settle_finished(outputs: Sequence[Any], running: dict[str, _Call]) -> None:
-    for output in outputs:
-        if output.finished and output.request_id in running:
-            running.pop(output.request_id).settle(_sample(output.outputs[0]))
 
 
 def _sample(completion: Any) -> Sample | InferenceError:

@@ -29,35 +29,29 @@ class NamedInterval:
 
 
 def histogram(counts: Sequence[int], address: Callable[[int], str] | None = None) -> Markup:
-    """Bars over equal bins of 0 to 1; each is a link where `address` gives one."""
+    """Bars over equal bins of 0 to 1; a bar is a link where `address` gives one."""
     width, height = 360, 130
-    step, most = (width - 8) / len(counts), max(counts) or 1
+    bottom, step, most = height - _BOTTOM, (width - 8) / len(counts), max(counts) or 1
     bars = Markup("")
     for row, count in enumerate(counts):
-        tall = count / most * (height - _BOTTOM - _TOP - 12)
+        left, tall = 4 + row * step, count / most * (bottom - _TOP - 12)
+        title = (
+            f"{count:,} tasks with a mean score of {row / len(counts):.1f} to {(row + 1) / len(counts):.1f}"
+        )
         drawn = Markup(
             '<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
-            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>'
-            '<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text><title>{}</title>'
+            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>{}<title>{}</title>'
         ).format(
-            *(4 + row * step, _TOP, step, height - _BOTTOM - _TOP),
-            *(5 + row * step, height - _BOTTOM - tall, step - 2, tall),
-            *(4 + (row + 0.5) * step, height - _BOTTOM - tall - 3),
-            f"{count:,}" if count else "",
-            f"{count:,} tasks with a mean score of {row / len(counts):.1f} to {(row + 1) / len(counts):.1f}",
+            *(left, _TOP, step, bottom - _TOP, left + 1, bottom - tall, step - 2, tall),
+            _text(left + step / 2, bottom - tall - 3, f"{count:,}" if count else "", "middle"),
+            title,
         )
-        bars += (
-            Markup('<a href="{}">{}</a>').format(address(row), drawn)
-            if address
-            else Markup("<g>{}</g>").format(drawn)
-        )
+        opening = Markup('<a href="{}">').format(address(row)) if address else Markup("<g>")
+        bars += opening + drawn + (Markup("</a>") if address else Markup("</g>"))
     ticks = Markup("").join(
-        Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-            4 + at * (width - 8), height - 5, f"{at:g}"
-        )
-        for at in (0.0, 0.25, 0.5, 0.75, 1.0)
+        _text(4 + at * (width - 8), height - 5, f"{at:g}", "middle") for at in (0.0, 0.25, 0.5, 0.75, 1.0)
     )
-    base = Markup('<path class="axis" d="M4 {0}H{1}"/>').format(height - _BOTTOM, width - 4)
+    base = Markup('<path class="axis" d="M4 {0}H{1}"/>').format(bottom, width - 4)
     return _svg(width, height, "tasks by mean score", bars + base + ticks)
 
 
@@ -93,22 +87,22 @@ def lines(drawn: Sequence[Line]) -> Markup:
         for row, line in enumerate(drawn)
     )
     label = "; ".join(f"{line.name} from {line.values[0]:.3g} to {line.values[-1]:.3g}" for line in drawn)
-    axes = Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(
-        _LEFT, _TOP, height - _BOTTOM, width - 6
+    axes = (
+        Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(_LEFT, _TOP, height - _BOTTOM, width - 6)
+        + _text(_LEFT - 4, _TOP + 8, f"{high:.3g}", "end")
+        + _text(_LEFT - 4, height - _BOTTOM, f"{low:.3g}", "end")
+        + _text(_LEFT, height - 5, f"step {first}")
+        + _text(width - 6, height - 5, f"{last}", "end")
     )
-    return _svg(width, height, label, axes + _scale(low, high, first, last, width, height) + curves)
+    return _svg(width, height, label, axes + curves)
 
 
 def intervals(estimates: Sequence[NamedInterval]) -> Markup:
     """One row per estimate: a dot on its interval, over a common scale; "" without any."""
     if not estimates:
         return Markup("")
-    ends = [
-        end
-        for estimate in estimates
-        for end in (estimate.value, estimate.low, estimate.high)
-        if end is not None
-    ]
+    known = [(estimate.value, estimate.low, estimate.high) for estimate in estimates]
+    ends = [end for found in known for end in found if end is not None]
     low, high = min(ends), max(ends)
     span = (high - low) or 1.0
     width, left, row_height = 460, 90, 24
@@ -118,12 +112,14 @@ def intervals(estimates: Sequence[NamedInterval]) -> Markup:
         return left + (value - low) / span * (width - left - 50)
 
     rows = Markup("").join(
-        _interval(each, (row + 0.5) * row_height, across) for row, each in enumerate(estimates)
+        _interval(estimate, (row + 0.5) * row_height, across) for row, estimate in enumerate(estimates)
     )
-    scale = Markup('<path class="axis" d="M{0} {1}H{2}"/>').format(left, height - 18, width - 50) + Markup(
-        '<text x="{}" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text>'
-    ).format(left, height - 4, f"{low:.3g}", width - 50, height - 4, f"{high:.3g}")
-    label = "; ".join(f"{each.name}: {each.value:.3g}" for each in estimates)
+    scale = (
+        Markup('<path class="axis" d="M{0} {1}H{2}"/>').format(left, height - 18, width - 50)
+        + _text(left, height - 4, f"{low:.3g}")
+        + _text(width - 50, height - 4, f"{high:.3g}", "end")
+    )
+    label = "; ".join(f"{estimate.name}: {estimate.value:.3g}" for estimate in estimates)
     return _svg(width, height, label, rows + scale)
 
 
@@ -133,26 +129,14 @@ def _interval(estimate: NamedInterval, down: float, across: Callable[[float], fl
         whisker = Markup('<path class="whisker" d="M{:.1f} {}H{:.1f}"/>').format(
             across(estimate.low), down, across(estimate.high)
         )
-    end = estimate.value if estimate.high is None else estimate.high
-    return (
-        Markup('<text x="0" y="{}">{}</text>').format(down + 4, estimate.name)
-        + whisker
-        + Markup('<circle class="dot" cx="{:.1f}" cy="{}" r="4"/>').format(across(estimate.value), down)
-        + Markup('<text x="{:.1f}" y="{}">{}</text>').format(
-            across(end) + 8, down + 4, f"{estimate.value:.3f}"
-        )
-    )
+    dot = Markup('<circle class="dot" cx="{:.1f}" cy="{}" r="4"/>').format(across(estimate.value), down)
+    end = across(estimate.value if estimate.high is None else estimate.high) + 8
+    return _text(0, down + 4, estimate.name) + whisker + dot + _text(end, down + 4, f"{estimate.value:.3f}")
 
 
-def _scale(low: float, high: float, first: int, last: int, width: int, height: int) -> Markup:
-    labels = (
-        (_LEFT - 4, _TOP + 8, "end", f"{high:.3g}"),
-        (_LEFT - 4, height - _BOTTOM, "end", f"{low:.3g}"),
-        (_LEFT, height - 5, "start", f"step {first}"),
-        (width - 6, height - 5, "end", f"{last}"),
-    )
-    return Markup("").join(
-        Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(*label) for label in labels
+def _text(left: float, down: float, content: str, anchor: str = "start") -> Markup:
+    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(
+        left, down, anchor, content
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from scope_selfplay.errors import UserError
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason
+from scope_selfplay.gates import Gate
+from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
 
 STATUSES, REASONS, GATES, SORTS = (
@@ -56,8 +57,7 @@ def ls(run: str, as_json: bool, kind: str | None, stage: str, **filters: Any) ->
 
         show_list(page, Console())
     else:
-        for line in plain_list(page):
-            click.echo(line)
+        click.echo("\n".join(plain_list(page)))
         if page.offset + len(page.lines) < page.total:
             click.echo(f"{page.total} match; --limit and --offset show the others", err=True)
 
@@ -94,10 +94,7 @@ def show(run: str, task: str, iteration: int | None, passages: bool, as_json: bo
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     text = "\n".join(describe_task(record, others, matches, judgements, passages=passages))
-    if sys.stdout.isatty():
-        click.echo_via_pager(text)
-    else:
-        click.echo(text)
+    (click.echo_via_pager if sys.stdout.isatty() else click.echo)(text)
 
 
 @tasks.command("stats")
@@ -110,11 +107,7 @@ def stats(run: str, as_json: bool) -> None:
 
     with _reader(run) as reader:
         page = overview(reader)
-    if as_json:
-        click.echo(page.model_dump_json(indent=1))
-        return
-    for line in describe_overview(page):
-        click.echo(line)
+    click.echo(page.model_dump_json(indent=1) if as_json else "\n".join(describe_overview(page)))
 
 
 @tasks.command("diff")
@@ -139,8 +132,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
                 click.echo(json.dumps([signal.model_dump() for signal in signals], indent=1))
                 return
             rows = [(signal.title, signal.before, signal.after, signal.unit) for signal in signals]
-            for line in tab_lines(("signal", before, after, "unit"), rows):
-                click.echo(line)
+            click.echo("\n".join(tab_lines(("signal", before, after, "unit"), rows)))
             return
         found = diff_checkpoints(before, after, task_changes(reader, reader.scores(), before, after))
     if as_json:
@@ -151,8 +143,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
         f"{found.tasks} held-out tasks, better on {found.better}, worse on {found.worse}"
     )
     changes = [(change.task_id, change.before, change.after, change.text) for change in found.changes[:limit]]
-    for line in tab_lines(("task", found.before, found.after, "text"), changes):
-        click.echo(line)
+    click.echo("\n".join(tab_lines(("task", found.before, found.after, "text"), changes)))
 
 
 @click.command()
@@ -161,7 +152,7 @@ def diff(run: str, before: str, after: str, limit: int, as_json: bool) -> None:
 def report(run: str, output: Path) -> None:
     """Write a run's report: one HTML file that needs nothing else, for a mail or a ticket."""
     from scope_selfplay.inspection.html_report import render_report
-    from scope_selfplay.store.atomic import write_atomic
+    from scope_selfplay.store.files import write_atomic
 
     if not output.parent.is_dir():
         raise UserError(f"-o {output}: there is no folder {output.parent}; make it, or give another one")

@@ -164,7 +164,9 @@ def bin_edges(row: int) -> tuple[float, float]:
 
 
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
-    curves = [training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)]
+    challenger, solver = (
+        training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)
+    )
     return IterationOverview(
         iteration=iteration,
         funnel=_funnel(reader, iteration),
@@ -172,7 +174,7 @@ def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
         histogram=_histogram(reader, iteration),
         by_type=_groups(reader, iteration, "task.type"),
         by_search_turns=_groups(reader, iteration, "task.search_turns"),
-        curves=tuple(curve for stage_curves in curves for curve in stage_curves),
+        curves=(*challenger, *solver),
         seconds=stage_seconds(reader, iteration),
     )
 

@@ -17,18 +17,22 @@ from scope_selfplay.store.query import (
     AnswerComparison,
     GradedRollout,
     Judgements,
-    TaskLine,
     TaskPage,
     TaskRecord,
 )
 
-COLUMNS = ("id", "iteration", "stage", "status", "reason", "mean", "type", "searches", "document", "text")
+_COLUMNS = {
+    **{name: name for name in ("id", "iteration", "stage", "status", "reason", "mean", "type")},
+    "searches": "search_turns",
+    "document": "document_id",
+    "text": "text",
+}
+"""The columns of a list and the fields of `TaskLine` in them."""
 _COLOURS = {
     CandidateStatus.ACCEPTED: "green",
     CandidateStatus.REJECTED: "yellow",
     CandidateStatus.UNRESOLVED: "red",
 }
-_MARKS = {True: "yes", False: "no", None: "?"}
 _BAR = 30
 
 
@@ -40,11 +44,12 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(letter if _is_harmless(letter) else f"\\x{ord(letter):02x}" for letter in text)
-
-
-def _is_harmless(letter: str) -> bool:
-    return letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs"
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs"
+        else f"\\x{ord(letter):02x}"
+        for letter in text
+    )
 
 
 def one_line(text: str) -> str:
@@ -53,20 +58,20 @@ def one_line(text: str) -> str:
 
 
 def tab_lines(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:
-    """A header and rows as lines with tabs between cells; None is an empty cell."""
+    """A header and rows as lines with tabs between cells; None is an empty cell, a float has three decimals."""
     yield "\t".join(header)
     for row in rows:
-        yield "\t".join("" if cell is None else one_line(number(cell)) for cell in row)
+        yield "\t".join("" if cell is None else one_line(_cell(cell)) for cell in row)
 
 
-def number(value: object) -> str:
-    """A cell: three decimals for a float, everything else as it is."""
+def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def plain_list(page: TaskPage) -> Iterator[str]:
     """Lines for a pipe: every cell whole."""
-    yield from tab_lines(COLUMNS, (_cells(line) for line in page.lines))
+    rows = (line.model_dump(mode="json") for line in page.lines)
+    yield from tab_lines(tuple(_COLUMNS), ([row[field] for field in _COLUMNS.values()] for row in rows))
 
 
 def show_list(page: TaskPage, console: Console) -> None:
@@ -86,21 +91,6 @@ def show_list(page: TaskPage, console: Console) -> None:
         )
     else:
         console.print(f"{page.total:,} in all", style="dim")
-
-
-def _cells(line: TaskLine) -> tuple[object, ...]:
-    return (
-        line.id,
-        line.iteration,
-        line.stage.value,
-        line.status.value,
-        line.reason.value,
-        line.mean,
-        line.type,
-        line.search_turns,
-        line.document_id,
-        line.text,
-    )
 
 
 def describe_overview(page: Overview) -> Iterator[str]:
@@ -156,8 +146,8 @@ def _health_lines(checkup: Checkup) -> Iterator[str]:
     yield "  health:"
     for signal in checkup.signals:
         if signal.value is not None:
-            mark = "!" if signal.warning else " "
-            yield f"   {mark}{signal.title:48} {signal.value:>10.3f} {signal.unit:6} {_bounds(signal)}".rstrip()
+            flag = "!" if signal.warning else " "
+            yield f"   {flag}{signal.title:48} {signal.value:>10.3f} {signal.unit:6} {_bounds(signal)}".rstrip()
 
 
 def _bounds(signal: Signal) -> str:
@@ -185,13 +175,19 @@ def describe_task(
     *,
     passages: bool,
 ) -> Iterator[str]:
-    """Sections in the order in which they came about. `others` are attempts of training and comparison."""
+    """Sections in the order in which they were made. `others` are attempts of training and comparison."""
     candidate = record.candidate
     yield f"{candidate.id}  iteration {record.iteration}, {record.stage.value}"
     yield f"status     {candidate.status.value}: {candidate.reason.value}"
     if candidate.mean is not None:
         yield f"mean score {candidate.mean:.3f} over {len(candidate.rollout_ids)} rollouts"
-    yield from _task(candidate)
+    if candidate.task is None:
+        yield "\n(no task was written)"
+    else:
+        task = candidate.task
+        yield from _section(f"Task {task.id} ({task.type}, {task.search_turns} search turns)", task.text)
+        if task.reference is not None:
+            yield from _section("Reference answer", task.reference)
     if record.document is not None:
         yield from _section(
             f"Source document {record.document.id}: {record.document.title}", record.document.text
@@ -199,7 +195,7 @@ def describe_task(
     if record.written_by is not None:
         yield from _rollout("Challenger", record.written_by, None, None, passages=passages)
     for gate, verdict in candidate.gates.items():
-        yield from _section(f"Gate {gate.value}: {_said(verdict)}", verdict.reasoning)
+        yield from _section(f"Gate {gate.value}: {verdict_word(verdict)}", verdict.reasoning)
     if candidate.rubric is not None:
         yield "\n== Rubric"
         for row, criterion in enumerate(candidate.rubric.criteria, start=1):
@@ -219,16 +215,6 @@ def describe_task(
         )
     yield from _judgements(judgements)
     yield from _provenance(candidate)
-
-
-def _task(candidate: Candidate) -> Iterator[str]:
-    task = candidate.task
-    if task is None:
-        yield "\n(no task was written)"
-        return
-    yield from _section(f"Task {task.id} ({task.type}, {task.search_turns} search turns)", task.text)
-    if task.reference is not None:
-        yield from _section("Reference answer", task.reference)
 
 
 def _rollout(
@@ -252,23 +238,23 @@ def _rollout(
         criteria = [criterion.text for criterion in rubric.criteria] if rubric else []
         for row, verdict in enumerate(grade.verdicts):
             text = criteria[row] if row < len(criteria) else f"criterion {row + 1}"
-            yield from _indented(_said(verdict), f"{text}\n{verdict.reasoning}".strip())
+            yield from _indented(verdict_word(verdict), f"{text}\n{verdict.reasoning}".strip())
 
 
 def _judgements(judgements: Judgements) -> Iterator[str]:
-    for picking in judgements.selections:
-        picked = picking.selection
-        winners = "no verdict" if picked.winner_ids is None else ", ".join(picked.winner_ids)
-        yield f"\n== Picked in iteration {picking.iteration}, {picking.stage.value}: {printable(winners)}"
-        yield from _indented("shown", "\n".join(picked.candidate_ids))
-        yield from _account(picked.verdict)
+    for made in judgements.selections:
+        selection = made.selection
+        winners = "no verdict" if selection.winner_ids is None else ", ".join(selection.winner_ids)
+        yield f"\n== Picked in iteration {made.iteration}, {made.stage.value}: {printable(winners)}"
+        yield from _indented("shown", "\n".join(selection.candidate_ids))
+        yield from _account(selection.verdict)
     if judgements.scores:
         yield "\n== Scores"
-    for rating in judgements.scores:
-        score = rating.score
+    for given in judgements.scores:
+        score = given.score
         number = "no verdict" if score.value is None else f"{score.value:g}"
         scale = score.scale if score.criterion is None else f"{score.scale}, criterion {score.criterion + 1}"
-        where = f"iteration {rating.iteration}, {rating.stage.value}"
+        where = f"iteration {given.iteration}, {given.stage.value}"
         yield from _indented(number, f"{score.rollout_id} ({scale}; {where})")
         yield from _account(score.verdict)
 
@@ -279,8 +265,11 @@ def _account(verdict: Verdict | None) -> Iterator[str]:
         yield from _indented(verdict.fault.value if verdict.fault else "judge", verdict.reasoning)
 
 
-def _said(verdict: Verdict) -> str:
-    return verdict.fault.value if verdict.fault is not None else _MARKS[verdict.value]
+def verdict_word(verdict: Verdict, unknown: str = "?") -> str:
+    """A verdict as one word."""
+    if verdict.fault is not None:
+        return verdict.fault.value
+    return {True: "yes", False: "no", None: unknown}[verdict.value]
 
 
 def _section(title: str, text: str) -> Iterator[str]:

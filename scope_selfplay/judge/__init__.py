@@ -11,7 +11,7 @@ In reading order:
 - `calls`: one judgement, from the `cache`, a call in flight or an endpoint; `metrics`: its account
 - the client: `endpoint_pool`, `endpoint` (admission gate, circuit breaker, canary), `chat_client` (one completion
   or one typed fault)
-- `server` (the lexical judge) and `random_judge` (rehearsals) answer over the wire of a model; `cli`: the commands
+- `server`: the lexical judge, and a random one for rehearsals, over the wire of a model; `cli`: the commands
 """
 
 from scope_selfplay.judge.fences import same_text

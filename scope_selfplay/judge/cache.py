@@ -47,17 +47,21 @@ class JudgementCache:
                 row = self._database.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
             raise _storage_error(self._path, error) from None
-        return _unpacked(key, row[0]) if row else None
+        checksum, data = (row[0][:_CHECKSUM], row[0][_CHECKSUM:]) if row else (b"", b"")
+        if checksum != _checksum(key, data):
+            return None
+        text, reasoning, finish, tokens_in, tokens_out, odds = json.loads(zlib.decompress(data))
+        return ChatReply(text, reasoning, Finish(finish), tokens_in, tokens_out, odds)
 
     def put(self, key: bytes, reply: ChatReply) -> None:
         """Raises StorageError. What another writer has put there meanwhile is replaced by its equal."""
         if self._database is None:
             return
+        data = zlib.compress(json.dumps(reply).encode(), level=1)
+        entry = (key, _checksum(key, data) + data)
         try:
             with self._lock, self._database:
-                self._database.execute(
-                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, _packed(key, reply))
-                )
+                self._database.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", entry)
         except sqlite3.Error as error:
             raise _storage_error(self._path, error) from None
 
@@ -106,19 +110,6 @@ def _write_ahead(database: sqlite3.Connection) -> None:
 
 def _storage_error(path: Path | None, error: sqlite3.Error) -> StorageError:
     return StorageError(f"{path}: the judgement cache failed ({error}); check the disk, then run again")
-
-
-def _packed(key: bytes, reply: ChatReply) -> bytes:
-    data = zlib.compress(json.dumps(reply).encode(), level=1)
-    return _checksum(key, data) + data
-
-
-def _unpacked(key: bytes, stored: bytes) -> ChatReply | None:
-    checksum, data = stored[:_CHECKSUM], stored[_CHECKSUM:]
-    if checksum != _checksum(key, data):
-        return None
-    text, reasoning, finish, tokens_in, tokens_out, odds = json.loads(zlib.decompress(data))
-    return ChatReply(text, reasoning, Finish(finish), tokens_in, tokens_out, odds)
 
 
 def _checksum(key: bytes, data: bytes) -> bytes:

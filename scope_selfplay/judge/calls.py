@@ -6,18 +6,17 @@ what is judged: equal prompts get equal replies and are paid for once, whoever a
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from scope_selfplay.config import CallConfig, JudgeConfig
+from scope_selfplay.config import CallConfig, JudgeConfig, JudgeRole
 from scope_selfplay.judge.cache import JudgementCache, cache_key
 from scope_selfplay.judge.chat_client import ChatFault, ChatReply, ChatRequest
-from scope_selfplay.judge.endpoint_pool import EndpointPool, endpoint_of, pool_per_loop
+from scope_selfplay.judge.endpoint_pool import EndpointPool, pool_per_loop
 from scope_selfplay.judge.metered import check_failure_budget
 from scope_selfplay.judge.metrics import JudgeMetrics, Source
 from scope_selfplay.judge.parsing import END_THINK, THINK
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt, JudgeRole
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt
 from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault, Finish, Verdict, seed_from
 
@@ -80,10 +79,10 @@ class JudgeCaller:
         """Close the running loop's connections before the loop ends."""
         await self._pools.close()
 
-    async def ask(self, prompt: JudgePrompt, read: Callable[[str], T | None]) -> JudgeReply[T]:
-        """`read` gives None for what it cannot read. Raises JudgeError when too many judgements failed."""
+    async def ask(self, prompt: JudgePrompt[T]) -> JudgeReply[T]:
+        """Raises JudgeError when too many judgements failed."""
         began = time.monotonic()
-        reply = await self._ask_until_read(prompt, read)
+        reply = await self._ask_until_read(prompt)
         self.metrics.count_judgement(prompt.role, reply.fault, time.monotonic() - began)
         if reply.fault is not None:
             calls, faults = self.metrics.calls_and_faults()
@@ -91,9 +90,9 @@ class JudgeCaller:
             check_failure_budget(calls, faults.total(), self._config.failure_budget, kinds=kinds)
         return reply
 
-    async def _ask_until_read(self, prompt: JudgePrompt, read: Callable[[str], T | None]) -> JudgeReply[T]:
+    async def _ask_until_read(self, prompt: JudgePrompt[T]) -> JudgeReply[T]:
         role = ROLE_OF_PROMPT[prompt.role]
-        call, model = call_of(self._config, role), model_name(self._config, role)
+        call, model = self._config.call_of(role), model_name(self._config, role)
         failed: JudgeReply[T] = JudgeReply(None, Fault.TIMED_OUT, reasoning=_STAGE_IS_OVER)
         pool = await self._pools.here()
         for attempt in range(1 + self._config.patience.retries):
@@ -110,7 +109,7 @@ class JudgeCaller:
                 continue
             # A completion that was cut off may end in a quotation of the answer: it holds no verdict.
             is_cut = completion.finish is Finish.LENGTH and not request.choices
-            value = None if is_cut else read(completion.text)
+            value = None if is_cut else prompt.read(completion.text)
             reply = JudgeReply(
                 value,
                 None if value is not None else Fault.UNREADABLE,
@@ -130,7 +129,7 @@ class JudgeCaller:
             failed = reply
         return failed
 
-    def _request(self, prompt: JudgePrompt, call: CallConfig, attempt: int) -> ChatRequest:
+    def _request(self, prompt: JudgePrompt[T], call: CallConfig, attempt: int) -> ChatRequest:
         # A greedy judge would only repeat what could not be read.
         warm = call.temperature if attempt == 0 else max(call.temperature, _WARM_AGAIN)
         return ChatRequest(
@@ -170,22 +169,9 @@ class JudgeCaller:
         return reply
 
 
-def call_of(config: JudgeConfig, role: JudgeRole) -> CallConfig:
-    """How a role's completions are sampled."""
-    match role:
-        case JudgeRole.GATES:
-            return config.gate_call
-        case JudgeRole.RUBRIC:
-            return config.rubric_call
-        case JudgeRole.GRADE:
-            return config.grade_call
-        case JudgeRole.COMPARE:
-            return config.compare_call
-
-
 def model_name(config: JudgeConfig, role: JudgeRole) -> str:
     """What the weights of a role's judge are called: the model, its revision, its template's settings."""
-    endpoint = endpoint_of(config, role)
+    endpoint = config.endpoint_of(role)
     settings = "".join(f" {name}={value}" for name, value in sorted(endpoint.template.items()))
     return f"{endpoint.model}{'@' if endpoint.revision else ''}{endpoint.revision}{settings}"
 

@@ -3,15 +3,13 @@
     async with ChatClient(url, model="m0") as client:
         reply = await client.complete(ChatRequest("Is it so?", max_tokens=16_384), seconds=600)
 
-One pool of kept-alive connections, no streaming, no redirects, capped responses. The client asks once: who
-asks again, when and how often is the caller's business.
+One pool of kept-alive connections, no streaming, no redirects, capped responses.
 """
 
 import json
 import math
 from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.schemas import Fault, Finish
@@ -60,7 +58,9 @@ class ChatFault(InferenceError):
         self.busy = busy
 
 
-class ChatClient:
+class ChatClient(JsonClient):
+    """Asks once for a completion: who asks again, when and how often is the caller's business."""
+
     def __init__(
         self,
         base_url: str,
@@ -81,23 +81,13 @@ class ChatClient:
         self._template = dict(template or {})
         self._context = context
         limits = RetryPolicy(max_response=max_response, connections=connections)
-        self._client = JsonClient(base_url, allowed_hosts=allowed_hosts, token=api_key, retry_policy=limits)
-        self.url = self._client.url
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        super().__init__(base_url, allowed_hosts=allowed_hosts, token=api_key, retry_policy=limits)
 
     async def complete(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """Raises ChatFault, and ConfigError for a key, path or model that the endpoint does not know."""
         body = json.dumps(self._body(request)).encode()
         try:
-            answer = await self._client.ask_once("POST", "/chat/completions", body, seconds=seconds)
+            answer = await self.ask_once("POST", "/chat/completions", body, seconds=seconds)
         except HttpFault as fault:
             raise self._named(fault) from None
         served = answer.get("model")

@@ -5,9 +5,8 @@ What serves, reads a corpus or draws is imported when a command runs.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,13 @@ from scope_selfplay.errors import ConfigError, ScopeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller
-from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
-from scope_selfplay.judge.fences import Fencer, fence_key
-from scope_selfplay.judge.model import preference_reader, score_reader
-from scope_selfplay.judge.parsing import (
-    parse_correctness,
-    parse_rating,
-    parse_rubric,
-    parse_two_scores,
-    parse_winners,
-)
-from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts, JudgeRole
-from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
-from scope_selfplay.prompts import load_pack
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.prompts import JudgePrompt, JudgePrompts
+from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Task
 from scope_selfplay.wire.guarded_http import LOOPBACK, secret
-
-Reader = Callable[[str], Any]
 
 
 @click.command("serve-judge")
@@ -72,8 +60,7 @@ def serve_judge(
     Point a run at it with two settings: judge.kind=model judge.endpoint.base_url=http://127.0.0.1:8001/v1
     """
     try:
-        from scope_selfplay.judge.random_judge import random_judge_app
-        from scope_selfplay.judge.server import lexical_app
+        from scope_selfplay.judge.server import lexical_app, random_judge_app
         from scope_selfplay.wire.serving import serving
     except ImportError as error:
         raise ConfigError(
@@ -131,16 +118,6 @@ def _text(context: click.Context, parameter: click.Parameter, value: str | None)
 _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What will be asked, of whom, and how the completion is read."""
-
-    config: JudgeConfig
-    prompt: JudgePrompt
-    read: Reader
-    seed: int
-
-
 @judge.command("try")
 @click.argument(
     "role",
@@ -181,20 +158,45 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
         for name in ("document", "answer")
     }
     try:
-        trial = make_trial(role, {**options, **texts})
-        result = None if options["dry"] else asyncio.run(run_trial(trial))
+        config, prompt = _config_and_prompt(role, {**options, **texts})
+        result = None if options["dry"] else asyncio.run(_ask(config, prompt, options["seed"]))
     except ScopeError as error:
         click.echo(f"Error: {error}", err=True)
         context.exit(int(error.exit_code))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if options["as_json"]:
-        click.echo(json.dumps({"prompt": trial.prompt.prompt, **(result or {})}, ensure_ascii=False))
+        click.echo(json.dumps({"prompt": prompt.prompt, **(result or {})}, ensure_ascii=False))
     else:
-        _show(trial, result)
+        _show(prompt, result)
 
 
-def _show(trial: Trial, result: dict[str, Any] | None) -> None:
+def _config_and_prompt(role: str, options: Mapping[str, Any]) -> tuple[JudgeConfig, JudgePrompt[Any]]:
+    """Raises ValueError for an option that the role needs and has not, ScopeError for pack or config."""
+    overrides = list(options["overrides"])
+    if options["base_url"]:
+        overrides += ["judge.kind=model", f"judge.endpoint.base_url={options['base_url']}"]
+    config = load_config(options["config"], overrides).judge
+    if config.kind != "model" and not options["dry"]:
+        raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
+    prompts = JudgePrompts(load_pack(pack_path(options["domain"])), config, seed=options["seed"])
+    return config, _prompt_of(role, prompts, options)
+
+
+async def _ask(config: JudgeConfig, prompt: JudgePrompt[Any], seed: int) -> dict[str, Any]:
+    """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
+    reply = await JudgeCaller(await with_models(config), JudgementCache(None), seed=seed).ask(prompt)
+    value = reply.value
+    if prompt.role is PromptRole.SELECT and value is not None:
+        # Answers are counted from 1 at a terminal.
+        value = [number + 1 for number in value]
+    elif isinstance(value, list):
+        value = [criterion.model_dump(mode="json") for criterion in value]
+    shown = ("completion", "reasoning", "value", "odds", "fault", "attempts", "tokens_in", "tokens_out")
+    return {name: getattr(reply, name) for name in shown} | {"value": value}
+
+
+def _show(prompt: JudgePrompt[Any], result: dict[str, Any] | None) -> None:
     from rich.console import Console
     from rich.rule import Rule
 
@@ -204,85 +206,38 @@ def _show(trial: Trial, result: dict[str, Any] | None) -> None:
         console.print(Rule(title, align="left", style="dim"))
         console.print(str(text), markup=False, highlight=False)
 
-    part(f"prompt ({trial.prompt.role})", trial.prompt.prompt)
+    part(f"prompt ({prompt.role})", prompt.prompt)
     if result is not None:
         part("completion", result["completion"] or result["reasoning"])
         part("read", "unreadable" if result["value"] is None else result["value"])
         part("account", ", ".join(f"{key} {result[key]}" for key in ("attempts", "tokens_in", "tokens_out")))
 
 
-def make_trial(role: str, options: Mapping[str, Any]) -> Trial:
-    """Raises ValueError for an option that the role needs and has not, ScopeError for pack or config."""
-    overrides = list(options["overrides"])
-    if options["base_url"]:
-        overrides += ["judge.kind=model", f"judge.endpoint.base_url={options['base_url']}"]
-    config = load_config(options["config"], overrides).judge
-    if config.kind != "model" and not options["dry"]:
-        raise ValueError("no endpoint to ask: give --base-url, or --config with judge.kind: model, or --dry")
-    prompts = JudgePrompts(
-        load_pack(pack_path(options["domain"])),
-        Fencer(fence_key(options["seed"]), limit=config.max_chars),
-        budget=config.max_chars,
-        token=config.verdict == "token",
-        native=frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking),
-    )
-    prompt, read = _prompt_of(role, prompts, options)
-    return Trial(config, prompt, read, options["seed"])
-
-
-async def run_trial(trial: Trial) -> dict[str, Any]:
-    """Completion, parsed value, fault, attempts and tokens; retried and faulted as in a run, never cached."""
-    config = await with_models(trial.config)
-    caller = JudgeCaller(config, JudgementCache(None), seed=trial.seed)
-    reply = await caller.ask(trial.prompt, trial.read)
-    value = reply.value
-    if isinstance(value, list):
-        value = [item.model_dump(mode="json") if isinstance(item, Criterion) else item for item in value]
-    return {
-        "completion": reply.completion,
-        "reasoning": reply.reasoning,
-        "value": value,
-        "odds": reply.odds,
-        "fault": reply.fault,
-        "attempts": reply.attempts,
-        "tokens_in": reply.tokens_in,
-        "tokens_out": reply.tokens_out,
-    }
-
-
-def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> tuple[JudgePrompt, Reader]:
+def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> JudgePrompt[Any]:
     task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
     reference, winners = options["reference"], options["winners"]
     match role:
         case _ if role in list(Gate):
-            prompt = prompts.gate(Gate(role), task, documents[0] if documents else None)
-            return prompt, score_reader(prompt)
+            return prompts.gate(Gate(role), task, documents[0] if documents else None)
         case "rubric":
             if not documents:
                 raise ValueError("rubric needs --document; `dimensions` writes from the task alone")
-            return prompts.rubric(task, documents), parse_rubric
+            return prompts.rubric(task, documents)
         case "dimensions":
-            least, most = DIMENSIONS
-            return prompts.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
+            return prompts.dimensions(task)
         case "grade":
-            prompt = prompts.grade(task, _criterion(options), _answers(options, 1)[0])
-            return prompt, score_reader(prompt)
+            return prompts.grade(task, _criterion(options), _answers(options, 1)[0])
         case "scores" | "preference":
             first, second = map(_rollout, range(2), _answers(options, 2))
-            style = Style(role)
-            prompt = prompts.compare(task, (first, second), style, rubric=None, reference=reference)
-            return prompt, parse_two_scores if style is Style.SCORES else preference_reader(prompt)
+            return prompts.compare(task, (first, second), Style(role), rubric=None, reference=reference)
         case "select":
             candidates = list(map(_rollout, count(), _answers(options, None)))
-            prompt = prompts.select(task, None, candidates, winners)
-            return prompt, lambda text: _winners(text, prompt, winners)
+            return prompts.select(task, None, candidates, winners)
         case _:
             scale = Scale(role)
             criterion = _criterion(options) if scale is Scale.EXPLICIT else None
-            answer = _answers(options, 1)[0]
-            prompt = prompts.score(task, answer, criterion, scale=scale, reference=reference)
-            return prompt, parse_correctness if scale is Scale.CORRECTNESS else parse_rating
+            return prompts.score(task, _answers(options, 1)[0], criterion, scale=scale, reference=reference)
 
 
 def _answers(options: Mapping[str, Any], number: int | None) -> Sequence[str]:
@@ -302,9 +257,3 @@ def _criterion(options: Mapping[str, Any]) -> Criterion:
 
 def _rollout(number: int, answer: str) -> Rollout:
     return Rollout(id=str(number), role=Role.SOLVER, checkpoint="", subject_id="try", turns=(), answer=answer)
-
-
-def _winners(text: str, prompt: JudgePrompt, winners: int) -> list[int] | None:
-    """Answers are counted from 1 at a terminal."""
-    places = parse_winners(text, prompt.labels, winners)
-    return None if places is None else [prompt.order[place] + 1 for place in places]

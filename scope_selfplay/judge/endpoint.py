@@ -63,13 +63,18 @@ class Endpoint:
             async with self._gate.turn(request.prompt):
                 if self.breaker.is_open:
                     continue
-                await self._until_quiet_is_over()
+                # Nobody sends before a pause is over, and then not all at the same moment.
+                while (left := self._quiet_until - self._loop.time()) > 0:
+                    await asyncio.sleep(left + self._jitter.uniform(0, 0.1 + 0.1 * left))
                 try:
                     return await self._send(request, seconds)
                 except ChatFault as fault:
-                    if not fault.busy or self._loop.time() >= give_up:
+                    now = self._loop.time()
+                    if not fault.busy or now >= give_up:
                         raise
-                    self._hold_back(fault)
+                    if now >= self._quiet_until:
+                        self._gate.shrink()
+                    self._quiet_until = max(self._quiet_until, now + (fault.after or _BUSY_PAUSE))
 
     async def close(self) -> None:
         for task in (self._watcher, self._healer):
@@ -117,17 +122,6 @@ class Endpoint:
         self.breaker.fail()
         if self.breaker.is_open:
             self._open()
-
-    def _hold_back(self, fault: ChatFault) -> None:
-        """Nobody sends before the pause is over; not all at the same moment then, and fewer than before."""
-        now = self._loop.time()
-        if now >= self._quiet_until:
-            self._gate.shrink()
-        self._quiet_until = max(self._quiet_until, now + (fault.after or _BUSY_PAUSE))
-
-    async def _until_quiet_is_over(self) -> None:
-        while (left := self._quiet_until - self._loop.time()) > 0:
-            await asyncio.sleep(left + self._jitter.uniform(0, 0.1 + 0.1 * left))
 
     async def _until_healthy(self) -> None:
         if self.breaker.is_open and not self.breaker.is_given_up:

@@ -6,13 +6,12 @@ from contextlib import AsyncExitStack
 from typing import Self
 from urllib.parse import urlsplit
 
-from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRole
 from scope_selfplay.errors import InferenceError, JudgeError, RunMismatchError
 from scope_selfplay.inference.served_model import ask_what_is_served
 from scope_selfplay.judge.chat_client import ChatClient, ChatReply
 from scope_selfplay.judge.endpoint import Endpoint
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.prompts import JudgeRole
 from scope_selfplay.wire.guarded_http import secret
 from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
 
@@ -39,7 +38,7 @@ class EndpointPool:
     async def __aenter__(self) -> Self:
         shared: dict[str, Endpoint] = {}
         for role in JudgeRole:
-            config = endpoint_of(self._config, role)
+            config = self._config.endpoint_of(role)
             name = config.model_dump_json()
             if name not in shared:
                 client = await self._stack.enter_async_context(_client(self._config, config))
@@ -65,13 +64,8 @@ def pool_per_loop(config: JudgeConfig, metrics: JudgeMetrics) -> PerLoop[Endpoin
     """
     for role in JudgeRole:
         # Opened in each loop; made once here, so that a mistake shows at the start.
-        _client(config, endpoint_of(config, role))
+        _client(config, config.endpoint_of(role))
     return PerLoop(lambda: EndpointPool(config, metrics))
-
-
-def endpoint_of(config: JudgeConfig, role: JudgeRole) -> EndpointConfig:
-    own: EndpointConfig | None = getattr(config.endpoints, role.value)
-    return own or config.endpoint
 
 
 async def with_models(config: JudgeConfig) -> JudgeConfig:
@@ -80,7 +74,7 @@ async def with_models(config: JudgeConfig) -> JudgeConfig:
     Raises ConfigError for a model that an endpoint does not serve, or a choice between several; RunMismatchError for
     other weights than an endpoint must serve; JudgeError for an endpoint that does not answer.
     """
-    named = {role: await _with_model(config, endpoint_of(config, role)) for role in JudgeRole}
+    named = {role: await _with_model(config, config.endpoint_of(role)) for role in JudgeRole}
     endpoints = config.endpoints.model_copy(update={role.value: endpoint for role, endpoint in named.items()})
     return config.model_copy(update={"endpoints": endpoints})
 
@@ -130,5 +124,5 @@ def allowed_hosts(config: JudgeConfig) -> frozenset[str]:
     """The hosts that the config allows; without a list those that it names."""
     if config.allowed_hosts is not None:
         return frozenset(config.allowed_hosts)
-    urls = {endpoint_of(config, role).base_url for role in JudgeRole}
+    urls = {config.endpoint_of(role).base_url for role in JudgeRole}
     return frozenset(host for url in urls if (host := urlsplit(url).hostname))

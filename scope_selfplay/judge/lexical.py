@@ -18,13 +18,13 @@ from scope_selfplay.embedded.language import (
     write_identity,
 )
 from scope_selfplay.embedded.world import Entity, read_article
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
     Fault,
-    Gate,
     Key,
     Outcome,
     Priority,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scope_selfplay.errors import JudgeError
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.grading import grade_rollout, is_opener
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.ranking import ComparisonGraph
@@ -17,7 +18,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Grade,
     Key,
     Rollout,

@@ -1,6 +1,7 @@
 """What a judge did: metrics `scope_judge_*` for operators, an account per role for a stage's report."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,6 +11,7 @@ from prometheus_client import Counter as PrometheusCounter
 from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault
 
+_PREFIX = "scope_judge_"
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
@@ -36,47 +38,34 @@ class RoleAccount:
     faults: Counter[Fault] = field(default_factory=Counter)
 
     def report(self) -> dict[str, object]:
-        numbers = {name: getattr(self, name) for name in ("calls", "attempts", "cached", "joined")}
-        tokens = {"tokens_in": self.tokens_in, "tokens_out": self.tokens_out}
-        return {**numbers, **tokens, "faults": {fault.value: n for fault, n in sorted(self.faults.items())}}
+        return {**vars(self), "faults": {fault.value: n for fault, n in sorted(self.faults.items())}}
 
 
 class JudgeMetrics:
     """The judge's own account: counters since it was opened, in a registry of its own, and `accounts` of the stage."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        name = "scope_judge_"
-        self.calls = PrometheusCounter(
-            name + "calls", "Judgements by outcome (read, or why not)", ["role", "outcome"], registry=registry
+        self._registry = CollectorRegistry()
+        self.calls = self._counter("calls", "Judgements by outcome (read, or why not)", "role", "outcome")
+        self.attempts = self._counter("attempts", "Completions asked for", "role")
+        self.replies = self._counter(
+            "replies", "Completions by where they came from (asked, cached, joined)", "role", "source"
         )
-        self.attempts = PrometheusCounter(
-            name + "attempts", "Completions asked for", ["role"], registry=registry
-        )
-        self.replies = PrometheusCounter(
-            name + "replies",
-            "Completions by where they came from (asked, cached, joined)",
-            ["role", "source"],
-            registry=registry,
-        )
-        self.tokens = PrometheusCounter(
-            name + "tokens", "Tokens paid for", ["role", "direction"], registry=registry
-        )
-        self.seconds = Histogram(
-            name + "call_seconds", "Seconds per judgement", ["role"], buckets=_SECONDS, registry=registry
-        )
-        self.completion_tokens = Histogram(
-            name + "completion_tokens", "Tokens per completion", ["role"], buckets=_TOKENS, registry=registry
-        )
-        self.endpoint_faults = PrometheusCounter(
-            name + "endpoint_faults", "Requests that gave no completion", ["fault"], registry=registry
-        )
-        self.in_flight = Gauge(name + "in_flight", "Requests on their way", registry=registry)
+        self.tokens = self._counter("tokens", "Tokens paid for", "role", "direction")
+        self.seconds = self._histogram("call_seconds", "Seconds per judgement", _SECONDS)
+        self.completion_tokens = self._histogram("completion_tokens", "Tokens per completion", _TOKENS)
+        self.endpoint_faults = self._counter("endpoint_faults", "Requests that gave no completion", "fault")
+        self.in_flight = Gauge(_PREFIX + "in_flight", "Requests on their way", registry=self._registry)
         self.breaker_open = Gauge(
-            name + "breaker_open", "1 while an endpoint is not asked", registry=registry
+            _PREFIX + "breaker_open", "1 while an endpoint is not asked", registry=self._registry
         )
-
         self.begin_stage()
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> PrometheusCounter:
+        return PrometheusCounter(_PREFIX + name, meaning, labels, registry=self._registry)
+
+    def _histogram(self, name: str, meaning: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(_PREFIX + name, meaning, ["role"], buckets=buckets, registry=self._registry)
 
     def begin_stage(self) -> None:
         """Let the accounts of the stage begin at zero; what operators see goes on."""

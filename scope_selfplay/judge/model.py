@@ -8,41 +8,26 @@ follow from the run's seed and from what is judged (see `asking`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from scope_selfplay.config import JudgeConfig
+from scope_selfplay.config import JudgeConfig, JudgeRole
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
-from scope_selfplay.judge.endpoint_pool import endpoint_of, with_models
-from scope_selfplay.judge.fences import Fencer, fence_key, same_text
+from scope_selfplay.judge.endpoint_pool import with_models
+from scope_selfplay.judge.fences import same_text
 from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.parsing import (
-    parse_correctness,
-    parse_preference,
-    parse_rating,
-    parse_rubric,
-    parse_score,
-    parse_two_scores,
-    parse_winners,
-)
-from scope_selfplay.judge.prompts import (
-    PREFERENCE_CHOICES,
-    JudgePrompt,
-    JudgePrompts,
-    JudgeRole,
-    shown_answer,
-)
-from scope_selfplay.judge.protocol import DIMENSIONS, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompts, shown_answer
+from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.prompts import Pack
 from scope_selfplay.rewards import priority_weight
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
-    Gate,
     Key,
     Outcome,
     Rollout,
@@ -55,21 +40,13 @@ from scope_selfplay.schemas import (
 T = TypeVar("T")
 
 _OPENER = Verdict(value=False, reasoning="the answer holds nothing but an opener", attempts=0)
-_TOKEN_OUTCOMES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
 
 
 class ModelJudge:
     """`config` names a model for every endpoint (`open_model_judge` finds them)."""
 
     def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
-        native = frozenset(role for role in JudgeRole if endpoint_of(config, role).native_thinking)
-        self.prompts = JudgePrompts(
-            pack,
-            Fencer(fence_key(seed), limit=config.max_chars),
-            budget=config.max_chars,
-            token=config.verdict == "token",
-            native=native,
-        )
+        self.prompts = JudgePrompts(pack, config, seed=seed)
         self._config = config
         self._cache = cache
         self._caller = JudgeCaller(config, cache, seed=seed)
@@ -96,19 +73,14 @@ class ModelJudge:
         return {role.value: account.report() for role, account in sorted(self.metrics.accounts.items())}
 
     async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        prompt = self.prompts.gate(gate, task, document)
-        return _scored(await self._caller.ask(prompt, score_reader(prompt)))
+        return _scored(await self._caller.ask(self.prompts.gate(gate, task, document)))
 
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
         """From the documents; without any, from the query alone by its own writer, weighted by importance."""
         if documents:
-            prompt = self.prompts.rubric(task, documents)
-            criteria = (await self._caller.ask(prompt, parse_rubric)).value
+            criteria = (await self._caller.ask(self.prompts.rubric(task, documents))).value
             return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
-        least, most = DIMENSIONS
-        reply = await self._caller.ask(
-            self.prompts.dimensions(task), lambda text: parse_rubric(text, least=least, most=most)
-        )
+        reply = await self._caller.ask(self.prompts.dimensions(task))
         if reply.value is None:
             return None
         weighted = [
@@ -120,8 +92,7 @@ class ModelJudge:
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         if is_opener(answer):
             return _OPENER
-        prompt = self.prompts.grade(task, criterion, answer)
-        return _scored(await self._caller.ask(prompt, score_reader(prompt)))
+        return _scored(await self._caller.ask(self.prompts.grade(task, criterion, answer)))
 
     async def compare(
         self,
@@ -141,9 +112,7 @@ class ModelJudge:
                 first_id=first.id, second_id=second.id, outcome=Outcome(middle, middle), verdict=tie
             )
         prompt = self.prompts.compare(task, (first, second), style, rubric=rubric, reference=reference)
-        reply = await self._caller.ask(
-            prompt, parse_two_scores if style is Style.SCORES else preference_reader(prompt)
-        )
+        reply = await self._caller.ask(prompt)
         outcome, probability = reply.value, None
         if outcome is not None and (soft := _soft_preference(reply)) is not None:
             outcome, probability = Outcome(soft, 1 - soft), soft
@@ -154,10 +123,8 @@ class ModelJudge:
     async def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
     ) -> Selected:
-        prompt = self.prompts.select(task, rubric, candidates, winners)
-        reply = await self._caller.ask(prompt, lambda text: parse_winners(text, prompt.labels, winners))
-        chosen = None if reply.value is None else [prompt.order[place] for place in reply.value]
-        return Selected(chosen, reply.verdict(None if chosen is None else True))
+        reply = await self._caller.ask(self.prompts.select(task, rubric, candidates, winners))
+        return Selected(reply.value, reply.verdict(None if reply.value is None else True))
 
     async def score(
         self,
@@ -171,18 +138,8 @@ class ModelJudge:
         if is_opener(answer):
             return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
         prompt = self.prompts.score(task, answer, rubric, scale=scale, reference=reference)
-        read = parse_correctness if scale is Scale.CORRECTNESS else parse_rating
-        reply = await self._caller.ask(prompt, read)
+        reply = await self._caller.ask(prompt)
         return PointwiseScore(reply.value, reply.verdict(None if reply.value is None else True))
-
-
-def score_reader(prompt: JudgePrompt) -> Callable[[str], bool | None]:
-    """How a gate's or a grade's completion is read: as one token, or as a written score."""
-    return (lambda text: {"1": True, "0": False}.get(text.strip())) if prompt.choices else parse_score
-
-
-def preference_reader(prompt: JudgePrompt) -> Callable[[str], Outcome | None]:
-    return (lambda text: _TOKEN_OUTCOMES.get(text.strip())) if prompt.choices else parse_preference
 
 
 def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path | None) -> ModelJudge:
@@ -207,7 +164,7 @@ def _scored(reply: JudgeReply[bool]) -> Verdict:
 
 def _soft_preference(reply: JudgeReply[Outcome]) -> float | None:
     """P(first is better), a tie counting half; None unless all three choices have a known probability."""
-    odds = [reply.odds.get(choice) for choice in PREFERENCE_CHOICES]
+    odds = [reply.odds.get(choice) for choice in PREFERENCES]
     if reply.value is None or any(each is None for each in odds):
         return None
     first, second, tie = (each or 0.0 for each in odds)

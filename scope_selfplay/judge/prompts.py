@@ -4,21 +4,36 @@ What differs comes last in a prompt (task, then answer, then criterion; the pack
 a single token comes last of all, so that prompts share the longest beginnings.
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
+from scope_selfplay.config import JudgeConfig, JudgeRole
 from scope_selfplay.gates import GATES, Gate
-from scope_selfplay.judge.fences import Fencer
+from scope_selfplay.judge.fences import Fencer, fence_key
 from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.protocol import Scale, Style
+from scope_selfplay.judge.parsing import (
+    parse_correctness,
+    parse_preference,
+    parse_rating,
+    parse_rubric,
+    parse_score,
+    parse_two_scores,
+    parse_winners,
+)
+from scope_selfplay.judge.protocol import DIMENSIONS, Scale, Style
 from scope_selfplay.prompts import Pack, PromptRole
-from scope_selfplay.schemas import Criterion, Document, Rollout, Rubric, Task
+from scope_selfplay.schemas import Criterion, Document, Outcome, Rollout, Rubric, Task
+
+T = TypeVar("T")
+Reader = Callable[[str], T | None]
 
 NO_ANSWER = "(no answer)"
 
-SCORE_CHOICES = ("1", "0")
-PREFERENCE_CHOICES = ("A", "B", "T")
+SCORES = {"1": True, "0": False}
+"""What a gate or a grade may be as one token."""
+PREFERENCES = {"A": Outcome(1.0, 0.0), "B": Outcome(0.0, 1.0), "T": Outcome(0.5, 0.5)}
+"""What a preference may be as one token; T is a tie."""
 _TENTH = r"(10|[0-9](\.[0-9])?)"
 _RATING = ('\\{"score": ' + _TENTH + "\\}", "Answer at once with the JSON object and nothing before it.")
 _SHORT = {
@@ -30,21 +45,10 @@ _SHORT = {
     PromptRole.SCORE_EXPLICIT: _RATING,
 }
 """What a verdict of a few tokens looks like where one token is not enough, and how it is asked for."""
-_ONE_TOKEN = {
-    SCORE_CHOICES: "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0.",
-    PREFERENCE_CHOICES: (
-        "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie."
-    ),
-}
-
-
-class JudgeRole(StrEnum):
-    """What a judge model is asked as; `judge.endpoints` has a field for every role."""
-
-    GATES = "gates"
-    RUBRIC = "rubric"
-    GRADE = "grade"
-    COMPARE = "compare"
+_ONE_SCORE = "Write no reasoning and no tags this time. Answer at once with one character: 1 or 0."
+_ONE_PREFERENCE = (
+    "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie."
+)
 
 
 ROLE_OF_PROMPT = {
@@ -62,36 +66,30 @@ ROLE_OF_PROMPT = {
 """Every judge role of a pack and who answers it."""
 
 
-class JudgePrompt(NamedTuple):
-    """A rendered prompt. `choices`: the one token that may come back. `pattern`: what a short reply matches.
+class JudgePrompt(NamedTuple, Generic[T]):
+    """A rendered prompt, and how its completion is read: None for what cannot be read.
 
-    Neither is set for a written verdict.
-
-    `order` holds, for `select`, the candidates' numbers in the order in which they are shown, `labels` their
-    labels in that order.
+    `choices`: the one token that may come back. `pattern`: what a short reply matches. A written verdict has neither.
     """
 
     role: PromptRole
     prompt: str
+    read: Reader[T]
     choices: tuple[str, ...] = ()
-    order: tuple[int, ...] = ()
-    labels: tuple[str, ...] = ()
     pattern: str = ""
 
 
 class JudgePrompts:
-    """Makes prompts. `native`: the roles whose model thinks by itself; `budget` is in characters."""
+    """Makes a run's prompts from a pack, as the config says."""
 
-    def __init__(
-        self, pack: Pack, fencer: Fencer, *, budget: int, token: bool, native: frozenset[JudgeRole]
-    ) -> None:
+    def __init__(self, pack: Pack, config: JudgeConfig, *, seed: int) -> None:
         self._pack = pack
-        self._fencer = fencer
-        self._budget = budget
-        self._token = token
-        self._native = native
+        self._fencer = Fencer(fence_key(seed), limit=config.max_chars)
+        self._budget = config.max_chars
+        self._token = config.verdict == "token"
+        self._native = {role for role in JudgeRole if config.endpoint_of(role).native_thinking}
 
-    def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt:
+    def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt[bool]:
         """Raises ValueError without the document for a gate that shows it."""
         slots = {"task": self._task(task)}
         if "document" in GATES[gate].shows:
@@ -100,18 +98,21 @@ class JudgePrompts:
             slots["document"] = self._document(document, 1)
         return self._scored(PromptRole.of_gate(gate), **slots)
 
-    def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt:
+    def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt[list[Criterion]]:
         shown = "\n\n".join(self._document(document, len(documents)) for document in documents)
         prompt = self._pack.render(
             PromptRole.RUBRIC, task_type=task.type.replace("_", " "), task=self._task(task), documents=shown
         )
-        return JudgePrompt(PromptRole.RUBRIC, prompt)
+        return JudgePrompt(PromptRole.RUBRIC, prompt, parse_rubric)
 
-    def dimensions(self, task: Task) -> JudgePrompt:
+    def dimensions(self, task: Task) -> JudgePrompt[list[Criterion]]:
+        """Asks for a rubric from the query alone."""
+        least, most = DIMENSIONS
         prompt = self._pack.render(PromptRole.RUBRIC_DIMENSIONS, task=self._task(task))
-        return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt)
+        read = partial(parse_rubric, least=least, most=most)
+        return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt, read)
 
-    def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt:
+    def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt[bool]:
         return self._scored(
             PromptRole.GRADE,
             task=self._task(task),
@@ -127,13 +128,13 @@ class JudgePrompts:
         *,
         rubric: Rubric | None,
         reference: str | None,
-    ) -> JudgePrompt:
+    ) -> JudgePrompt[Outcome]:
         parts = [_trajectory(rollout, tools=style is Style.SCORES) for rollout in pair]
         first_label = self._fencer.label(_text_of(parts[0]))
         labels = (first_label, self._fencer.label(_text_of(parts[1]), taken=[first_label]))
         first, second = (
-            self._fencer.candidate(label, each, limit=self._budget // 2)
-            for label, each in zip(labels, parts, strict=True)
+            self._fencer.candidate(label, shown, limit=self._budget // 2)
+            for label, shown in zip(labels, parts, strict=True)
         )
         slots = {
             "task": self._task(task),
@@ -146,16 +147,20 @@ class JudgePrompts:
             role = PromptRole.COMPARE_SCORES
             native = JudgeRole.COMPARE in self._native
             prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
-            return self._short(role, prompt)
+            return self._short(role, prompt, parse_two_scores)
         prompt = self._pack.render(
             PromptRole.COMPARE_PREFERENCE, **slots, reference=self._reference(reference)
         )
-        return self._closed(PromptRole.COMPARE_PREFERENCE, prompt, PREFERENCE_CHOICES)
+        role, written = PromptRole.COMPARE_PREFERENCE, parse_preference
+        return self._closed(role, prompt, PREFERENCES, _ONE_PREFERENCE, written)
 
     def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
-    ) -> JudgePrompt:
-        """Candidates are shown in the order of their labels: by chance, and the same in every call."""
+    ) -> JudgePrompt[list[int]]:
+        """Candidates are shown in the order of their labels: by chance, and the same in every call.
+
+        What is read are their 0-based numbers as given.
+        """
         texts = [shown_answer(candidate.answer) for candidate in candidates]
         labels: list[str] = []
         for text in texts:
@@ -170,9 +175,11 @@ class JudgePrompts:
             candidates="\n\n".join(blocks),
             winners=winners,
         )
-        return JudgePrompt(
-            PromptRole.SELECT, prompt, order=tuple(order), labels=tuple(labels[row] for row in order)
-        )
+
+        def read(completion: str) -> list[int] | None:
+            return parse_winners(completion, labels, winners)
+
+        return JudgePrompt(PromptRole.SELECT, prompt, read)
 
     def score(
         self,
@@ -182,7 +189,7 @@ class JudgePrompts:
         *,
         scale: Scale,
         reference: str | None,
-    ) -> JudgePrompt:
+    ) -> JudgePrompt[float]:
         """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
         if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
             raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
@@ -190,29 +197,36 @@ class JudgePrompts:
         if isinstance(rubric, Criterion):
             criterion = self._fencer.fence("criterion", _listed(rubric))
             prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
-            return self._short(PromptRole.SCORE_EXPLICIT, prompt)
+            return self._short(PromptRole.SCORE_EXPLICIT, prompt, parse_rating)
         if scale is Scale.IMPLICIT:
             prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
-            return self._short(PromptRole.SCORE_IMPLICIT, prompt)
+            return self._short(PromptRole.SCORE_IMPLICIT, prompt, parse_rating)
         shown = self._reference(reference)
         prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
-        return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt)
+        return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt, parse_correctness)
 
-    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt:
+    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt[bool]:
         native = ROLE_OF_PROMPT[role] in self._native
         prompt = self._pack.render(role, **slots, native_thinking=native)
-        return self._closed(role, prompt, SCORE_CHOICES)
+        return self._closed(role, prompt, SCORES, _ONE_SCORE, parse_score)
 
-    def _closed(self, role: PromptRole, prompt: str, choices: tuple[str, ...]) -> JudgePrompt:
+    def _closed(
+        self, role: PromptRole, prompt: str, choices: Mapping[str, T], request: str, written: Reader[T]
+    ) -> JudgePrompt[T]:
+        """As one token of `choices` where the config wants that, else as it is `written`."""
         if not self._token:
-            return JudgePrompt(role, prompt)
-        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{_ONE_TOKEN[choices]}", choices)
+            return JudgePrompt(role, prompt, written)
 
-    def _short(self, role: PromptRole, prompt: str) -> JudgePrompt:
+        def read(completion: str) -> T | None:
+            return choices.get(completion.strip())
+
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", read, tuple(choices))
+
+    def _short(self, role: PromptRole, prompt: str, read: Reader[T]) -> JudgePrompt[T]:
         if not self._token:
-            return JudgePrompt(role, prompt)
+            return JudgePrompt(role, prompt, read)
         pattern, request = _SHORT[role]
-        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", pattern=pattern)
+        return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", read, pattern=pattern)
 
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)

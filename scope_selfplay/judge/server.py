@@ -1,48 +1,52 @@
-"""The embedded lexical judge over the wire of a model judge: `scope serve-judge`.
+"""Two judges over the wire of a model judge: the embedded world's, and a random one (`scope serve-judge --rehearsal`).
 
-It reads what a model would read: the fields by the visible names of their fences, the role by the fields and
-by the form that the prompt asks for. So client, cache and faults run the same code with either judge. What
-it cannot read it refuses with status 400, as an engine does a prompt that is too long.
+The lexical judge reads what a model would read: the fields by the visible names of their fences, the role by the fields
+and by the form that the prompt asks for. So client, cache and faults run the same code with either judge. What it
+cannot read it refuses with status 400, as an engine does a prompt that is too long.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
 
 from scope_selfplay.gates import GATES, Gate
-from scope_selfplay.inference.chat_server import (
-    ServedReply,
-    ServedRequest,
-    chat_app,
-    completion,
-    json_response,
-    refuse,
-)
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
-from scope_selfplay.judge.prompts import PREFERENCE_CHOICES, SCORE_CHOICES
+from scope_selfplay.judge.prompts import PREFERENCES, SCORES
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task
+from scope_selfplay.schemas import (
+    Criterion,
+    Document,
+    Outcome,
+    Role,
+    Rollout,
+    Rubric,
+    Task,
+    Verdict,
+    rng_from,
+)
 
 SURE = 0.99
-"""Probability of its verdict where one token is asked for."""
+"""Probability of a lexical verdict where one token is asked for."""
+RANDOM_MODEL = "rehearsal"
+GATE_PASSES = 0.8
+CRITERION_MET = 0.5
 
 
 def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
     """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
     judge = LexicalJudge(documents)
+    return reply_app(partial(lexical_reply, judge), model=judge.identity, api_key=api_key)
 
-    async def answer(request: Request, served: ServedRequest) -> Response:
-        try:
-            reply = await lexical_reply(judge, served)
-        except ValueError as error:
-            return refuse(400, f"this judge reads prompts of the embedded world only: {error}")
-        return json_response(completion(served, reply, judge.identity))
 
-    return chat_app(answer, model=judge.identity, api_key=api_key)
+def random_judge_app(api_key: str | None = None) -> Starlette:
+    """An application that answers every prompt of a pack with a random verdict, and judges nothing."""
+    return reply_app(random_reply, model=RANDOM_MODEL, api_key=api_key)
 
 
 async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:
@@ -52,57 +56,62 @@ async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedRep
     fields: dict[str, list[Fenced]] = {}
     for fenced in read_fences(served.prompt):
         fields.setdefault(fenced.name, []).append(fenced)
-    wanted = text_outside(served.prompt)
-    for names, asks, role in _ROLES:
-        if fields.keys() - {"rubric", "reference"} == set(names) and asks in wanted:
-            return await role(judge, _Fields(fields, wanted), served)
-    raise ValueError(f"no role has the fields {sorted(fields)} and this form of reply")
+    own_words = text_outside(served.prompt)
+    names = fields.keys() - {"rubric", "reference"}
+    form = next((form for wanted, form in _ROLES if names == set(wanted) and form in own_words), None)
+    if form is None:
+        raise ValueError(
+            "this judge reads prompts of the embedded world only: "
+            f"no role has the fields {sorted(fields)} and this form of reply"
+        )
+    shown = _Shown(fields)
+    if "candidate" in fields:
+        return await _compare_or_select(judge, shown, form, served.choices, own_words)
+    if "answer" in fields:
+        return await _judge_answer(judge, shown, form, served.choices)
+    if form == "<rubric>":
+        return await _write_rubric(judge, shown)
+    # A prompt does not name its gate: the first one that is shown the same answers.
+    shows_document = shown.document is not None
+    gate = next(gate for gate in Gate if ("document" in GATES[gate].shows) is shows_document)
+    return _verdict_reply(await judge.gate(gate, shown.task, shown.document), served.choices)
 
 
-class _Fields:
+_ROLES = (
+    *((terms.shows, "<score>") for terms in GATES.values()),
+    (("document", "task"), "<rubric>"),
+    (("task",), "<rubric>"),
+    (("task", "answer", "criterion"), "<score>"),
+    (("task", "candidate"), "<first>"),
+    (("task", "candidate"), r"\boxed{Tie}"),
+    (("task", "candidate"), '"winners"'),
+    (("task", "answer", "criterion"), '"score"'),
+    (("task", "answer"), '"score"'),
+    (("task", "answer"), r"\boxed{0.5}"),
+)
+"""Fields, and the form that the prompt's own words ask for (its pack's contract); the first match counts."""
+
+
+class _Shown:
     """The slots of one prompt as the values that a judge takes."""
 
-    def __init__(self, fields: Mapping[str, Sequence[Fenced]], outside: str) -> None:
-        self._fields = fields
-        self.outside = outside
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._fields
-
-    @property
-    def task(self) -> Task:
-        return Task(id="served", text=self._text("task"), type="", document_id="")
-
-    @property
-    def document(self) -> Document | None:
-        if "document" not in self:
-            return None
-        title, _, text = self._text("document").partition("\n")
-        return Document(id="served", title=title, text=text)
-
-    @property
-    def answer(self) -> str:
-        return self._text("answer")
-
-    @property
-    def criterion(self) -> Criterion:
-        return Criterion(text=_first_field(self._text("criterion")))
-
-    @property
-    def rubric(self) -> Rubric | None:
-        if "rubric" not in self:
-            return None
-        lines = self._text("rubric").split("\n")
-        criteria = [Criterion(text=_first_field(line.partition(". ")[2])) for line in lines]
-        return Rubric(task_id="served", criteria=tuple(criteria))
-
-    @property
-    def labels(self) -> list[str]:
-        return [fenced.mark for fenced in self._fields["candidate"]]
-
-    @property
-    def candidates(self) -> list[Rollout]:
-        return [
+    def __init__(self, fields: Mapping[str, Sequence[Fenced]]) -> None:
+        text = {name: fenced[0].text for name, fenced in fields.items()}
+        self.task = Task(id="served", text=text["task"], type="", document_id="")
+        self.answer = text.get("answer", "")
+        self.document: Document | None = None
+        self.criterion: Criterion | None = None
+        self.rubric: Rubric | None = None
+        if "document" in text:
+            title, _, body = text["document"].partition("\n")
+            self.document = Document(id="served", title=title, text=body)
+        if "criterion" in text:
+            self.criterion = _criterion(text["criterion"])
+        if "rubric" in text:
+            lines = text["rubric"].split("\n")
+            criteria = tuple(_criterion(line.partition(". ")[2]) for line in lines)
+            self.rubric = Rubric(task_id="served", criteria=criteria)
+        self.candidates = [
             Rollout(
                 id=fenced.mark,
                 role=Role.SOLVER,
@@ -111,28 +120,16 @@ class _Fields:
                 turns=(),
                 answer=next(part.text for part in fenced.inner if part.name == "answer"),
             )
-            for fenced in self._fields["candidate"]
+            for fenced in fields.get("candidate", ())
         ]
 
-    def _text(self, name: str) -> str:
-        return self._fields[name][0].text
+
+def _criterion(line: str) -> Criterion:
+    return Criterion(text=line.partition(" | ")[0])
 
 
-async def _gate(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    # A prompt does not name its gate: the first one that is shown the same answers.
-    document = fields.document
-    gate = next(gate for gate in Gate if ("document" in GATES[gate].shows) is (document is not None))
-    verdict = await judge.gate(gate, fields.task, document)
-    return _scored(bool(verdict.value), verdict.reasoning, served)
-
-
-async def _grade(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    verdict = await judge.grade(fields.task, fields.criterion, fields.answer, key=())
-    return _scored(bool(verdict.value), verdict.reasoning, served)
-
-
-async def _rubric(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    rubric = await judge.write_rubric(fields.task, [fields.document] if fields.document else ())
+async def _write_rubric(judge: LexicalJudge, shown: _Shown) -> ServedReply:
+    rubric = await judge.write_rubric(shown.task, [shown.document] if shown.document else ())
     if rubric is None:
         return ServedReply("There is nothing in this world to write criteria about.")
     items = [
@@ -142,84 +139,124 @@ async def _rubric(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -
     return ServedReply(f"<rubric>\n{json.dumps(items, indent=1)}\n</rubric>")
 
 
-async def _compare_scores(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    first, second = await _outcome(judge, fields, Style.SCORES)
-    return ServedReply(
-        f"<think>By the facts that are stated.</think>\n<first>{10 * first:.3f}</first>\n"
-        f"<second>{10 * second:.3f}</second>"
-    )
+async def _judge_answer(
+    judge: LexicalJudge, shown: _Shown, form: str, choices: tuple[str, ...]
+) -> ServedReply:
+    if form == "<score>" and shown.criterion is not None:
+        return _verdict_reply(await judge.grade(shown.task, shown.criterion, shown.answer, key=()), choices)
+    if form == '"score"':
+        scale = Scale.IMPLICIT if shown.criterion is None else Scale.EXPLICIT
+        score = await judge.score(shown.task, shown.answer, shown.criterion or shown.rubric, scale=scale)
+        return ServedReply(json.dumps({"score": score.value}))
+    value = (await judge.score(shown.task, shown.answer, shown.rubric, scale=Scale.CORRECTNESS)).value
+    return ServedReply("No facts are known." if value is None else f"\\boxed{{{value:g}}}")
 
 
-async def _compare_preference(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    first, second = await _outcome(judge, fields, Style.PREFERENCE)
+async def _compare_or_select(
+    judge: LexicalJudge, shown: _Shown, form: str, choices: tuple[str, ...], own_words: str
+) -> ServedReply:
+    if form == '"winners"':
+        numbers = [word for word in own_words.split() if word.isdecimal()]
+        if not numbers:
+            raise ValueError("the prompt does not say how many to select")
+        chosen = (await judge.select(shown.task, shown.rubric, shown.candidates, int(numbers[-1]))).numbers
+        return ServedReply(json.dumps({"winners": [shown.candidates[row].id for row in chosen or ()]}))
+    style = Style.SCORES if form == "<first>" else Style.PREFERENCE
+    one, other = shown.candidates
+    # A task from outside the world: neither states anything that can be checked.
+    outcome: Outcome | None = Outcome(0.0, 0.0)
+    with suppress(ValueError):
+        comparison = await judge.compare(shown.task, one, other, style=style, rubric=shown.rubric)
+        outcome = comparison.outcome
+    assert outcome is not None
+    first, second = outcome
+    if style is Style.SCORES:
+        return ServedReply(
+            f"<think>By the facts that are stated.</think>\n<first>{10 * first:.3f}</first>\n"
+            f"<second>{10 * second:.3f}</second>"
+        )
     winner = "T" if first == second else "A" if first > second else "B"
-    if served.choices == PREFERENCE_CHOICES:
-        return _token(winner, PREFERENCE_CHOICES)
+    if choices == tuple(PREFERENCES):
+        return _token(winner, choices)
     return ServedReply(f"{first:.2f} to {second:.2f}. \\boxed{{{'Tie' if winner == 'T' else winner}}}")
 
 
-async def _outcome(judge: LexicalJudge, fields: _Fields, style: Style) -> Outcome:
-    first, second = fields.candidates
-    try:
-        comparison = await judge.compare(fields.task, first, second, style=style, rubric=fields.rubric)
-    except ValueError:
-        # A task from outside the world: neither states anything that can be checked.
-        return Outcome(0.0, 0.0)
-    assert comparison.outcome is not None
-    return comparison.outcome
+def _verdict_reply(verdict: Verdict, choices: tuple[str, ...]) -> ServedReply:
+    digit = str(int(bool(verdict.value)))
+    if set(choices) == set(SCORES):
+        return _token(digit, tuple(SCORES))
+    return ServedReply(f"<think>{verdict.reasoning}</think>\n<score>{digit}</score>")
 
 
-async def _select(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    numbers = [word for word in fields.outside.split() if word.isdecimal()]
-    if not numbers:
-        raise ValueError("the prompt does not say how many to select")
-    chosen = (await judge.select(fields.task, fields.rubric, fields.candidates, int(numbers[-1]))).numbers
-    labels = fields.labels
-    return ServedReply(json.dumps({"winners": [labels[row] for row in chosen or ()]}))
-
-
-async def _rating(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    if "criterion" in fields:
-        score = await judge.score(fields.task, fields.answer, fields.criterion, scale=Scale.EXPLICIT)
-    else:
-        score = await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.IMPLICIT)
-    return ServedReply(json.dumps({"score": score.value}))
-
-
-async def _score_correctness(judge: LexicalJudge, fields: _Fields, served: ServedRequest) -> ServedReply:
-    score = (await judge.score(fields.task, fields.answer, fields.rubric, scale=Scale.CORRECTNESS)).value
-    return ServedReply("No facts are known." if score is None else f"\\boxed{{{score:g}}}")
-
-
-_Role = Callable[[LexicalJudge, _Fields, ServedRequest], Awaitable[ServedReply]]
-_ROLES: tuple[tuple[tuple[str, ...], str, _Role], ...] = (
-    *((terms.shows, "<score>", _gate) for terms in GATES.values()),
-    (("document", "task"), "<rubric>", _rubric),
-    (("task",), "<rubric>", _rubric),
-    (("task", "answer", "criterion"), "<score>", _grade),
-    (("task", "candidate"), "<first>", _compare_scores),
-    (("task", "candidate"), r"\boxed{Tie}", _compare_preference),
-    (("task", "candidate"), '"winners"', _select),
-    (("task", "answer", "criterion"), '"score"', _rating),
-    (("task", "answer"), '"score"', _rating),
-    (("task", "answer"), r"\boxed{0.5}", _score_correctness),
-)
-"""Fields, what the prompt's own text mentions (its pack's contract), and who answers; first match counts."""
-
-
-def _scored(value: bool, reasoning: str, served: ServedRequest) -> ServedReply:
-    digit = str(int(value))
-    if set(served.choices) == set(SCORE_CHOICES):
-        return _token(digit, SCORE_CHOICES)
-    return ServedReply(f"<think>{reasoning}</think>\n<score>{digit}</score>")
-
-
-def _token(chosen: str, choices: Sequence[str]) -> ServedReply:
+def _token(chosen: str, choices: tuple[str, ...]) -> ServedReply:
     rest = (1 - SURE) / (len(choices) - 1)
-    return ServedReply(
-        chosen, {choice: SURE if choice == chosen else rest for choice in choices}, finish="length"
+    odds = {choice: SURE if choice == chosen else rest for choice in choices}
+    return ServedReply(chosen, odds, finish="length")
+
+
+def random_reply(served: ServedRequest) -> ServedReply:
+    """A verdict at random in the form that the prompt asks for.
+
+    So a pack, a corpus and a config are rehearsed as a whole before a model is paid for. The draw follows from the
+    prompt and the request's seed: the same run gets the same verdicts. Raises ValueError for a prompt that asks for no
+    form of `prompts.OUTPUTS`.
+    """
+    if served.body.get("max_tokens") == 1 and not served.choices:
+        return ServedReply("1", finish="length")  # a canary
+    rng = rng_from(RANDOM_MODEL, served.prompt, str(served.body.get("seed")))
+    if served.choices:
+        chosen = rng.choice(served.choices)
+        odds = {
+            choice: 0.9 if choice == chosen else 0.1 / (len(served.choices) - 1) for choice in served.choices
+        }
+        return ServedReply(chosen, odds, finish="length")
+    own_words = text_outside(served.prompt)
+    for form in _RANDOM_FORMS:
+        if form in own_words:
+            return ServedReply(_random_text(form, rng, served.prompt))
+    raise ValueError(
+        f"the random judge cannot tell what form this prompt asks for: it mentions none of {', '.join(_RANDOM_FORMS)}"
     )
 
 
-def _first_field(line: str) -> str:
-    return line.partition(" | ")[0]
+_RANDOM_FORMS = ("<rubric>", "<first>", r"\boxed{Tie}", r"\boxed{0.5}", '"winners"', '"score"', "<score>")
+"""What a prompt's own words mention (its pack's contract); the first match counts."""
+
+
+def _random_text(form: str, rng: random.Random, prompt: str) -> str:
+    match form:
+        case "<rubric>":
+            # Five: as many as a rubric of criteria may have, and as few as one of dimensions.
+            items = [
+                {
+                    "text": f"Identifies point {number} of {rng.randrange(10**6)}.",
+                    "priority": rng.choice(("critical", "important", "bonus")),
+                    "title": f"Point {number}",
+                    "dimension": "Coverage",
+                }
+                for number in range(1, 6)
+            ]
+            return f"<rubric>\n{json.dumps(items)}\n</rubric>"
+        case "<first>":
+            first, second = (round(rng.uniform(0, 10), 1) for _ in range(2))
+            return f"<first>{first}</first>\n<second>{second}</second>"
+        case r"\boxed{Tie}":
+            return rf"\boxed{{{rng.choice(('A', 'B', 'Tie'))}}}"
+        case r"\boxed{0.5}":
+            return rf"\boxed{{{rng.choice(('0', '0.5', '1'))}}}"
+        case '"winners"':
+            return _random_winners(rng, prompt)
+        case '"score"':
+            return json.dumps({"score": round(rng.uniform(0, 10), 1)})
+        case _:
+            graded = any(fenced.name == "answer" for fenced in read_fences(prompt))
+            met = rng.random() < (CRITERION_MET if graded else GATE_PASSES)
+            return f"<think>A die was thrown.</think>\n<score>{int(met)}</score>"
+
+
+def _random_winners(rng: random.Random, prompt: str) -> str:
+    labels = [fenced.mark for fenced in read_fences(prompt) if fenced.name == "candidate"]
+    numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
+    if not labels or not numbers or not 0 < numbers[-1] <= len(labels):
+        raise ValueError(f"{len(labels)} candidates are shown and no number of winners that fits")
+    return json.dumps({"winners": rng.sample(labels, numbers[-1])})

@@ -7,6 +7,7 @@ decide it refuses, with a typed fault or None.
 import asyncio
 from collections.abc import Sequence
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.schemas import (
@@ -14,7 +15,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Key,
     Outcome,
     Rollout,

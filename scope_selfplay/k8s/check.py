@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
-from scope_selfplay.controller.manifests import gpus_of
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import Component, gpus_of
 from scope_selfplay.controller.servers import is_vllm, settings_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (
@@ -30,7 +29,7 @@ from scope_selfplay.k8s.check_references import external_server_problems, refere
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of
 from scope_selfplay.k8s.patches import CLAIM
-from scope_selfplay.training.ranks import step_share
+from scope_selfplay.training.ranks import forward_passes
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 """Kubernetes releases whose schemas the objects must fit."""
@@ -71,9 +70,15 @@ def check_folder(folder: Path) -> FolderCheck:
         *_image_problems(config, objects),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
-        *_config_problems(config),
+        *_judge_problems(config),
+        *_trainer_problems(config),
+        *_gpu_image_problems(config),
         *external_server_problems(config, everything),
     ]
+    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
+    if not config.name[0].isalpha():
+        message = f"is {config.name!r}; on a cluster a run's id begins with a letter"
+        found.append(ManifestProblem("name", message))
     notes = list(_notes(config))
     if _has_schemas():
         found += schema_problems(everything)
@@ -157,16 +162,6 @@ def _notes(config: RunConfig) -> Iterator[str]:
         yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
 
 
-def _config_problems(config: RunConfig) -> Iterator[ManifestProblem]:
-    """What the run's config asks of a cluster and its pods could not do. Pure."""
-    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
-    if not config.name[0].isalpha():
-        yield ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
-    yield from _judge_problems(config)
-    yield from _trainer_problems(config)
-    yield from _gpu_image_problems(config)
-
-
 def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
     """Without a GPU the judge is `scope serve-judge`, which knows the articles of the embedded world alone."""
     server = config.cluster.judge
@@ -196,7 +191,7 @@ def _trainer_problems(config: RunConfig) -> Iterator[ManifestProblem]:
         # Each GPU has a process of its own, and each process whole groups.
         pod = getattr(cluster, name)
         try:
-            step_share(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
+            forward_passes(settings, max(1, gpus_of(cluster, pod)) * pod.nodes)
         except ConfigError as error:
             message = f"has {pod.gpus} GPUs on each of {pod.nodes} nodes: {error}"
             yield ManifestProblem(f"cluster.{name}", message)
@@ -222,7 +217,7 @@ def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
             )
 
 
-def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS) -> list[ManifestProblem]:
+def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     """Every object that one of the releases would not take; fields that a release does not know count.
 
     Raises ConfigError where the package is missing.
@@ -230,7 +225,7 @@ def schema_problems(objects: Sequence[Body], versions: Sequence[str] = VERSIONS)
     if not _has_schemas():
         raise ConfigError("kubernetes-validate: not installed; pip install 'scope-selfplay[k8s]'")
     found = []
-    for version in versions:
+    for version in VERSIONS:
         for body in objects:
             kind, api = str(body.get("kind")), str(body.get("apiVersion"))
             # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.

@@ -41,7 +41,7 @@ def amount(quantity: Any) -> float:
 def peak_gpus(config: RunConfig) -> dict[str, int]:
     """GPUs of each stage, its servers included."""
     gpus = f"requests.{config.cluster.gpu_resource}"
-    return {stage: int(_usage(bodies)[gpus]) for stage, bodies in stage_objects(config, ()).items()}
+    return {stage: int(_usage(bodies)[gpus]) for stage, bodies in stage_objects(config).items()}
 
 
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
@@ -95,7 +95,7 @@ def _readable(number: float) -> str:
 def _stage_usage(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amounts]:
     """By stage, what is alive at once; the controller is among `objects`."""
     controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
-    return {stage: _usage([*controller, *bodies]) for stage, bodies in stage_objects(config, ()).items()}
+    return {stage: _usage([*controller, *bodies]) for stage, bodies in stage_objects(config).items()}
 
 
 def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:

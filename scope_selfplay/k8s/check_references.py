@@ -6,12 +6,13 @@ the run that the config names and no policy lets a pod out to. Pure.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import Component
 from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, matches, name_of, pods_of
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
@@ -20,8 +21,11 @@ _PORTS = {"http": 80, "https": 443}
 
 def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[ManifestProblem]:
     """Every broken reference, in the order of the objects; `elsewhere` are objects that others created, `Kind/name`."""
-    found = [*_duplicates(objects), *_labels(objects)]
-    known = {name_of(body) for body in objects} | set(elsewhere)
+    names = Counter(map(name_of, objects))
+    message = "appears twice; give one of them another name"
+    found = [ManifestProblem(name, message) for name, count in names.items() if count > 1]
+    found += _labels(objects)
+    known = {*names, *elsewhere}
     all_pods = pods_of(objects)
     for pods in all_pods:
         found += _pod_problems(pods, known)
@@ -39,15 +43,6 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
             case "NetworkPolicy":
                 found += _policy_problems(body, all_pods)
     return [*found, *_call_problems(objects)]
-
-
-def _duplicates(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
-    seen: set[str] = set()
-    for body in objects:
-        name = name_of(body)
-        if name in seen:
-            yield ManifestProblem(name, "appears twice; give one of them another name")
-        seen.add(name)
 
 
 def _labels(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
@@ -194,7 +189,7 @@ class ExternalServer(NamedTuple):
 
 def external_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """One problem for each external server that some caller's NetworkPolicies keep it from."""
-    policies = [body["spec"] for body in objects if body.get("kind") == "NetworkPolicy"]
+    policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
     pods = pods_of(objects)
     by_component = {caller.labels.get("app.kubernetes.io/component"): caller for caller in reversed(pods)}
@@ -207,7 +202,8 @@ def external_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iter
         kept = [
             component.value
             for component in server.callers
-            if component in by_component and not _leaves(policies, by_component[component], pods, port)
+            if component in by_component
+            and not allows(policies, "Egress", by_component[component], None, port, pods)
         ]
         if kept:
             yield ManifestProblem(
@@ -237,36 +233,3 @@ def external_servers(config: RunConfig) -> list[ExternalServer]:
     if config.model.engine == "vllm_server":
         found.append(("model.vllm_url", config.model.vllm_url, trainer))
     return [ExternalServer(setting, url, callers) for setting, url, callers in found if url]
-
-
-def _leaves(policies: Sequence[Body], caller: Pods, pods: Sequence[Pods], port: int) -> bool:
-    """Whether `caller` may reach some host outside the run on `port`; policies do not name hosts."""
-    chosen = [
-        policy
-        for policy in policies
-        if "Egress" in (policy.get("policyTypes") or []) and matches(policy.get("podSelector"), caller.labels)
-    ]
-    return not chosen or any(
-        _reaches_others(rule, pods) and _has_port(rule, port)
-        for policy in chosen
-        for rule in policy.get("egress") or []
-    )
-
-
-def _reaches_others(rule: Body, pods: Sequence[Pods]) -> bool:
-    peers = rule.get("to")
-    return not peers or any(
-        "ipBlock" in peer
-        or "namespaceSelector" in peer
-        or not any(matches(peer.get("podSelector"), candidate.labels) for candidate in pods)
-        for peer in peers
-    )
-
-
-def _has_port(rule: Body, number: int) -> bool:
-    ports = rule.get("ports")
-    return not ports or any(
-        port.get("port") is None
-        or (isinstance(port["port"], int) and port["port"] <= number <= port.get("endPort", port["port"]))
-        for port in ports
-    )

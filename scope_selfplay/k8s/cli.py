@@ -101,9 +101,8 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
         on_cluster = check_cluster(checked, folder, Kubectl(namespace))
         found, notes = [*found, *on_cluster.problems], [*notes, *on_cluster.notes]
     if as_json:
-        click.echo(
-            json.dumps({"problems": [problem._asdict() for problem in found], "notes": notes}, indent=1)
-        )
+        problems = [problem._asdict() for problem in found]
+        click.echo(json.dumps({"problems": problems, "notes": notes}, indent=1))
     else:
         for problem in found:
             click.echo(str(problem))

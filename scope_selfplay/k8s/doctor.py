@@ -1,7 +1,5 @@
 """`scope k8s doctor`: what this cluster can run for this user, and what is missing. Changes nothing."""
 
-from collections.abc import Iterator
-
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.k8s.check_cluster import gpus_offered, is_default_class
@@ -24,21 +22,13 @@ def examine(cluster: Kubectl) -> list[Finding]:
     except ScopeError as error:
         advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
         return [Finding("cluster", False, str(error), advice)]
-    return [
-        Finding("cluster", True, f"Kubernetes {version}"),
-        *_rights(cluster),
-        _storage(cluster),
-        _gpus(cluster),
-        _quotas(cluster),
-    ]
-
-
-def _rights(cluster: Kubectl) -> Iterator[Finding]:
+    findings = [Finding("cluster", True, f"Kubernetes {version}")]
     for what, resources in _NEEDED.items():
-        lacking = [resource for resource in resources if not cluster.may("create", resource)]
-        found = f"lacking: {', '.join(lacking)}" if lacking else "all there"
-        advice = f"ask for the right to create {', '.join(lacking)} in this namespace"
-        yield Finding(f"rights to {what}", not lacking, found, advice)
+        lacking = ", ".join(resource for resource in resources if not cluster.may("create", resource))
+        found = f"lacking: {lacking}" if lacking else "all there"
+        advice = f"ask for the right to create {lacking} in this namespace"
+        findings.append(Finding(f"rights to {what}", not lacking, found, advice))
+    return [*findings, _storage(cluster), _gpus(cluster), _quotas(cluster)]
 
 
 def _storage(cluster: Kubectl) -> Finding:

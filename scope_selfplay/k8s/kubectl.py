@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -22,18 +22,12 @@ _DOWN = (
 _LOGGED = re.compile(r"[EWIF]\d{4} [^]]*\] ")
 
 
-class KubectlResult(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 def kustomize(folder: Path) -> list[Body]:
     """The objects of a kustomization. Raises ConfigError with kustomize's reason."""
-    answer = run("kustomize", str(folder))
-    if answer.code != 0:
-        raise ConfigError(f"{folder}: does not render: {' '.join(_reasons(answer.err))[:300]}")
-    return [body for body in yaml.safe_load_all(answer.out) if body]
+    done = run("kustomize", str(folder))
+    if done.returncode != 0:
+        raise ConfigError(f"{folder}: does not render: {' '.join(_reasons(done.stderr))[:300]}")
+    return [body for body in yaml.safe_load_all(done.stdout) if body]
 
 
 class Kubectl:
@@ -45,26 +39,27 @@ class Kubectl:
     def objects(self, kind: str, selector: str = "") -> Sequence[Body]:
         """Raises OutsideError for a cluster that does not answer, ConfigError for one that refuses."""
         more = ["--selector", selector] if selector else []
-        items: list[Body] = json.loads(self._output_of("get", kind, *more, "--output=json")).get("items", [])
+        items: list[Body] = json.loads(self._output("get", kind, *more, "--output=json")).get("items", [])
         return items
 
     def get(self, kind: str, name: str) -> Body | None:
-        answer = self._run("get", kind, name, "--output=json", "--ignore-not-found")
-        body: Body | None = json.loads(_output(answer) or "null")
+        """None where it does not exist; raises as `objects` does."""
+        text = self._output("get", kind, name, "--output=json", "--ignore-not-found")
+        body: Body | None = json.loads(text or "null")
         return body
 
     def may(self, verb: str, resource: str) -> bool:
-        return self._run("auth", "can-i", verb, resource).out.strip() == "yes"
+        return self._run("auth", "can-i", verb, resource).stdout.strip() == "yes"
 
     def refusals(self, folder: Path) -> list[str]:
         """What the server would refuse of a kustomization; nothing is changed.
 
         Raises OutsideError for a cluster that does not answer.
         """
-        answer = self._run("apply", "--dry-run=server", "--kustomize", str(folder), "--output=name")
-        if answer.code == 0:
+        done = self._run("apply", "--dry-run=server", "--kustomize", str(folder), "--output=name")
+        if done.returncode == 0:
             return []
-        lines = _reasons(answer.err)
+        lines = _reasons(done.stderr)
         # A server that reports something else as down, such as a webhook, has answered.
         for line in lines:
             if _is_down(line) and not line.startswith("Error from server"):
@@ -74,31 +69,34 @@ class Kubectl:
         return [line[:300] for line in lines]
 
     def version(self) -> str:
-        body = json.loads(self._output_of("version", "--output=json"))
+        body = json.loads(self._output("version", "--output=json"))
         return str(body.get("serverVersion", {}).get("gitVersion", "unknown"))
 
     def follow(self, *arguments: str) -> int:
         """Hand the terminal to kubectl, for as long as a person wants."""
         return subprocess.run([_program(), *self._where, *arguments], check=False).returncode
 
-    def _output_of(self, *arguments: str) -> str:
-        return _output(self._run(*arguments))
+    def _output(self, *arguments: str) -> str:
+        done = self._run(*arguments)
+        if done.returncode == 0:
+            return done.stdout
+        line = _reasons(done.stderr)[-1]
+        raise _down(line) if _is_down(line) else ConfigError(f"the cluster refuses: {line[:300]}")
 
-    def _run(self, *arguments: str) -> KubectlResult:
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*self._where, "--request-timeout=20s", *arguments)
 
 
-def run(*arguments: str) -> KubectlResult:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Raises ConfigError without kubectl, OutsideError when it takes too long."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [_program(), *arguments], capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired:
         raise OutsideError(
-            f"kubectl {arguments[0]}: no answer in {_TIMEOUT:.0f} s; see that the cluster is well"
+            f"kubectl {arguments[0]}: no answer in {_TIMEOUT:.0f} s; check that the cluster is up"
         ) from None
-    return KubectlResult(done.returncode, done.stdout, done.stderr)
 
 
 def _program() -> str:
@@ -108,13 +106,6 @@ def _program() -> str:
             "kubectl: not found; install it (1.21 or newer has kustomize inside), see kubernetes.io/docs/tasks/tools"
         )
     return found
-
-
-def _output(answer: KubectlResult) -> str:
-    if answer.code == 0:
-        return answer.out
-    line = _reasons(answer.err)[-1]
-    raise _down(line) if _is_down(line) else ConfigError(f"the cluster refuses: {line[:300]}")
 
 
 def _is_down(line: str) -> bool:

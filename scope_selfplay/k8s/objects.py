@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import ManifestContext, Owner
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import (
     StageAttempt,
@@ -59,26 +58,26 @@ class Pods(NamedTuple):
         return [*(self.spec.get("initContainers") or []), *(self.spec.get("containers") or [])]
 
 
-def planned_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> list[_Made]:
-    """What the controller will create: the first attempt of every stage of iterations 0 and `iteration`, with its
-    servers; every Solver promoted."""
+def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[_Made]:
+    """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
+    Solver promoted."""
     context = _context(config, packs)
     bodies: list[_Made] = []
     servers: dict[str, Server] = {}
-    for number, stage in stages_of(config):
-        if number in (0, iteration):
-            step = RunStep(number, stage)
+    for iteration, stage in stages_of(config):
+        if iteration <= 1:
+            step = RunStep(iteration, stage)
             servers |= {server.name: server for server in _servers(config, step)}
             bodies += _stage_bodies(context, step)
     return [*bodies, *_server_bodies(context, servers.values())]
 
 
-def stage_objects(config: RunConfig, packs: Sequence[str], *, iteration: int = 1) -> dict[str, list[_Made]]:
+def stage_objects(config: RunConfig) -> dict[str, list[_Made]]:
     """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
-    context = _context(config, packs)
+    context = _context(config, ())
     found: dict[str, list[_Made]] = {}
     for stage in Stage:
-        step = RunStep(iteration, stage)
+        step = RunStep(1, stage)
         # The Job that collects comes when the workers are done.
         bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
         found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
@@ -150,8 +149,16 @@ def _is_fulfilled(expression: Body, labels: Mapping[str, str]) -> bool:
             return False
 
 
-def allows(policies: Iterable[Body], direction: str, pods: Pods, peer: Pods, port: int) -> bool:
-    """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives.
+def allows(
+    policies: Iterable[Body],
+    direction: str,
+    pods: Pods,
+    peer: Pods | None,
+    port: int,
+    run: Sequence[Pods] = (),
+) -> bool:
+    """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives;
+    a peer that is None is some host that is no pod of `run`.
 
     Pods that no policy of the direction selects may do anything; else one rule must allow it.
     """
@@ -166,23 +173,22 @@ def allows(policies: Iterable[Body], direction: str, pods: Pods, peer: Pods, por
         return True
     peers = "from" if direction == "Ingress" else "to"
     return any(
-        _allows_peer(rule.get(peers), peer) and _allows_port(rule.get("ports"), listener, port)
+        (not rule.get(peers) or any(_is_peer(allowed, peer, run) for allowed in rule[peers]))
+        and (not rule.get("ports") or any(_is_port(allowed, listener, port) for allowed in rule["ports"]))
         for spec in chosen
         for rule in spec.get(direction.lower()) or []
     )
 
 
-def _allows_peer(peers: Iterable[Body] | None, pods: Pods) -> bool:
-    """Without peers a rule allows all of them; a peer in another namespace is not of this run."""
-    return not peers or any(
-        "namespaceSelector" not in peer and matches(peer.get("podSelector"), pods.labels)
-        for peer in peers
-        if "podSelector" in peer
-    )
+def _is_peer(allowed: Body, peer: Pods | None, run: Sequence[Pods]) -> bool:
+    is_outside, selector = "ipBlock" in allowed or "namespaceSelector" in allowed, allowed.get("podSelector")
+    if peer is None:
+        return is_outside or not any(matches(selector, pods.labels) for pods in run)
+    return not is_outside and matches(selector, peer.labels)
 
 
-def _allows_port(ports: Iterable[Body] | None, listener: Pods, number: int) -> bool:
-    allowed = [port.get("port") for port in ports or []]
-    return not ports or any(
-        port is None or port == number or listener.ports.get(str(port)) == number for port in allowed
-    )
+def _is_port(allowed: Body, listener: Pods | None, number: int) -> bool:
+    port = allowed.get("port")
+    if isinstance(port, int):
+        return bool(port <= number <= allowed.get("endPort", port))
+    return port is None or (listener is not None and listener.ports.get(str(port)) == number)

@@ -14,14 +14,14 @@ CLAIM = "scope-data"
 USER = 10_001
 POD = "/spec/template/spec"
 CONTAINER = f"{POD}/containers/0"
+TOP = "../../.."
+"""The folder that holds k8s/ and prompts/, seen from a run's folder."""
 Body = dict[str, Any]
 
 
 class RunFolderLayout(NamedTuple):
-    """What a run's folder refers to: where that lies, seen from the folder, and which packs and components it takes."""
+    """Which packs and components a run's folder refers to."""
 
-    top: str = "../../.."
-    """The folder that holds k8s/ and prompts/."""
     packs: Sequence[str] = ()
     """Prompt packs below prompts/: the run's own and all that they extend."""
     components: Sequence[str] = ()
@@ -29,7 +29,7 @@ class RunFolderLayout(NamedTuple):
 
     def component(self, name: str, *, up: int) -> str:
         """Its path, from a folder that lies so many levels below the run's."""
-        return name if "/" in name else f"{'../' * up}{self.top}/k8s/components/{name}"
+        return name if "/" in name else f"{'../' * up}{TOP}/k8s/components/{name}"
 
 
 def image_parts(image: str) -> dict[str, str]:

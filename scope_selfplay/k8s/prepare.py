@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import VOLUME
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import VOLUME, Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.patches import (
     API,
     CONTAINER,
     IMAGE,
+    TOP,
     Body,
     RunFolderLayout,
     claim_patches,
@@ -46,6 +46,12 @@ class ModelDownload(NamedTuple):
     repository: str
     folder: str
 
+    @property
+    def options(self) -> list[str]:
+        """Of the Job's command."""
+        name, _, commit = self.repository.partition("@")
+        return ["--model", name, "--folder", self.folder, *(["--revision", commit] if commit else [])]
+
 
 def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
@@ -53,14 +59,14 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     bodies: dict[str, Body] = {}
     if "volume" in parts:
         bodies["volume"] = {
-            "resources": [f"../../{layout.top}/k8s/base/foundation"],
+            "resources": [f"../../{TOP}/k8s/base/foundation"],
             "components": _components(layout, "single-node", "namespace"),
             "patches": claim_patches(config.cluster),
         }
     if "models" in parts:
         models = model_downloads(config)
         folders = ["models/network", *(f"models/{model.part}" for model in models)]
-        options = {f"fetch-{model.part}": _fetch_options(model) for model in models}
+        options = {f"fetch-{model.part}": model.options for model in models}
         bodies["models"] = _jobs(config, layout, folders, options)
     if "index" in parts:
         bodies["index"] = _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
@@ -82,16 +88,15 @@ def prepare_parts(config: RunConfig) -> list[str]:
 def model_downloads(config: RunConfig) -> list[ModelDownload]:
     """What is fetched: a model whose repository is named and whose folder lies on the volume."""
     prepare = config.cluster.prepare
-    encoder = prepare.encoder if _index_options(config) else None
     wanted = [("model", prepare.model, config.model.path), ("judge", prepare.judge, _judge_folder(config))]
-    return [
-        *(
-            ModelDownload(part, name, folder)
-            for part, name, folder in wanted
-            if name and _is_on_volume(config, folder)
-        ),
-        *([ModelDownload("encoder", encoder, _encoder_folder(encoder))] if encoder else []),
+    found = [
+        ModelDownload(part, name, folder)
+        for part, name, folder in wanted
+        if name and _is_on_volume(config, folder)
     ]
+    if prepare.encoder and _index_options(config):
+        found.append(ModelDownload("encoder", prepare.encoder, _encoder_folder(prepare.encoder)))
+    return found
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
@@ -114,7 +119,7 @@ def _jobs(
         patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
     return {
         "namespace": _NAMESPACE if "namespace" in layout.components else None,
-        "resources": [f"../../{layout.top}/k8s/prepare/{folder}" for folder in folders],
+        "resources": [f"../../{TOP}/k8s/prepare/{folder}" for folder in folders],
         "components": _components(layout, "single-node"),
         "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": patches,
@@ -124,11 +129,6 @@ def _jobs(
 def _components(layout: RunFolderLayout, *which: str) -> list[str]:
     """The others change what only a running run has."""
     return [layout.component(name, up=2) for name in layout.components if name in which]
-
-
-def _fetch_options(model: ModelDownload) -> list[str]:
-    name, _, commit = model.repository.partition("@")
-    return ["--model", name, "--folder", model.folder, *(["--revision", commit] if commit else [])]
 
 
 def _index_options(config: RunConfig) -> list[str]:

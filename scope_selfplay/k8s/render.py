@@ -22,6 +22,7 @@ from scope_selfplay.k8s.patches import (
     CONTAINER,
     IMAGE,
     POD,
+    TOP,
     Body,
     RunFolderLayout,
     add,
@@ -50,7 +51,7 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
     files = {
         "setup/run.yaml": run_yaml,
         "setup/kustomization.yaml": _SETUP_NOTE + yaml_text(_setup(config, layout)),
-        "kustomization.yaml": yaml_text(_controller(f"{layout.top}/k8s/base", "setup", [renamed])),
+        "kustomization.yaml": yaml_text(_controller(f"{TOP}/k8s/base", "setup", [renamed])),
     }
     for iteration in range(1, config.iterations + 1):
         number = f"{iteration:02d}"
@@ -61,7 +62,7 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
             add(f"{CONTAINER}/args/-", "--only-iteration"),
             add(f"{CONTAINER}/args/-", number),
         ]
-        body = _controller(f"../{layout.top}/k8s/base", "../setup", changes)
+        body = _controller(f"../{TOP}/k8s/base", "../setup", changes)
         files[f"iteration-{number}/kustomization.yaml"] = yaml_text(body)
     return files | prepare_files(config, layout)
 
@@ -83,7 +84,7 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     body: Body = {
         "apiVersion": f"{API}/v1alpha1",
         "kind": "Component",
-        "resources": [f"../{layout.top}/prompts/{pack}" for pack in layout.packs],
+        "resources": [f"../{TOP}/prompts/{pack}" for pack in layout.packs],
         "configMapGenerator": [
             {
                 "name": f"{config.name}-config",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scope_selfplay.controller.names import ATTEMPT, ITERATION, RUN, SERVER, STAGE, status_name
+from scope_selfplay.controller.manifests import ATTEMPT, ITERATION, RUN, SERVER, STAGE, status_name
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.kubectl import Body, Kubectl
 

@@ -3,8 +3,3 @@
 Arithmetic over a RunConfig; every number that is not in the config is an assumption with a name, shown with the
 result.
 """
-
-from scope_selfplay.planning.memory import Assumptions
-from scope_selfplay.planning.plan import ResourcePlan, make_plan
-
-__all__ = ["Assumptions", "ResourcePlan", "make_plan"]

@@ -131,9 +131,8 @@ def _trainer(
     }
     total = sum(parts.values())
     fits = total <= assumptions.gpu_gib
-    return PodMemory(
-        pod, gpus, total, parts, fits, "" if fits else _advice(parts, model, settings, assumptions)
-    )
+    advice = "" if fits else _advice(parts, model, settings, assumptions)
+    return PodMemory(pod, gpus, total, parts, fits, advice)
 
 
 def _engine(model: ModelConfig, settings: TrainConfig, size: ModelSize, assumptions: Assumptions) -> float:
@@ -167,19 +166,13 @@ def _server(name: str, config: RunConfig, gpus: int, size: ModelSize, assumption
     """Weights in bf16 shared by the GPUs; what is left holds the cache."""
     weights = 2 * size.parameters / GIB / gpus
     room = 0.9 * assumptions.gpu_gib - weights
-    advice = ""
-    if size.cache_bytes:
+    advice = "" if room > 0 else "more GPUs, or a smaller model"
+    if room > 0 and size.cache_bytes:
         sequences = int(room * GIB * gpus // (size.cache_bytes * config.model.max_length))
-        advice = f"room for {max(sequences, 0)} sequences of {config.model.max_length} tokens"
-    fits = room > 0
-    return PodMemory(
-        name,
-        gpus,
-        max(0.9 * assumptions.gpu_gib, weights),
-        {"weights": weights, "cache": max(room, 0.0)},
-        fits,
-        advice if fits else "more GPUs, or a smaller model",
-    )
+        advice = f"room for {sequences} sequences of {config.model.max_length} tokens"
+    parts = {"weights": weights, "cache": max(room, 0.0)}
+    held = max(0.9 * assumptions.gpu_gib, weights)
+    return PodMemory(name, gpus, held, parts, room > 0, advice)
 
 
 def model_size(path: str, parameters: float | None = None) -> ModelSize:

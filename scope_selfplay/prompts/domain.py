@@ -105,12 +105,6 @@ _EXPECTED: Mapping[str, str] = {
 _WORDS: Mapping[str, Iterable[str]] = {"judge": JudgeKind, "corpus_reader": CorpusReader, "gates.*": Gate}
 
 
-def extended_domain(mapping: YamlMapping) -> str | None:
-    """The domain that this file extends, or None; a name that is none is left to `check_domain`."""
-    extends = mapping.values.get("extends")
-    return extends if isinstance(extends, str) and NAME.fullmatch(extends) else None
-
-
 def check_domain(mapping: YamlMapping, inherited_types: Sequence[str]) -> list[PackProblem]:
     """What is wrong in one domain.yaml; `inherited_types` are the task types of those that it extends."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scope_selfplay.errors import PromptError, did_you_mean
-from scope_selfplay.prompts.domain import DOMAIN_FILE, extended_domain
+from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME
 from scope_selfplay.prompts.pack import Pack
 from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
 from scope_selfplay.prompts.prompt_file import CountTokens, quarter_of_bytes
@@ -126,8 +126,10 @@ def _chain(folder: Path) -> Iterator[Layer | PackProblem]:
     while True:
         yield layer
         mapping = layer.domain_file
-        extends = extended_domain(mapping) if isinstance(mapping, YamlMapping) else None
-        if not isinstance(mapping, YamlMapping) or extends is None:
+        if not isinstance(mapping, YamlMapping):
+            return
+        extends = mapping.values.get("extends")
+        if not isinstance(extends, str) or not NAME.fullmatch(extends):
             return
         found = extended_folder(placed.parent, extends)
         if found is None:

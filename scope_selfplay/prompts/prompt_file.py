@@ -69,11 +69,13 @@ def read_prompt(
     parts = _cut(role, text, file)
     if isinstance(parts, PackProblem):
         return Prompt(role=role, text=text, body="", uses=()), [parts]
-    anatomy = dissect(parts.body)
-    problems = [*_front_problems(role, parts.front)]
-    faults = list(anatomy.faults)
+    front, anatomy = parts.front, dissect(parts.body)
+    problems, faults = [*_front_problems(role, front)], list(anatomy.faults)
     if anatomy.literal or anatomy.uses:
-        problems += _input_problems(role, parts, anatomy, taught)
+        inputs = front.values.get("inputs")
+        declared = [str(name) for name in inputs] if isinstance(inputs, list) else list(anatomy.uses)
+        problems += _declared_problems(role, front, declared, anatomy, taught)
+        faults += _use_faults(role, declared, anatomy)
         faults += _text_faults(role, parts.body, anatomy, count_tokens, taught)
     elif not faults:
         faults.append(TemplateFault(1, "has no text below its front matter; write the prompt there"))
@@ -125,43 +127,34 @@ def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[PackProble
         yield front.problem(f"has no list of inputs in its front matter; add `{example}`", "inputs")
 
 
-def _input_problems(
-    role: PromptRole, parts: _FileParts, anatomy: Anatomy, taught: bool
+def _declared_problems(
+    role: PromptRole, front: YamlMapping, declared: list[str], anatomy: Anatomy, taught: bool
 ) -> Iterator[PackProblem]:
-    """Where contract, front matter and body disagree; one misspelling is told once, where it stands."""
-    front, contract = parts.front, CONTRACTS[role]
-    inputs = front.values.get("inputs")
-    declared = [str(name) for name in inputs] if isinstance(inputs, list) else list(anatomy.uses)
-    foreign = [name for name in (*anatomy.uses, *declared) if name not in contract.inputs]
-    meant = {nearest(name, contract.inputs) for name in foreign}
-    yield from _used_problems(role, parts, anatomy, declared)
+    """Inputs that the front matter lists in vain or lacks; one misspelling is told once, where it stands."""
+    contract, uses = CONTRACTS[role], anatomy.uses
+    meant = {nearest(name, contract.inputs) for name in (*uses, *declared) if name not in contract.inputs}
     for index, name in enumerate(declared):
-        if name not in contract.inputs and name not in anatomy.uses:
+        if name not in contract.inputs and name not in uses:
             yield front.problem(f"lists the input {name}; {_may_use(role, name)}", "inputs", index)
         elif name in declared[:index]:
             yield front.problem(f"lists the input {name} twice; keep one", "inputs", index)
-        elif name not in anatomy.uses and name not in meant:
+        elif name not in uses and name not in meant:
             advice = f"write {{{{ {name} }}}} into the text, or take {name} out of inputs"
             yield front.problem(f"lists the input {name} but never uses it; {advice}", "inputs", index)
     subject = (contract.subject,) if contract.subject else ()
     for name in subject if taught else contract.required:
-        if name not in anatomy.uses and name not in meant and name not in declared:
+        if name not in uses and name not in meant and name not in declared:
             message = f"never uses {{{{ {name} }}}}, which a {role} prompt must show; write it into the text"
             yield front.problem(f"{message} and list it in inputs", "inputs")
 
 
-def _used_problems(
-    role: PromptRole, parts: _FileParts, anatomy: Anatomy, declared: list[str]
-) -> Iterator[PackProblem]:
+def _use_faults(role: PromptRole, declared: list[str], anatomy: Anatomy) -> Iterator[TemplateFault]:
     for name, line in sorted(anatomy.uses.items(), key=lambda use: use[1]):
-        place = parts.body_line + line - 1
         if name not in CONTRACTS[role].inputs:
-            yield PackProblem(parts.front.file, place, f"uses {{{{ {name} }}}}; {_may_use(role, name)}")
+            yield TemplateFault(line, f"uses {{{{ {name} }}}}; {_may_use(role, name)}")
         elif name not in declared:
             advice = f"add {name} to inputs in the front matter"
-            yield PackProblem(
-                parts.front.file, place, f"uses {{{{ {name} }}}}, which its inputs do not list; {advice}"
-            )
+            yield TemplateFault(line, f"uses {{{{ {name} }}}}, which its inputs do not list; {advice}")
 
 
 def _may_use(role: PromptRole, name: str) -> str:

@@ -1,10 +1,9 @@
 """From comparisons to strengths, and from strengths to rewards: numbers only, no judge and no text.
 
-Reading order: `matches` (what a topology is), `topologies`, `brackets`, `swiss_rounds`, `live_board`,
-`circulant` and `group_rounds` (the designs), `shares` and `margins` (two ways to fit strengths, the second on
-`equations`), `judge_effects` (what a step tells about its judge), `ranks` (rewards), `routing` (who needs a
-tournament), `driver` (plays a topology against a judge). All are pure but `driver`, which awaits the caller's
-judge. Sources: Tournament-GRPO, ArenaRL, Reasoning Arena; `balanced` is ours.
+Reading order: `matches` (what a topology is, and rewards from strengths), `topologies`, `brackets`, `rounds`,
+`circulant` (the designs), `shares` and `margins` (two ways to fit strengths), `routing` (who needs a tournament),
+`driver` (plays a topology against a judge). All are pure but `driver`, which awaits the caller's judge. Sources:
+Tournament-GRPO, ArenaRL, Reasoning Arena; `balanced` is ours.
 """
 
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
@@ -18,23 +17,25 @@ from scope_selfplay.ranking.driver import (
     play,
     play_groups,
 )
-from scope_selfplay.ranking.group_rounds import group_tournament
-from scope_selfplay.ranking.judge_effects import fit_step, position_offset, score_level
-from scope_selfplay.ranking.live_board import LiveBoard, live
-from scope_selfplay.ranking.margins import balanced, fit_margins
-from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
-from scope_selfplay.ranking.ranks import min_max, rank_rewards
+from scope_selfplay.ranking.margins import balanced, fit_margins, fit_step, position_offset, score_level
+from scope_selfplay.ranking.matches import (
+    ComparisonGraph,
+    GroupTopology,
+    Match,
+    Strengths,
+    Topology,
+    min_max,
+    rank_rewards,
+)
+from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.routing import (
     LiveRoute,
-    Routing,
     informative_share,
     is_flat,
     route,
-    routed_rewards,
 )
 from scope_selfplay.ranking.shares import bradley_terry, bradley_terry_batch, logistic_share, soft_share
-from scope_selfplay.ranking.swiss_rounds import swiss
-from scope_selfplay.ranking.topologies import AnchorScore, anchor, round_robin
+from scope_selfplay.ranking.topologies import AnchorScore, LiveBoard, anchor, live, round_robin
 from scope_selfplay.schemas import Outcome
 
 __all__ = [
@@ -47,7 +48,6 @@ __all__ = [
     "Match",
     "Outcome",
     "Played",
-    "Routing",
     "Select",
     "Strengths",
     "Topology",
@@ -73,7 +73,6 @@ __all__ = [
     "rank_rewards",
     "round_robin",
     "route",
-    "routed_rewards",
     "score_level",
     "single_elimination",
     "soft_share",

@@ -10,8 +10,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology
-from scope_selfplay.ranking.ranks import standing
+from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology, standing
 from scope_selfplay.ranking.topologies import meet_anchor
 from scope_selfplay.schemas import Outcome
 
@@ -34,15 +33,17 @@ def single_elimination(n: int, *, anchor: int = 0, score: Score = "margin") -> T
     seeds too. Waves: 1 + ceil(log2 n), together 2(n-1) matches. Raises ValueError when there is no such
     anchor.
     """
-    ledger = MatchScores(score)
-    seeding = yield from meet_anchor(n, anchor, ledger)
-    seeds = _by_strength(seeding)
+    scores = MatchScores(score)
+    seeding = yield from meet_anchor(n, anchor, scores)
+    known = [-math.inf if strength is None else strength for strength in seeding]
+    # From the strongest to the weakest, those never judged last, ties by number.
+    seeds = sorted(range(n), key=known.__getitem__, reverse=True)
     lasted = [0] * n
     slots = _slots(seeds)
     for stage in range(1, len(slots).bit_length()):
-        slots = (yield from _decide(_neighbours(slots), seeds, ledger)).winners
+        slots = (yield from _decide(_neighbours(slots), seeds, scores)).winners
         _note(lasted, slots, stage)
-    return _places(lasted, ledger)
+    return _places(lasted, scores)
 
 
 def double_elimination(n: int, rng: random.Random, *, score: Score = "margin") -> Topology:
@@ -55,25 +56,25 @@ def double_elimination(n: int, rng: random.Random, *, score: Score = "margin") -
     """
     drawn = list(range(n))
     rng.shuffle(drawn)
-    ledger, lasted, numbers = MatchScores(score), [0] * n, range(n)
+    scores, lasted, numbers = MatchScores(score), [0] * n, range(n)
     if n < 2:
-        return _places(lasted, ledger)
-    undefeated, beaten = yield from _decide(_neighbours(_slots(drawn)), numbers, ledger)
+        return _places(lasted, scores)
+    undefeated, beaten = yield from _decide(_neighbours(_slots(drawn)), numbers, scores)
     stage = 0
     while len(undefeated) > 1:
         upper = _neighbours(undefeated)
-        decided = yield from _decide(upper + _neighbours(beaten), numbers, ledger)
+        decided = yield from _decide(upper + _neighbours(beaten), numbers, scores)
         undefeated, fallen = decided.winners[: len(upper)], decided.losers[: len(upper)]
         beaten = decided.winners[len(upper) :]
         _note(lasted, beaten, stage := stage + 1)
         # Turned round, so that those who have just fallen do not meet at once whom they beat before.
-        beaten, _ = yield from _decide(list(zip(beaten, reversed(fallen), strict=True)), numbers, ledger)
+        beaten, _ = yield from _decide(list(zip(beaten, reversed(fallen), strict=True)), numbers, scores)
         _note(lasted, beaten, stage := stage + 1)
-    champion = (yield from _decide([(undefeated[0], beaten[0])], numbers, ledger)).winners
+    champion = (yield from _decide([(undefeated[0], beaten[0])], numbers, scores)).winners
     _note(lasted, undefeated, stage := stage + 1)
     _note(lasted, beaten, stage)
     _note(lasted, champion, stage + 1)
-    return _places(lasted, ledger)
+    return _places(lasted, scores)
 
 
 def bracket_slots(n: int) -> list[int]:
@@ -86,14 +87,14 @@ def bracket_slots(n: int) -> list[int]:
 
 
 def _decide(
-    pairs: list[tuple[Slot, Slot]], seeds: Sequence[int], ledger: MatchScores
+    pairs: list[tuple[Slot, Slot]], seeds: Sequence[int], scores: MatchScores
 ) -> Generator[list[Match], list[Outcome | None], Decided]:
     """Plays one round in at most one wave. `seeds` holds all entrants, the better seed first."""
-    matches = [ledger.arrange(one, other) for one, other in pairs if one is not None and other is not None]
+    matches = [scores.arrange(one, other) for one, other in pairs if one is not None and other is not None]
     outcomes = (yield matches) if matches else []
     margins: dict[int, float] = {}
     for match, outcome in zip(matches, outcomes, strict=True):
-        ledger.record(match, outcome)
+        scores.record(match, outcome)
         if outcome is not None:
             margins[match.first] = outcome.first - outcome.second
             margins[match.second] = -margins[match.first]
@@ -102,12 +103,6 @@ def _decide(
         return (False, 0.0, 0) if slot is None else (True, margins.get(slot, 0.0), -seeds.index(slot))
 
     return Decided([max(pair, key=claim) for pair in pairs], [min(pair, key=claim) for pair in pairs])
-
-
-def _by_strength(strengths: Strengths) -> list[int]:
-    """Entrants from the strongest to the weakest, those never judged last, ties by number."""
-    known = [-math.inf if strength is None else strength for strength in strengths]
-    return sorted(range(len(known)), key=known.__getitem__, reverse=True)
 
 
 def _slots(seeds: Sequence[int]) -> list[Slot]:
@@ -124,9 +119,9 @@ def _note(lasted: list[int], slots: Sequence[Slot], stage: int) -> None:
             lasted[entrant] = stage
 
 
-def _places(lasted: Sequence[int], ledger: MatchScores) -> Strengths:
+def _places(lasted: Sequence[int], scores: MatchScores) -> Strengths:
     """Later defeat first, then the mean score; who only ever had byes or failed matches was never judged."""
-    means = [ledger.mean(entrant) for entrant in range(len(lasted))]
+    means = [scores.mean(entrant) for entrant in range(len(lasted))]
     return standing(
         [None if mean is None else (stage, mean) for stage, mean in zip(lasted, means, strict=True)]
     )

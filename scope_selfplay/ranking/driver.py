@@ -58,7 +58,12 @@ async def play(
     however often the plan asks for it; by default no two entrants are equal. A score that is not finite
     counts as a failure.
     """
-    calls = _AskedOnce(_finite(compare))
+
+    async def ask(match: Match) -> Outcome | None:
+        outcome = await compare(match)
+        return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
+
+    calls = _AskedOnce(ask)
     names = _naming(identity)
     shown: list[tuple[Match, Outcome | None]] = []
 
@@ -202,14 +207,6 @@ def _tie(name: Hashable, answers: Mapping[Names, Outcome | None]) -> Outcome:
     scores = own or [score for _, outcome in known for score in outcome] or [0.0]
     level = sum(scores) / len(scores)
     return Outcome(level, level)
-
-
-def _finite(compare: Compare) -> Compare:
-    async def checked(match: Match) -> Outcome | None:
-        outcome = await compare(match)
-        return outcome if outcome is not None and all(map(math.isfinite, outcome)) else None
-
-    return checked
 
 
 def _by_place(select: Select) -> Select:

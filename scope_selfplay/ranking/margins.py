@@ -1,20 +1,25 @@
 """Ridge least squares over score margins, with one position offset: the fit behind `balanced`.
 
-The model of one judged match: margin = strength of the first - strength of the second + offset + noise.
-What a whole step knows about the judge, its offset and the level of its scores, is best estimated over
-all groups (`judge_effects`) before every group is fitted again with it.
+The model of one judged match: margin = strength of the first - strength of the second + offset + noise; and the sum of
+its scores is the sum of both strengths plus a level that is the same for all matches of the group. What a whole step
+knows about the judge, its offset and how far its scores compare from one call to another, is estimated over all groups
+before every group is fitted again with both (`fit_step`). Groups are (matches, outcomes), as in the graph of a play.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scope_selfplay.ranking.circulant import balanced_matches
-from scope_selfplay.ranking.equations import Equations, Floats, equations
 from scope_selfplay.ranking.matches import Match, Strengths, Topology
 from scope_selfplay.schemas import Outcome
+
+Floats = NDArray[np.float64]
+JudgedMatches = tuple[Sequence[Match], Sequence[Outcome | None]]
 
 _RIDGES = np.logspace(-6, 1, 29)
 _TYPICAL_RIDGE = 2.0
@@ -57,6 +62,88 @@ def fit_margins(
     return [float(strengths[entrant]) if entrant in seen else None for entrant in range(n)]
 
 
+def fit_step(
+    sizes: Sequence[int], groups: Sequence[JudgedMatches], *, levels: bool = True
+) -> list[Strengths]:
+    """`fit_margins` for every group of a step, of so many entrants each, with the judge's effects pooled over all.
+
+    `levels`: an entrant's strength also owes to how high the sums of its calls are, as far as the step shows that
+    these compare (`score_level`); for verdicts without a level, preferences, that is not at all.
+    """
+    offset = position_offset(groups)
+    level = score_level(groups, offset=offset) if levels else 0.0
+    return [
+        fit_margins(size, *group, offset=offset, level=level)
+        for size, group in zip(sizes, groups, strict=True)
+    ]
+
+
+def position_offset(groups: Iterable[JudgedMatches], *, ridge: float = _TYPICAL_RIDGE) -> float:
+    """What being shown first is worth, in units of the margin.
+
+    Generalised least squares with the strengths of every group as random effects, whose variance is
+    1/ridge of the noise's. The estimate is unbiased whatever the ridge; the default suits a realistic
+    judge and only bears on plans that are not counterbalanced. 0.0 when nothing was judged. Raises
+    ValueError for a ridge <= 0.
+    """
+    pull = weight = 0.0
+    for matches, outcomes in groups:
+        known = equations(width(matches), matches, outcomes)
+        contrasts = known.contrasts
+        # The ones, less what the strengths of the group can explain of them.
+        unexplained = 1.0 - contrasts @ ridge_solution(contrasts, contrasts.sum(axis=0), ridge)
+        pull += float(unexplained @ known.margins)
+        weight += float(unexplained.sum())
+    return pull / weight if weight else 0.0
+
+
+def score_level(groups: Iterable[JudgedMatches], *, offset: float = 0.0) -> float:
+    """How much the sum of a call's two scores says about the entrants, against their difference; in [0, 1].
+
+    1 for a judge whose scores compare from call to call as well as within one, less the more the level
+    of a call varies, and 0 where sums say nothing, as for logits or win probabilities. It is the
+    recovery of inter-block information (Yates, 1940) with calls as blocks of two, its variances pooled
+    over the groups: strengths are fitted to the margins alone, sums are regressed on them, and both
+    steps are corrected for the noise of that fit. Too few comparisons to tell give 0.0.
+    """
+    totals = sum((_moments(*group, offset) for group in groups), start=np.zeros(7))
+    residual, freedom, product, fitted, error, power, count = map(float, totals)
+    noise = residual / freedom if freedom >= 1.0 else 0.0
+    signal = fitted - noise * error
+    if noise <= 0.0 or signal <= 0.0:
+        return 0.0
+    # Around the sums that the strengths predict, not around the regression: sums that are as good as
+    # constant leave nothing unexplained by a slope of nearly 0, and would get all the weight.
+    slope, unexplained = product / signal, (power - 2.0 * product + signal) / count
+    return min(max(slope * noise / unexplained, 0.0), 1.0) if unexplained > 0.0 else 0.0
+
+
+def _moments(matches: Sequence[Match], outcomes: Sequence[Outcome | None], offset: float) -> Floats:
+    """Of one group: squared residuals of the margins and their degrees of freedom; the sums' product with
+    what the strengths make of them, the square of that, its part per unit of noise; the sums' square,
+    and their number.
+    """
+    known = equations(width(matches), matches, outcomes)
+    margins = known.margins - offset
+    inverse = np.linalg.pinv(known.contrasts.T @ known.contrasts, hermitian=True)
+    strengths = inverse @ (known.contrasts.T @ margins)
+    explained = known.totals @ strengths
+    residual = margins - known.contrasts @ strengths
+    freedom = len(margins) - np.trace(inverse @ known.contrasts.T @ known.contrasts)
+    error = np.trace(known.totals @ inverse @ known.totals.T)
+    return np.array(
+        [
+            residual @ residual,
+            freedom,
+            known.sums @ explained,
+            explained @ explained,
+            error,
+            known.sums @ known.sums,
+            max(len(margins) - 1, 0),
+        ]
+    )
+
+
 def ridge_solution(design: Floats, target: Floats, ridge: float) -> Floats:
     """Solves (design' design + ridge) x = target. Raises ValueError for a ridge <= 0."""
     if ridge <= 0:
@@ -67,7 +154,7 @@ def ridge_solution(design: Floats, target: Floats, ridge: float) -> Floats:
     return np.asarray(np.linalg.solve(normal, target), dtype=np.float64)
 
 
-def _stacked(known: Equations, offset: float | None, level: float) -> tuple[Floats, Floats]:
+def _stacked(known: "Equations", offset: float | None, level: float) -> tuple[Floats, Floats]:
     """All equations, with noise of one variance; a free offset is the last column."""
     design, target = known.contrasts, known.margins - (offset or 0.0)
     if offset is None:
@@ -94,3 +181,41 @@ def _likeliest_ridge(design: Floats, target: Floats) -> float:
     unexplained = 1.0 - (along**2 / (eigenvalues + _RIDGES[:, None])).sum(axis=1) / scale
     fit = len(target) * np.log(np.maximum(unexplained, 1e-12))
     return float(_RIDGES[np.argmin(fit + np.log1p(eigenvalues / _RIDGES[:, None]).sum(axis=1))])
+
+
+class Equations(NamedTuple):
+    """Per judged match a row of `contrasts` (+1, -1) with its margin, and of `totals` (+1, +1) with its sum.
+
+    `totals` and `sums` are centred over the matches, which removes the common level.
+    """
+
+    contrasts: Floats
+    margins: Floats
+    totals: Floats
+    sums: Floats
+
+    @property
+    def entrants(self) -> list[int]:
+        """Those in at least one judged match."""
+        return [int(entrant) for entrant in np.flatnonzero(self.contrasts.any(axis=0))]
+
+
+def equations(n: int, matches: Sequence[Match], outcomes: Sequence[Outcome | None]) -> Equations:
+    """The judged matches among n entrants; those without verdict are left out."""
+    pairs = zip(matches, outcomes, strict=True)
+    judged = [(match, outcome) for match, outcome in pairs if outcome is not None]
+    rows = np.arange(len(judged))
+    firsts, seconds = np.zeros((2, len(judged), n))
+    firsts[rows, [match.first for match, _ in judged]] = 1.0
+    seconds[rows, [match.second for match, _ in judged]] = 1.0
+    scores = np.array([outcome for _, outcome in judged], dtype=np.float64).reshape(-1, 2)
+    sums = scores.sum(axis=1)
+    totals = firsts + seconds
+    if judged:
+        sums, totals = sums - sums.mean(), totals - totals.mean(axis=0)
+    return Equations(firsts - seconds, scores[:, 0] - scores[:, 1], totals, sums)
+
+
+def width(matches: Sequence[Match]) -> int:
+    """The least number of entrants that such matches can have."""
+    return 1 + max((max(match) for match in matches), default=-1)

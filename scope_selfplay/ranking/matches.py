@@ -1,8 +1,8 @@
-"""What a topology asks for and what it is told: matches, outcomes, waves and strengths.
+"""What a topology asks for and what it is told: matches, outcomes, waves and strengths; and rewards from strengths.
 
 Of an outcome the topologies use only the margin, first minus second: the two scores of a call share a scale,
 the scores of two calls need not. A caller who knows better may choose `score="own"` where the papers do; how far
-scores compare between calls can be found from a whole step (`judge_effects.score_level`).
+scores compare between calls can be found from a whole step (`margins.score_level`).
 """
 
 from collections.abc import Generator, Hashable, Iterable, Sequence
@@ -116,3 +116,36 @@ def counterbalanced(pairs: Iterable[tuple[int, int]]) -> list[Match]:
                 matches.append(Match(here, there))
             here = there
     return matches
+
+
+def min_max(scores: Sequence[float | None], epsilon: float = 1e-6) -> Strengths:
+    """(s - min) / (max - min + epsilon), in [0, 1); equal scores give 0 for all (Tournament-GRPO eq. 8).
+
+    The paper names an epsilon and no value; ours is 1e-6.
+    """
+    known = [score for score in scores if score is not None]
+    if not known:
+        return [None] * len(scores)
+    low, span = min(known), max(known) - min(known) + epsilon
+    return [None if score is None else (score - low) / span for score in scores]
+
+
+def rank_rewards(strengths: Sequence[float | None]) -> Strengths:
+    """1 - rank / (N - 1), rank 0 for the best, the mean rank for ties (ArenaRL, equation 6).
+
+    N counts the judged entrants. If there is only one, it gets 0.5, what everybody gets when all are equal.
+    """
+    places = standing([None if strength is None else (strength,) for strength in strengths])
+    rivals = sum(place is not None for place in places) - 1
+    if rivals < 1:
+        return [None if place is None else 0.5 for place in places]
+    return [None if place is None else place / rivals for place in places]
+
+
+def standing(keys: Sequence[tuple[float, ...] | None]) -> Strengths:
+    """How many judged entrants each one is ahead of, ties counting half; a higher key is better."""
+    ascending = sorted(key for key in keys if key is not None)
+    below: dict[tuple[float, ...], int] = {}
+    for place, key in enumerate(ascending):
+        below.setdefault(key, place)
+    return [None if key is None else below[key] + (ascending.count(key) - 1) / 2 for key in keys]

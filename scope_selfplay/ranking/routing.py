@@ -6,26 +6,8 @@ could not be determined is None and is no evidence either way.
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 _EQUAL = 1e-9
-
-
-class Routing(NamedTuple):
-    """Per group of a step: are its rewards flat, and does it go to a tournament; and what that will cost.
-
-    `flat` and not `routed` is a group for which the budget did not last: it keeps its rewards and teaches
-    nothing.
-    """
-
-    flat: tuple[bool, ...]
-    routed: tuple[bool, ...]
-    calls: int
-
-    @property
-    def routed_share(self) -> float:
-        """Share of the step's groups that go to a tournament; 0.0 for an empty step."""
-        return sum(self.routed) / len(self.routed) if self.routed else 0.0
 
 
 def is_flat(rewards: Sequence[float | None]) -> bool:
@@ -39,36 +21,24 @@ def route(
     prices: Sequence[int],
     rng: random.Random,
     *,
-    budget: int | None = None,
-) -> Routing:
-    """Sends the flat groups of a step to tournaments, as many as the budget of judge calls pays for.
+    budget: int,
+) -> list[bool]:
+    """Which flat groups of a step go to tournaments: as many as the budget of judge calls pays for.
 
-    `prices` are the calls that each group may take. Without a budget all flat groups go. With one they are
-    drawn in random order, so that no task is always served first, and a group that no longer fits is passed
-    over for a cheaper one. Raises ValueError for a negative budget.
+    `prices` are the calls that each group may take. Groups are drawn in random order, so that no task is always
+    served first, and one that no longer fits is passed over for a cheaper one. Raises ValueError for a negative budget.
     """
-    if budget is not None and budget < 0:
-        raise ValueError(f"the budget of judge calls is {budget}; it is at least 0, or None for no limit")
-    flat = [is_flat(rewards) for rewards in groups]
+    if budget < 0:
+        raise ValueError(f"the budget of judge calls is {budget}; it is at least 0")
     routed = [False] * len(groups)
     spent = 0
-    candidates = [group for group, level in enumerate(flat) if level]
+    candidates = [number for number, rewards in enumerate(groups) if is_flat(rewards)]
     rng.shuffle(candidates)
-    for group in candidates:
-        if budget is None or spent + prices[group] <= budget:
-            routed[group] = True
-            spent += prices[group]
-    return Routing(tuple(flat), tuple(routed), spent)
-
-
-def routed_rewards(
-    rewards: Sequence[Sequence[float | None]],
-    judged: Sequence[Sequence[float | None]],
-    routed: Sequence[bool],
-) -> list[list[float | None]]:
-    """Equation 5: a routed group takes the judge's rewards, every other keeps its own."""
-    rows = zip(rewards, judged, routed, strict=True)
-    return [list(by_judge if goes else own) for own, by_judge, goes in rows]
+    for number in candidates:
+        if spent + prices[number] <= budget:
+            routed[number] = True
+            spent += prices[number]
+    return routed
 
 
 def informative_share(advantages: Sequence[Sequence[float]]) -> float:

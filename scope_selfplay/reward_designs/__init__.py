@@ -2,6 +2,6 @@
 
 Reading order: `groups` (a task with its rollouts, some still being generated), `design` (the one interface), then the
 designs: `per_rollout`, `tournaments`, `live`. Behind them: `answers` (who enters, and the format parts; pure),
-`rubric_source` (which rubric the judge is shown), `step_rewards` (a whole step: routing, masks, metrics). None of it
+`step_rewards` (a whole step: routing, masks, metrics). None of it
 knows a policy, a trainer or a file.
 """

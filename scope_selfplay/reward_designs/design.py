@@ -20,9 +20,9 @@ from typing import ClassVar, Generic, TypeVar
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import RewardSettings, Rubrics
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.judge.protocol import DIMENSIONS
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
 from scope_selfplay.reward_designs.groups import RolloutGroup
-from scope_selfplay.reward_designs.rubric_source import RubricSource, Unjudgeable
 from scope_selfplay.schemas import Rollout, RolloutStatus, Rubric, Task
 
 S = TypeVar("S", bound=RewardSettings)
@@ -43,6 +43,10 @@ class JudgedGroup:
     own_judge: MeteredJudge | None = None
     routed: bool = False
     left_out: bool = False
+
+    @property
+    def by_design(self) -> bool:
+        return self.routed or self.own_judge is None
 
 
 class RewardDesign(ABC, Generic[S]):
@@ -125,9 +129,9 @@ class ComparisonDesign(RewardDesign[S]):
         """The judge sees two answers at a time."""
         return True
 
-    @abstractmethod
     def planned_calls(self, entrants: int) -> int:
-        """Judge calls for so many answers, all different."""
+        """Judge calls for so many answers, all different: every pair once."""
+        return entrants * (entrants - 1) // 2
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         different = entrants.different
@@ -137,9 +141,9 @@ class ComparisonDesign(RewardDesign[S]):
             planned = min(planned, different * (different - 1))
         return planned and planned + self.rubric_source.most_calls(task)
 
-    @abstractmethod
     def normalised(self, strengths: Rewards) -> Rewards:
         """Strengths as what the entrants are rewarded with."""
+        return strengths
 
     def total(self, value: float, rollout: Rollout) -> float:
         """With the paper's format part, if it has one."""
@@ -171,3 +175,49 @@ class TournamentDesign(ComparisonDesign[S]):
     @abstractmethod
     async def strengths(self, group: RolloutGroup, entrants: Entrants, judge: MeteredJudge) -> Rewards:
         """One per entrant, None for one that was never judged. Two entrants or more, not all with the same answer."""
+
+
+class Unjudgeable(Exception):
+    """There is no rubric to judge a group by, although one is wanted."""
+
+
+class RubricSource:
+    """The rubric that a judge is shown: the task's own, one written from the query alone, or none.
+
+    One that is written is written once per task and then kept.
+    """
+
+    def __init__(self, choice: Rubrics) -> None:
+        self._choice = choice
+        self._written: dict[str, Rubric] = {}
+        self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
+
+    def most_calls(self, task: Task) -> int:
+        """Judge calls that finding the rubric of a task may take."""
+        return int(self._choice == "query" and task.id not in self._written)
+
+    def most_criteria(self, task: Task, own: Rubric) -> int:
+        """So many at most; of one that is not written yet as many as the paper's writer may give."""
+        known = own if self._choice == "task" else self._written.get(task.id)
+        return max(DIMENSIONS) if known is None else len(known.criteria)
+
+    async def find(self, task: Task, own: Rubric, judge: MeteredJudge) -> Rubric | None:
+        """None where none is wanted. Raises Unjudgeable where the judge could not write one."""
+        if self._choice != "query":
+            return own if self._choice == "task" else None
+        if task.id not in self._written:
+            # Several rollouts of one group may ask at the same time.
+            if task.id not in self._writing:
+                self._writing[task.id] = asyncio.ensure_future(self._write(task, judge))
+            if await self._writing[task.id] is None:
+                raise Unjudgeable
+        return self._written[task.id]
+
+    async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
+        try:
+            rubric = await judge.write_rubric(task, ())
+        finally:
+            del self._writing[task.id]
+        if rubric is not None:
+            self._written[task.id] = rubric
+        return rubric

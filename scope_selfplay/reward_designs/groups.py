@@ -70,24 +70,3 @@ class RolloutGroup:
 
     async def all_rollouts(self) -> list[Rollout]:
         return list(await asyncio.gather(*self.rollouts))
-
-
-def finished_group(
-    task: Task,
-    rubric: Rubric,
-    rollouts: Sequence[Rollout],
-    key: Key = (),
-    *,
-    order: Sequence[int] | None = None,
-) -> RolloutGroup:
-    """A group whose rollouts are there already, for a running event loop; they arrived in `order`, or by number."""
-    loop = asyncio.get_running_loop()
-    arrivals = Arrivals(len(rollouts), deterministic=True)
-    futures: list[asyncio.Future[Rollout]] = []
-    for rollout in rollouts:
-        futures.append(loop.create_future())
-        futures[-1].set_result(rollout)
-    for place, number in enumerate(range(len(rollouts)) if order is None else order):
-        arrivals.generated(number, place)
-        arrivals.finish(number)
-    return RolloutGroup(task, rubric, futures, arrivals, key)

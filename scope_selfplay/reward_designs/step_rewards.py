@@ -78,7 +78,7 @@ class Rewarder:
             judged = await asyncio.gather(*(self._judge_if_flat(group, self.base) for group in groups))
         else:
             judged = await self._judge_within(self.budget, groups, self.base, key)
-        return [self._masked(group) for group in self._refitted(judged)]
+        return self._settled(judged)
 
     async def _judge(self, group: RolloutGroup) -> JudgedGroup:
         judge = self.judge.for_group()
@@ -111,8 +111,11 @@ class Rewarder:
         waiting = [[] if self._is_thin(group.own_judge) else group.rewards for group in judged]
         rng = rng_from(*key, "route")
         while True:
-            prices = [self._price(group) for group in judged]
-            routed = route(waiting, prices, rng, budget=budget).routed
+            prices = [
+                self.design.most_calls(group.task, group.rubric, entrants_of(finished.rollouts))
+                for group, finished in zip(groups, judged, strict=True)
+            ]
+            routed = route(waiting, prices, rng, budget=budget)
             if not any(routed):
                 return [replace(group, left_out=self._is_left_out(group)) for group in judged]
             served = [number for number, goes in enumerate(routed) if goes]
@@ -130,10 +133,6 @@ class Rewarder:
     def _is_left_out(self, judged: JudgedGroup) -> bool:
         return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_judge)
 
-    def _price(self, judged: JudgedGroup) -> int:
-        group = judged.group
-        return self.design.most_calls(group.task, group.rubric, entrants_of(judged.rollouts))
-
     async def _judge_for(self, price: int, judged: JudgedGroup) -> JudgedGroup:
         """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
         judge = self.judge.for_group(allowance=price)
@@ -142,17 +141,16 @@ class Rewarder:
             return replace(judged, judge=judge)
         return replace(judged, judge=judge, rewards=rewards, routed=True)
 
-    def _refitted(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
-        by_design = [group for group in judged if group.routed or self.base is None]
-        refitted = iter(self.design.refit(by_design))
-        return [
-            replace(group, rewards=next(refitted)) if group.routed or self.base is None else group
-            for group in judged
-        ]
-
-    def _masked(self, judged: JudgedGroup) -> JudgedGroup:
-        decided_by = judged.judge if judged.routed or self.base is None else judged.own_judge
-        return replace(judged, rewards=[None] * len(judged.rewards)) if self._is_thin(decided_by) else judged
+    def _settled(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
+        """Refitted over the whole step where the design does that, and masked where too much is missing."""
+        refitted = iter(self.design.refit([group for group in judged if group.by_design]))
+        settled = []
+        for group in judged:
+            rewards = next(refitted) if group.by_design else group.rewards
+            if self._is_thin(group.judge if group.by_design else group.own_judge):
+                rewards = [None] * len(rewards)
+            settled.append(replace(group, rewards=rewards))
+        return settled
 
     def _is_thin(self, judge: MeteredJudge | None) -> bool:
         return judge is not None and judge.records.missing_share > self.max_missing

@@ -56,14 +56,8 @@ class PairwiseDesign(TournamentDesign[PairwiseReward]):
         played = await play(round_robin(len(entrants.members)), pick, identity=entrants.texts)
         return played.strengths
 
-    def normalised(self, strengths: Rewards) -> Rewards:
-        return strengths
-
     def total(self, value: float, rollout: Rollout) -> float:
         return pairwise_reward(value, whole_structure(rollout))
-
-    def planned_calls(self, entrants: int) -> int:
-        return entrants * (entrants - 1) // 2
 
 
 class WinRateDesign(TournamentDesign[WinRateReward]):
@@ -76,12 +70,6 @@ class WinRateDesign(TournamentDesign[WinRateReward]):
         topology = round_robin(len(entrants.members), gamma=self.settings.gamma)
         compare = _compare_with(judge, group, entrants, Style.PREFERENCE, group.rubric)
         return (await play(topology, compare, identity=entrants.texts)).strengths
-
-    def normalised(self, strengths: Rewards) -> Rewards:
-        return strengths
-
-    def planned_calls(self, entrants: int) -> int:
-        return entrants * (entrants - 1) // 2
 
 
 class ArenaDesign(TournamentDesign[ArenaReward]):

@@ -42,7 +42,7 @@ from scope_selfplay.stages.task_making import (
     write_kept,
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
-from scope_selfplay.store.atomic import disk_faults
+from scope_selfplay.store.files import disk_faults
 
 
 class Shard(NamedTuple):

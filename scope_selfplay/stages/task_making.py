@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from scope_selfplay.corpus import TaskSource
@@ -24,14 +25,7 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import (
-    Appender,
-    Stage,
-    StageFolder,
-    StageManifest,
-    read_records,
-    write_records,
-)
+from scope_selfplay.store import Appender, Stage, StageFolder, StageManifest, read_records, write_records
 
 Make = Callable[[TaskSource], Awaitable[CandidateRecords]]
 
@@ -164,7 +158,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
         made = await make_candidate(
             context, source, rollout, difficulty=difficulty, provenance=made_from, key=key
         )
-        return made._replace(rollouts=(rollout, *made.rollouts))
+        return replace(made, rollouts=(rollout, *made.rollouts))
 
     return make
 

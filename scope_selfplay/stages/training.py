@@ -28,14 +28,8 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import (
-    Stage,
-    StageFolder,
-    StageManifest,
-    read_records,
-    write_records,
-)
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.challenger import make_challenger_roll
 from scope_selfplay.training.job import (
     GrpoJob,
@@ -78,7 +72,6 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
             )
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
-        _merge_records(job)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -99,7 +92,6 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
             return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
 
         _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
-        _merge_records(job)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -120,7 +112,11 @@ def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
     given = run.config.solver.tasks
     kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
     check_references(run.config.solver, kept)
-    return {each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric}
+    return {
+        candidate.task.id: GradedTask(candidate.task, candidate.rubric)
+        for candidate in kept
+        if candidate.task and candidate.rubric
+    }
 
 
 def _solver_curve(run: Run) -> str:
@@ -148,8 +144,9 @@ def _job(
         )
         check_budget(run, judge)
 
+    lineage = lineage_of(run, stage.value, iteration, start.identity)
     return GrpoJob(
-        start=TrainingStart(start.path, run.base, _lineage(run, iteration, stage, start)),
+        start=TrainingStart(start.path, run.base, lineage),
         options=TrainingOptions(
             settings=run.config.challenger if stage is Stage.CHALLENGER else run.config.solver,
             temperature=run.config.sampling.temperature,
@@ -165,13 +162,14 @@ def _job(
     )
 
 
-def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
+def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
+    """What a policy that is trained in a run is made from."""
     return Lineage(
         run=run.config.name,
-        role=stage.value,
+        role=role,
         iteration=iteration,
         base_hash=weights_hash(run.base),
-        start=start.identity,
+        start=start,
         prompt_hash=run.pack.hash,
         config_hash=run.config.hash,
         dialect=run.config.model.dialect,
@@ -181,29 +179,28 @@ def _lineage(run: Run, iteration: int, stage: Stage, start: Policy) -> Lineage:
 def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
+    def make_checked_roll(model: Any) -> RollStep:
+        roll = make_roll(model)
+
+        async def checked(records: Sequence[str], step: int) -> StepResult:
+            result = await roll(records, step)
+            # Nothing is learnt from a step in which a server was down: it is made again when the stage goes on.
+            run.check_outages()
+            return result
+
+        return checked
+
     run.progress.begin(title, job.settings.steps)
-    train_grpo(job, lambda model: _stopping_at_outages(run, make_roll(model)))
+    train_grpo(job, make_checked_roll)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
     run.progress.end(f"{curve} {first:.2f} -> {last:.2f}")
+    if job.ranks.leads:
+        _merge_records(job.folder)
 
 
-def _stopping_at_outages(run: Run, roll: RollStep) -> RollStep:
-    """Nothing is learnt from a step in which a server was down: it is made again when the stage goes on."""
-
-    async def checked(records: Sequence[str], step: int) -> StepResult:
-        result = await roll(records, step)
-        run.check_outages()
-        return result
-
-    return checked
-
-
-def _merge_records(job: GrpoJob) -> None:
+def _merge_records(folder: StageFolder) -> None:
     """One record per id, the newest, of all processes: a resumed training makes some steps again."""
-    if not job.ranks.leads:
-        return
-    folder = job.folder
     others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
     kinds: tuple[tuple[Path, type[Value], tuple[str, ...]], ...] = (
         (folder.candidates, Candidate, ("id",)),
@@ -213,12 +210,12 @@ def _merge_records(job: GrpoJob) -> None:
         (folder.selections, Selection, ("candidate_ids",)),
         (folder.scores, Score, ("rollout_id", "scale", "criterion")),
     )
-    for path, model, names in kinds:
-        paths = [path, *(other.path / path.name for other in others)]
-        if any(each.exists() for each in paths):
+    for file, model, names in kinds:
+        paths = [file, *(other.path / file.name for other in others)]
+        if any(path.exists() for path in paths):
             records = {
                 tuple(getattr(record, name) for name in names): record
-                for each in paths
-                for record in read_records(each, model)
+                for path in paths
+                for record in read_records(path, model)
             }
-            write_records(path, records.values())
+            write_records(file, records.values())

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.episodes import Episode
+from scope_selfplay.episodes import Episode, PolicyFormat
 from scope_selfplay.errors import UserError
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Grade, Role, Rollout, RolloutStatus
 from scope_selfplay.stages.stage_runner import accepted_in
+from scope_selfplay.stages.training import lineage_of
 from scope_selfplay.store import Stage, StageFolder, read_records
-from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.rows import TrainingRow, rows_from
-from scope_selfplay.training.trained_model import Lineage
 from scope_selfplay.training.warm_start import WarmStart, replay, sft
 
 
@@ -31,21 +30,13 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
     Raises UserError where `out` is taken, CorpusError where nothing is left to learn from.
     """
     if out.exists():
-        raise UserError(f"{out}: is there already; give another --out")
+        raise UserError(f"{out}: exists already; give another --out")
     found = warm_start_rows(run, min_score=min_score)
     run.progress.say(
         f"{found.rollouts} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
         f"{run.config.model.dialect}"
     )
-    lineage = Lineage(
-        run=run.config.name,
-        role="warm start",
-        base_hash=weights_hash(run.base),
-        start="M0",
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
-    )
+    lineage = lineage_of(run, "warm start", 0, "M0")
     return sft(found.rows, run.base, out, settings=settings, codec=run.codec, lineage=lineage)
 
 
@@ -54,8 +45,8 @@ def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     rows: list[TrainingRow] = []
     rollouts = refused = 0
     for iteration in range(1, run.config.iterations + 1):
-        for role, recorded, episode in _recorded(run, run.folder.stage(iteration, Stage.TASKS), min_score):
-            policy_format = run.policy_format(Policy("M0", run.base), role)
+        tasks = run.folder.stage(iteration, Stage.TASKS)
+        for policy_format, recorded, episode in _recorded(run, tasks, min_score):
             played = replay(recorded, episode, policy_format, end=run.codec.end_of_turn)
             if played is None:
                 refused += 1
@@ -65,25 +56,25 @@ def warm_start_rows(run: Run, *, min_score: float) -> WarmStartRows:
     return WarmStartRows(rows, rollouts, refused)
 
 
-def _recorded(run: Run, folder: StageFolder, min_score: float) -> Iterator[tuple[Role, Rollout, Episode]]:
-    rollouts = {each.id: each for each in read_records(folder.rollouts, Rollout)}
-    scores = {each.rollout_id: each.score for each in read_records(folder.grades, Grade)}
-    documents = {each.id: each for each in run.documents}
+def _recorded(
+    run: Run, folder: StageFolder, min_score: float
+) -> Iterator[tuple[PolicyFormat, Rollout, Episode]]:
+    recorded = read_records(folder.rollouts, Rollout)
+    rollouts = {rollout.id: rollout for rollout in recorded if rollout.status is RolloutStatus.FINISHED}
+    scores = {grade.rollout_id: grade.score for grade in read_records(folder.grades, Grade)}
+    documents = {document.id: document for document in run.documents}
+    formats = {role: run.policy_format(Policy("M0", run.base), role) for role in Role}
     for candidate in accepted_in(folder):
         assert candidate.task is not None
         for name in candidate.rollout_ids:
             rollout, score = rollouts.get(name), scores.get(name)
-            if rollout and score is not None and score >= min_score and _is_whole(rollout):
-                policy_format = run.policy_format(Policy("M0", run.base), Role.SOLVER)
-                yield Role.SOLVER, rollout, run.context.solver_episode(policy_format, (name,), candidate.task)
+            if rollout and score is not None and score >= min_score:
+                episode = run.context.solver_episode(formats[Role.SOLVER], (name,), candidate.task)
+                yield formats[Role.SOLVER], rollout, episode
         writer = rollouts.get(candidate.challenger_rollout_id)
         document = documents.get(candidate.provenance.document_id)
-        if writer and document and _is_whole(writer):
-            policy_format = run.policy_format(Policy("M0", run.base), Role.CHALLENGER)
+        if writer and document:
             kind, turns = candidate.task.type, candidate.task.search_turns
             source = TaskSource(document=document, task_type=kind, search_turns=turns)
-            yield Role.CHALLENGER, writer, run.context.challenger_episode(policy_format, (writer.id,), source)
-
-
-def _is_whole(rollout: Rollout) -> bool:
-    return rollout.status is RolloutStatus.FINISHED
+            episode = run.context.challenger_episode(formats[Role.CHALLENGER], (writer.id,), source)
+            yield formats[Role.CHALLENGER], writer, episode

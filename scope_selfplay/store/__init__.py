@@ -1,14 +1,13 @@
 """What a run leaves on disk, written so that a kill at any moment loses nothing that was finished.
 
-Written: `folders` (where everything is; a stage is finished when its manifest exists) - `jsonl` (append-only records) -
-`atomic` (whole files, and the lock of a stage) - `parquet` (the same records in columns: `columns`) - `card` (a dataset
-card for each stage and run).
+Written: `folders` (where everything is; a stage is finished when its manifest exists) - `files` (append-only records,
+atomic whole files) - `parquet` (the records in columns) - `card` (a dataset card for each stage and run) - `ratings`.
 
 Read: `reader` (DuckDB over all of a run, finished or running), with its queries and their results (`query`), the
 files behind it (`sources`) and the table that lists are made of (`candidate_table`).
 """
 
-from scope_selfplay.store.atomic import write_atomic
+from scope_selfplay.store.files import Appender, read_records, write_atomic, write_records
 from scope_selfplay.store.folders import (
     RunFolder,
     Stage,
@@ -17,7 +16,6 @@ from scope_selfplay.store.folders import (
     publish_manifest,
     read_manifest,
 )
-from scope_selfplay.store.jsonl import Appender, read_records, write_records
 
 __all__ = [
     "Appender",

@@ -16,7 +16,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.schemas import Gate
+from scope_selfplay.gates import Gate
 from scope_selfplay.store.query import Sort, TaskQuery
 
 _COLUMNS = (

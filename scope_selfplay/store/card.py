@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from scope_selfplay.store.atomic import write_atomic
-from scope_selfplay.store.columns import RecordKind
+from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage
+from scope_selfplay.store.parquet import RecordKind
 
 CARD = "README.md"
 
@@ -35,6 +34,8 @@ _TITLES = {
     Stage.SOLVER: "training of the Solver",
     Stage.COMPARE: "comparison on held-out tasks",
 }
+_COMMON = ("challenger", "solver", "judge", "prompt_hash", "config_hash", "seed", "version")
+"""The provenance that all candidates of a stage share."""
 _CAUTION = """\
 Tasks, answers, rubrics and verdicts were written by models from the documents of the run and nobody has read
 them all; rejected ones are kept with their reason. Passages belong to the source corpus and its licence.
@@ -51,8 +52,13 @@ def stage_card(run: str, iteration: int, stage: Stage, folder: Path) -> str:
         lines += _loading(next(iter(rows)).value, "train")
     if RecordKind.CANDIDATES in rows:
         table = pq.read_table(folder / "candidates.parquet", columns=["status", "reason", "provenance"])
-        lines += ["## What became of the candidates", "", *_funnel(table), ""]
-        lines += ["## Provenance", "", *_provenance(table["provenance"][0].as_py()), ""]
+        pairs = Counter(zip(table["status"].to_pylist(), table["reason"].to_pylist(), strict=True))
+        counted = sorted(pairs.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+        funnel = [f"| {status} | {reason} | {count:,} |" for (status, reason), count in counted]
+        lines += ["## What became of the candidates", "", "| status | reason | candidates |", "|---|---|---|"]
+        provenance = table["provenance"][0].as_py()
+        common = [f"- {name}: `{provenance[name]}`" for name in _COMMON if provenance[name] not in ("", None)]
+        lines += [*funnel, "", "## Provenance", "", *common, ""]
     return "\n".join([*lines, "## Before use", "", _CAUTION])
 
 
@@ -72,16 +78,10 @@ def run_card(folder: RunFolder, run: str) -> str:
             name = "tasks" if making and kind is RecordKind.CANDIDATES else f"{stage}_{kind}"
             files = configs.setdefault(name, {}).setdefault(split, [])
             files.append(f"{iteration}/{stage}/{kind}.parquet")
-    configs = {
-        name: dict(sorted(configs[name].items(), reverse=True)) for name in sorted(configs, key=_tasks_first)
-    }
-    lines = [
-        _front(run, configs),
-        f"# {run}",
-        "",
-        "A self-play run of SCOPE, every stage of every iteration.",
-        "",
-    ]
+    tasks_first = sorted(configs, key=lambda name: (name != "tasks", name))
+    configs = {name: dict(sorted(configs[name].items(), reverse=True)) for name in tasks_first}
+    lines = [_front(run, configs), f"# {run}", ""]
+    lines += ["A self-play run of SCOPE, every stage of every iteration.", ""]
     lines += [f"- `{name}`: {', '.join(splits)}" for name, splits in configs.items()]
     if configs:
         name, splits = next(iter(configs.items()))
@@ -114,20 +114,3 @@ def _front(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]]) -> st
 def _loading(name: str, split: str) -> list[str]:
     call = f'{name} = load_dataset("PATH OF THIS FOLDER", "{name}", split="{split}")'
     return ["", "```python", "from datasets import load_dataset", "", call, "```", ""]
-
-
-def _funnel(table: pa.Table) -> list[str]:
-    pairs = zip(table["status"].to_pylist(), table["reason"].to_pylist(), strict=True)
-    lines = ["| status | reason | candidates |", "|---|---|---|"]
-    counted = sorted(Counter(pairs).items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
-    return lines + [f"| {status} | {reason} | {count:,} |" for (status, reason), count in counted]
-
-
-def _provenance(found: Mapping[str, Any]) -> list[str]:
-    """What all candidates of a stage have in common."""
-    common = ("challenger", "solver", "judge", "prompt_hash", "config_hash", "seed", "version")
-    return [f"- {name}: `{found[name]}`" for name in common if found[name] not in ("", None)]
-
-
-def _tasks_first(name: str) -> tuple[bool, str]:
-    return name != "tasks", name

@@ -5,7 +5,6 @@ by exclusive create, with a checksum of every file.
 """
 
 import hashlib
-import os
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
-from scope_selfplay.store.atomic import disk_faults, part_of, sync_folder, write_atomic
+from scope_selfplay.store.files import write_atomic
 
 MANIFEST = "manifest.json"
 
@@ -122,20 +121,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def publish_manifest(folder: Path, manifest: StageManifest) -> None:
     """Make a stage finished. The first to publish wins; a second one changes nothing."""
-    path = folder / MANIFEST
-    temporary = part_of(path)
-    with disk_faults(path):
-        try:
-            with temporary.open("w") as file:
-                file.write(manifest.model_dump_json(indent=1) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(folder)
+    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n", exclusive=True)
 
 
 def begin_format(work: Path) -> None:

@@ -5,12 +5,12 @@ from enum import StrEnum
 from pydantic import Field
 
 from scope_selfplay.errors import RecordError
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
     Comparison,
     Document,
-    Gate,
     Grade,
     Reason,
     Rollout,

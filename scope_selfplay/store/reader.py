@@ -17,9 +17,9 @@ several threads. It changes nothing in the run; what it converts is written to a
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import duckdb
 import yaml
@@ -27,9 +27,9 @@ import yaml
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate, Comparison, Document, Grade, Rollout, Score, Selection
 from scope_selfplay.store.candidate_table import CandidateTable
-from scope_selfplay.store.columns import RecordKind, record_of, value_of
+from scope_selfplay.store.files import find_record, find_records, read_rows
 from scope_selfplay.store.folders import RunFolder, Stage
-from scope_selfplay.store.jsonl import find_record, find_records, read_rows
+from scope_selfplay.store.parquet import RecordKind, record_of, value_of
 from scope_selfplay.store.query import (
     AnswerComparison,
     AnswerScore,
@@ -57,16 +57,16 @@ def find_run(name: str) -> Path:
     raise RecordError(f"{name}: there is no such folder, and no runs/{name}; give a run folder")
 
 
-class RunReader:
+class RunReader(AbstractContextManager["RunReader"]):
     """Reads one run folder. Raises RecordError where it is not a run folder, or where a record is damaged."""
 
-    def __init__(self, path: Path, *, threads: int = 2) -> None:
+    def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.settings = _settings_of(self.folder)
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-reader-")
         self._reader_folder = ReaderFolder(Path(self._scratch.name))
-        settings = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-        self._database = duckdb.connect(":memory:", config={"threads": threads, **settings})
+        extensions = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        self._database = duckdb.connect(":memory:", config={"threads": 2, **extensions})
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}
@@ -244,12 +244,7 @@ class RunReader:
         self._database.close()
         self._scratch.cleanup()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: object) -> None:
         self.close()
 
     def _graded(self, place: tuple[int, Stage], ids: Sequence[str]) -> list[GradedRollout]:

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.store.columns import RecordKind, arrow_schema
 from scope_selfplay.store.folders import (
     MANIFEST,
     RunFolder,
@@ -18,7 +17,14 @@ from scope_selfplay.store.folders import (
     check_output,
     parse_manifest,
 )
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, has_columns_of, line_blocks, table_from_lines
+from scope_selfplay.store.parquet import (
+    ROWS_PER_GROUP,
+    RecordKind,
+    arrow_schema,
+    has_columns_of,
+    line_blocks,
+    table_from_lines,
+)
 from scope_selfplay.store.query import StageState
 
 # Room for the parts of one stage, and for the rows of one part.

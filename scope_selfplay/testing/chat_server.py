@@ -175,6 +175,7 @@ class FakeServer:
     async def _fail(
         self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
     ) -> ASGIApp:
+        body = json.dumps(completion(served, reply, self._model)).encode()
         match fault:
             case FaultKind.BUSY:
                 return refuse(429, "too many requests", {"Retry-After": str(self._retry_after)})
@@ -190,16 +191,6 @@ class FakeServer:
                 return json_response({"object": "chat.completion", "model": self._model, "choices": []})
             case FaultKind.WRONG_MODEL:
                 return json_response(completion(served, reply, "somebody-else"))
-            case FaultKind.RESET | FaultKind.HANG | FaultKind.HALF_BODY | FaultKind.SLOW_DRIP:
-                return await self._fail_on_the_wire(request, served, reply, fault)
-            case _:
-                return json_response(completion(served, garbage(fault, reply), self._model))
-
-    async def _fail_on_the_wire(
-        self, request: Request, served: ServedRequest, reply: ServedReply, fault: FaultKind
-    ) -> ASGIApp:
-        body = json.dumps(completion(served, reply, self._model)).encode()
-        match fault:
             case FaultKind.HANG:
                 await asyncio.Event().wait()
                 raise AssertionError("an event that nobody sets")
@@ -207,9 +198,11 @@ class FakeServer:
                 return self._abort_after(request, b"", len(body))
             case FaultKind.HALF_BODY:
                 return self._abort_after(request, body[: len(body) // 2], len(body))
-            case _:
+            case FaultKind.SLOW_DRIP:
                 headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
                 return StreamingResponse(self._dripping(body), headers=headers)
+            case _:
+                return json_response(completion(served, garbage(fault, reply), self._model))
 
     async def _dripping(self, body: bytes) -> AsyncIterator[bytes]:
         pieces = 10

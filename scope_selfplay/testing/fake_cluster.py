@@ -83,7 +83,6 @@ class FakeCluster:
         self._verbs = verbs
         self._tick = tick
         self._objects: dict[tuple[ObjectKind, str], Body] = {}
-        self._history: list[tuple[int, ObjectKind, str]] = []
         self._version = 0
 
     def advance(self, seconds: float) -> None:
@@ -133,19 +132,14 @@ class FakeCluster:
         return reply
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
-        """What has changed since the stream was opened; ends when there is nothing more."""
+        """The objects of a kind, with which a watch begins; it ends there."""
         kind, _ = self._locate(path)
         self.calls.append(ApiCall(len(self.calls), "WATCH", kind, None))
         if "watch" not in self._verbs[kind.group, kind.resource]:
             raise NoReply(f"watch {path}: 403")
         if self.watch_fault is not None:
             raise self.watch_fault
-        seen = 0
-        while seen < len(self._history):
-            _, changed, body = self._history[seen]
-            seen += 1
-            if changed is kind:
-                yield {"type": "MODIFIED", "object": json.loads(body)}
+        yield from ({"type": "ADDED", "object": _copy(body)} for body in self.objects(kind).values())
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""
@@ -164,14 +158,12 @@ class FakeCluster:
         stored: Body = _copy({**body, "metadata": metadata})
         self._objects[kind, metadata["name"]] = stored
         self.created[kind, metadata["name"]] = self.created.get((kind, metadata["name"]), 0) + 1
-        self._record_change(kind, stored)
         return stored
 
     def touch(self, kind: ObjectKind, name: str) -> None:
         """A new version, after a change of an object that `objects` gave out."""
         self._version += 1
         self._objects[kind, name]["metadata"]["resourceVersion"] = str(self._version)
-        self._record_change(kind, self._objects[kind, name])
 
     def remove(self, kind: ObjectKind, name: str) -> None:
         """Delete at once what has no pods of its own, and ask pods to end."""
@@ -183,16 +175,10 @@ class FakeCluster:
             self.touch(kind, name)
             return
         del self._objects[kind, name]
-        self._version += 1
-        self._record_change(kind, body)
 
     def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
         self._objects.pop((kind, name), None)
-
-    def forget_changes(self) -> None:
-        """What an API server does after a while: watches opened from now on begin with what comes next."""
-        self._history.clear()
 
     def collect_garbage(self) -> None:
         """Delete what is owned by objects that are gone; again, until nothing is."""
@@ -309,11 +295,6 @@ class FakeCluster:
         group, namespace, resource, name = match.groups()
         assert namespace == self.namespace, path
         return _KINDS[group or "", resource], name
-
-    def _record_change(self, kind: ObjectKind, body: Body) -> None:
-        self._history.append((self._version, kind, json.dumps({"metadata": body["metadata"]})))
-        # An API server forgets too.
-        del self._history[:-1000]
 
 
 def _check_version(found: Body, body: Body) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.names import SHARD, RunStep
+from scope_selfplay.controller.manifests import SHARD, RunStep
 from scope_selfplay.controller.observed import step_of
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
 from scope_selfplay.testing.fake_cluster import FakeCluster
@@ -65,21 +65,13 @@ class FakeNodes:
     """One node. `work` says how pods of Jobs end; pods for which `never_ends` is true ignore their deletion, and
     those for which `never_starts` is wait on the node for a volume that does not come."""
 
-    def __init__(
-        self,
-        cluster: FakeCluster,
-        work: Work,
-        *,
-        gpus: int = 8,
-        startup: float = 10.0,
-        seconds: float = 20.0,
-        grace: float = 3.0,
-    ) -> None:
+    def __init__(self, cluster: FakeCluster, work: Work) -> None:
         """Servers answer `startup` seconds after they run, stages work for `seconds`, pods end after `grace`."""
-        self.gpus = gpus
-        self.seconds = seconds
-        self.startup = startup
-        self.grace = grace
+        self.work = work
+        self.gpus = 8
+        self.seconds = 20.0
+        self.startup = 10.0
+        self.grace = 3.0
         self.never_ends: Callable[[str], bool] = lambda name: False
         self.never_starts: Callable[[str], bool] = lambda name: False
         self.leaves_alone: Callable[[str], bool] = lambda name: False
@@ -87,7 +79,6 @@ class FakeNodes:
         self.peak = 0
         """Most GPUs that were taken at once."""
         self._cluster = cluster
-        self.work = work
         self._since: dict[str, float] = {}
         """Pod name and state -> when it came into that state."""
         cluster.on_advance.append(self._tick)
@@ -150,18 +141,14 @@ class FakeNodes:
         for pod in pods:
             if pod["metadata"]["annotations"]["generation"] != str(generation):
                 self._cluster.remove(ObjectKind.POD, pod["metadata"]["name"])
-        problem: Body | None = None
-        if not pods:
-            made = self._pod_of(deployment, f"{name}-{deployment['metadata']['uid']}-{generation}", None)
-            problem = (
-                None if made else {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
-            )
-        ready = sum(_is_ready(pod) for pod in pods)
+        pod_name, problems = f"{name}-{deployment['metadata']['uid']}-{generation}", list[Body]()
+        if not pods and self._pod_of(deployment, pod_name, None) is None:
+            problems = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
         status = {
             "observedGeneration": generation,
-            "readyReplicas": ready,
+            "readyReplicas": sum(_is_ready(pod) for pod in pods),
             "updatedReplicas": min(1, len(pods)),
-            "conditions": [problem] if problem else [],
+            "conditions": problems,
         }
         if deployment.get("status") != status:
             deployment["status"] = status
@@ -209,14 +196,14 @@ class FakeNodes:
         if not is_placed and self.taken() + _gpus(pod) > self.gpus:
             message = f"0/1 nodes are available: 1 Insufficient {GPU}."
             condition = {"type": "PodScheduled", "status": "False", "message": message}
-            self._set(name, pod, {"phase": "Pending", "conditions": [condition]})
+            self._set(name, pod, "Pending", conditions=[condition])
             return
         pod["spec"]["nodeName"] = "fake"
         if self.never_starts(name):
             waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
-            self._set(name, pod, {"phase": "Pending", "conditions": [], "containerStatuses": [waiting]})
+            self._set(name, pod, "Pending", conditions=[], containerStatuses=[waiting])
             return
-        self._set(name, pod, {"phase": "Running", "conditions": []})
+        self._set(name, pod, "Running", conditions=[])
 
     def _run(self, name: str, pod: Body) -> None:
         running = self._in_state(name, "running")
@@ -225,22 +212,19 @@ class FakeNodes:
             return
         if pod["metadata"]["ownerReferences"][0]["kind"] == ObjectKind.DEPLOYMENT:
             if running >= self.startup and not _is_ready(pod):
-                self._set(
-                    name, pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-                )
+                self._set(name, pod, "Running", conditions=[{"type": "Ready", "status": "True"}])
             return
-        if running >= self.seconds:
-            ending = self.work(owner, int(pod["metadata"]["annotations"]["rank"]))
-            if ending is not None:
-                self._end(name, pod, ending)
+        if running < self.seconds:
+            return
+        ending = self.work(owner, int(pod["metadata"]["annotations"]["rank"]))
+        if ending is not None:
+            terminated = {"exitCode": ending.exit_code, "reason": ending.reason, "message": ending.message}
+            container = {"name": "main", "state": {"terminated": terminated}}
+            phase = "Failed" if ending.exit_code or ending.status else "Succeeded"
+            self._set(name, pod, phase, **{"containerStatuses": [container], **ending.status})
 
-    def _end(self, name: str, pod: Body, ending: PodEnding) -> None:
-        terminated = {"exitCode": ending.exit_code, "reason": ending.reason, "message": ending.message}
-        phase = "Failed" if ending.exit_code or ending.status else "Succeeded"
-        state: dict[str, Any] = {"containerStatuses": [{"name": "main", "state": {"terminated": terminated}}]}
-        self._set(name, pod, {"phase": phase, **state, **ending.status})
-
-    def _set(self, name: str, pod: Body, status: Body) -> None:
+    def _set(self, name: str, pod: Body, phase: str, /, **rest: Any) -> None:
+        status = {"phase": phase, **rest}
         if pod["status"] != status:
             pod["status"] = status
             self._cluster.touch(ObjectKind.POD, name)

@@ -2,6 +2,6 @@
 
 Reading order: `grpo` (one training, and in it one step from rollouts to weights) - `job` (what it is given) -
 `challenger`, `solver` (a role's rollouts and rewards) - `rows`, `losses` (what is trained on, how it counts; pure) -
-`batches`, `drift` (tensors) - `generation` (what samples), `trl_config` - `policy`, `trained_model`, `checkpoints`
+`batches` (tensors) - `generation` (what samples, and TRL's settings) - `policy`, `trained_model`, `checkpoints`
 (models on disk) - `ranks`, `launching` (several processes). `warm_start` and `token_lint` stand beside it.
 """

@@ -2,6 +2,10 @@
 
 Left of a row is padding, then its prompt; right of it the completion, then padding. `tool_mask` is TRL's name for
 what sampled tokens are: here it also carries what a token weighs, 0 for what the policy did not sample.
+
+The engine that sampled and the model that is trained have the same weights, other kernels and precision: where their
+log-probabilities differ, the update is not quite on policy. That drift is measured in every step, and can be weighed
+by the capped ratio of both (truncated importance sampling).
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,13 +64,10 @@ def slices(batch: Batch, size: int) -> Iterator[Batch]:
         }
         first = int(part["prompt_mask"].any(dim=0).int().argmax())
         last = int(part["completion_mask"].any(dim=0).sum())
-        yield {name: _trimmed(name, value, first, last) for name, value in part.items()}
-
-
-def _trimmed(name: str, value: Any, first: int, last: int) -> Any:
-    if getattr(value, "ndim", 0) < 2:
-        return value
-    return value[:, first:] if name.startswith("prompt_") else value[:, :last]
+        for name, value in part.items():
+            if getattr(value, "ndim", 0) > 1:
+                part[name] = value[:, first:] if name.startswith("prompt_") else value[:, :last]
+        yield part
 
 
 def widened(values: Sequence[Any], width: int) -> Any:
@@ -96,3 +97,36 @@ def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
         [sampled for row in rows for sampled in row.mask],
         [logprob for row in rows for logprob in row.logprobs],
     )
+
+
+def drift_of(logps: Any, part: Batch) -> Any:
+    """Trained minus sampled log-probability, (rows, completion); 0 where nothing was sampled or the engine gave NaN."""
+    sampled = part["tool_mask"] > 0
+    difference = (logps.float() - part["sampling_per_token_logps"]).nan_to_num(nan=0.0)
+    return torch.where(sampled, difference, 0.0)
+
+
+class SamplingDrift:
+    """Collects a step's differences over its passes, and over the processes when it is asked for them."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self._found: list[Any] = []
+
+    def add(self, difference: Any, sampled: Any) -> None:
+        """`difference` as `drift_of` gives it; `sampled` are the tokens that count."""
+        size = difference.abs()
+        self._found.append(torch.stack([size.sum(), sampled.sum().float(), size.amax()]))
+
+    def metrics(self) -> dict[str, float]:
+        """Of the step that ends: mean and greatest absolute difference. A collective call: all processes make it."""
+        if not self._found:
+            return {}
+        own = torch.stack(self._found)
+        self._found = []
+        own = torch.cat([own[:, :2].sum(dim=0), own[:, 2].amax().view(1)])
+        everyone = self._accelerator.gather(own).view(-1, 3)
+        total, tokens = (float(total) for total in everyone[:, :2].sum(dim=0))
+        if not tokens:
+            return {}
+        return {"sampling_drift": total / tokens, "sampling_drift_max": float(everyone[:, 2].amax())}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
@@ -71,7 +71,7 @@ def make_challenger_roll(
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
-        sampling = _StepSampling(context, learner, difficulty, provenance, key)
+        sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
         results = await asyncio.gather(
             *(
                 sampling.write_and_try(sources[record], row % settings.group_size)
@@ -98,7 +98,7 @@ def make_challenger_roll(
 
 
 @dataclass(frozen=True)
-class _StepSampling:
+class _ChallengerSampling:
     """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
 
     context: RunContext
@@ -127,7 +127,7 @@ class _StepSampling:
             self.tried[twin] = asyncio.ensure_future(candidate)
         tried = await self.tried[twin]
         own = {"challenger_rollout_id": rollout.id, "id": f"{tried.candidate.id}-{member}"}
-        return rollout, tried._replace(candidate=tried.candidate.model_copy(update=own))
+        return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))
 
 
 def _metrics(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_selfplay.store import write_atomic
-from scope_selfplay.store.atomic import disk_faults, sync_folder
+from scope_selfplay.store.files import disk_faults, sync_folder
 from scope_selfplay.store.folders import checksum
 
 RECEIPT = "receipt.json"
@@ -48,7 +48,7 @@ class Checkpoints:
         return final
 
     def newest(self, say: Callable[[str], None]) -> Path | None:
-        """The newest checkpoint that is whole; every damaged one on the way is said, none is removed."""
+        """The newest checkpoint that is whole; every damaged one on the way is reported, none is removed."""
         for path in reversed(self._all()):
             damage = damage_of(path)
             if damage is None:
@@ -62,7 +62,7 @@ class Checkpoints:
 
     def _rotate(self, step: int) -> None:
         """Keep the one of `step` and the newest whole one below it; damaged ones count for nothing and stay."""
-        # What stands above was passed over when training went on from below.
+        # Those above were passed over when training went on from below.
         below = [path for path in self._all() if step_of(path) < step and self._is_whole(path)]
         for path in below[: 1 - _KEPT]:
             # Renamed first: what is half removed must not look like a damaged checkpoint.

@@ -36,18 +36,30 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.training.batches import Batch, lay_out, slices, trl_columns, widened
+from scope_selfplay.training.batches import (
+    Batch,
+    SamplingDrift,
+    drift_of,
+    lay_out,
+    slices,
+    trl_columns,
+    widened,
+)
 from scope_selfplay.training.checkpoints import Checkpoints
-from scope_selfplay.training.drift import SamplingDrift, drift_of
-from scope_selfplay.training.generation import guard_weights, policy_source, run_rollouts, weights_brought
+from scope_selfplay.training.generation import (
+    guard_weights,
+    policy_source,
+    run_rollouts,
+    trl_config,
+    weights_brought,
+)
 from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
 from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.ranks import Termination, step_share
+from scope_selfplay.training.ranks import Termination, forward_passes
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
 from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
-from scope_selfplay.training.trl_config import trl_config
 
 SampleStep = Callable[[list[str], int, Any], StepResult]
 """Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
@@ -59,7 +71,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     `make_roll` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
     returns what makes and rewards a step's rollouts.
     """
-    step_share(job.settings, job.ranks.processes)
+    forward_passes(job.settings, job.ranks.processes)
     job.records_folder.path.mkdir(parents=True, exist_ok=True)
     newest = Checkpoints(job.folder.work).newest(job.callbacks.say if job.ranks.leads else lambda line: None)
     termination, metrics = Termination(), StepMetrics(job)
@@ -81,7 +93,7 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
 
 
 def _keep_completions(job: GrpoJob) -> None:
-    """TRL writes what was said into its own folder, which does not outlive the stage."""
+    """TRL writes completions into its own folder, which does not outlive the stage."""
     written = job.folder.work / "completions"
     if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
         shutil.rmtree(job.folder.path / written.name, ignore_errors=True)
@@ -146,7 +158,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._rollouts: Sequence[RewardedRollout] = ()
         self._loss = loss_of(job.settings)
         self._cap = sampling_cap(job.settings, job.options.model.engine)
-        self._checkpoints = Checkpoints(job.folder.work)
+        self.checkpoints = Checkpoints(job.folder.work)
         self._part: Batch | None = None
         self._staging = False
         self._step_begun: float | None = None
@@ -167,19 +179,6 @@ class EpisodeTrainer(GRPOTrainer):
             self.accelerator.unwrap_model(self.model).delete_adapter("ref")
         # TRL's sum over tokens; the tokens' weights make it the loss that the config names.
         self.loss_type = "cispo" if self._loss.clips_weights else "dapo"
-
-    def refer_to(self, model: Any) -> None:
-        """Take the KL to this model instead of what is left without the adapter."""
-        add_fused_lm_head(model, temperature=self.temperature)
-        if self.is_fsdp_enabled:
-            self.ref_model = prepare_fsdp(model, self.accelerator)
-        else:
-            self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
-
-    def training_step(self, *arguments: Any, **options: Any) -> Any:
-        if self._step_begun is None:
-            self._step_begun = perf_counter()
-        return super().training_step(*arguments, **options)
 
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         """A step up to its loss: rollouts and rewards (`sample`), advantages (TRL), rows, reference."""
@@ -288,6 +287,12 @@ class EpisodeTrainer(GRPOTrainer):
                 self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
         return found
 
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        # Generation, too, is part of it.
+        if self._step_begun is None:
+            self._step_begun = perf_counter()
+        return super().training_step(*arguments, **options)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Trackers get our numbers of the step beside TRL's.
         if "loss" in logs:
@@ -304,19 +309,27 @@ class EpisodeTrainer(GRPOTrainer):
         return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._checkpoints.staging) if self._staging else super()._get_output_dir(trial)
+        return str(self.checkpoints.staging) if self._staging else super()._get_output_dir(trial)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # TRL's own override adds a model card and nothing else.
         self._staging = True
         try:
             if self.accelerator.is_main_process:
-                self._checkpoints.clear()
+                self.checkpoints.clear()
             self.accelerator.wait_for_everyone()
             Trainer._save_checkpoint(self, model, trial)
         finally:
             self._staging = False
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            self._checkpoints.publish(self.state.global_step)
+            self.checkpoints.publish(self.state.global_step)
         self.accelerator.wait_for_everyone()
+
+    def refer_to(self, model: Any) -> None:
+        """Take the KL to this model instead of what is left without the adapter."""
+        add_fused_lm_head(model, temperature=self.temperature)
+        if self.is_fsdp_enabled:
+            self.ref_model = prepare_fsdp(model, self.accelerator)
+        else:
+            self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)

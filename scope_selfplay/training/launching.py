@@ -1,4 +1,4 @@
-"""The processes (ranks) of one training on this node: what each is told, how they are stopped, how they end.
+"""The processes (ranks) of one training on this node: what each is given, how they are stopped, how they end.
 
 `accelerate launch` and `torchrun` end with 1 whatever their ranks end with, and kill them 30 s after a SIGTERM. A
 training that runs under a controller needs both kept: a rank's exit code says what to do next, and a rank that saves
@@ -50,8 +50,8 @@ class RankEnding(NamedTuple):
     rank: int
     code: int
     """As a shell gives it: 128 + the number of the signal that ended it."""
-    said: str = ""
-    """Its last line on stderr."""
+    last_line: str = ""
+    """What it wrote to stderr last."""
 
 
 class RankTimeouts(NamedTuple):
@@ -90,7 +90,11 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
 
 def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
     """What tells each rank of this node who it is, in the variables that torch reads."""
-    host, _, port = (node.rendezvous or f"127.0.0.1:{_free_port()}").rpartition(":")
+    host, _, port = node.rendezvous.rpartition(":")
+    if not port:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            host, port = "127.0.0.1", str(listener.getsockname()[1])
     return [
         {
             "RANK": str(node.number * node.processes + local),
@@ -137,8 +141,8 @@ def accelerate_environment(file: Path, world: int) -> dict[str, str]:
 
     known = ["--config_file", str(file), "--num_processes", str(world), "--main_process_port", "0"]
     arguments, *_ = _validate_launch_command(launch_command_parser().parse_args([*known, "training"]))
-    told: dict[str, str] = prepare_multi_gpu_env(arguments)
-    return {name: value for name, value in told.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
+    variables: dict[str, str] = prepare_multi_gpu_env(arguments)
+    return {name: value for name, value in variables.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
 def run_ranks(
@@ -154,8 +158,8 @@ def run_ranks(
     with _SignalForwarder() as asked:
         ranks: list[_Rank] = []
         try:
-            for each in environments:
-                ranks.append(_Rank(command, each, say, quoted=bool(ranks)))
+            for variables in environments:
+                ranks.append(_Rank(command, variables, say, quoted=bool(ranks)))
             return explaining(_endings(ranks, asked, limits))
         finally:
             for rank in ranks:
@@ -177,13 +181,13 @@ def _endings(ranks: Sequence["_Rank"], asked: "_SignalForwarder", limits: RankTi
     """How the ranks ended, in order of time; those that had to be killed beside a failed one are left out."""
     ended: list[RankEnding] = []
     running = list(ranks)
-    end, failed, told = float("inf"), False, False
+    end, failed, forwarded = float("inf"), False, False
     while running:
-        if asked.signal is not None and not told:
-            told, end = True, min(end, time.monotonic() + limits.grace)
+        if asked.signal is not None and not forwarded:
+            forwarded, end = True, min(end, time.monotonic() + limits.grace)
             for rank in running:
                 rank.process.send_signal(asked.signal)
-        for rank in [each for each in running if each.process.poll() is not None]:
+        for rank in [rank for rank in running if rank.process.poll() is not None]:
             running.remove(rank)
             ended.append(rank.ending())
             failed = failed or ended[-1].code not in (
@@ -205,12 +209,17 @@ class _Rank:
     """One process, in a group of its own: a terminal's Ctrl-C reaches it once, through us."""
 
     def __init__(
-        self, command: Sequence[str], told: Mapping[str, str], say: Callable[[str], None], *, quoted: bool
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        quoted: bool,
     ) -> None:
-        self.number = int(told["RANK"])
+        self.number = int(variables["RANK"])
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -247,7 +256,9 @@ class _SignalForwarder:
         self.signal: int | None = None
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._note) for each in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -263,9 +274,3 @@ def _whole(environment: Mapping[str, str], name: str, default: str) -> int:
     if not text.isdigit():
         raise ConfigError(f"{name} is {text!r}; expected a whole number")
     return int(text)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -1,7 +1,7 @@
 """The policy losses by name: which of TRL's formulas each is, how far it clips, and what its mean is taken over.
 
 A trajectory may be one row or several (`rows`), and must count once all the same. So every loss is written as a
-weighted sum over tokens: `token_weight` says what a token of a trajectory weighs, `items` what the sum is divided
+weighted sum over tokens: `token_weights` says what a token of a trajectory weighs, `divisor` what the sum is divided
 by. With one row per trajectory this is what TRL computes under the loss's own name (a test compares them).
 """
 

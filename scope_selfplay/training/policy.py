@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, spoken_dialect
+from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TagCodec
 from scope_selfplay.inference.codec import ChatCodec
@@ -77,7 +77,7 @@ def check_policy(folder: Path, config: RunConfig) -> None:
     check_context(folder, config)
     for file in sorted(folder.glob("*.safetensors")):
         _check_safetensors(file)
-    _check_tokenizer(folder, spoken_dialect(config.model.dialect, config.model.earlier_thinking))
+    _check_tokenizer(folder, dialect(config.model.dialect, config.model.earlier_thinking))
 
 
 def _check_safetensors(file: Path) -> None:
@@ -89,17 +89,17 @@ def _check_safetensors(file: Path) -> None:
             expected = _end_of_tensors(opened.read(length))
     if expected is None:
         raise CheckpointError(
-            f"{file}: is no safetensors file or a damaged one ({size:,} bytes); copy the model again"
+            f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
         )
     expected += 8 + length
     if size != expected:
         raise CheckpointError(
-            f"{file}: is damaged, it has {size:,} bytes and its header tells of {expected:,}; copy the model again"
+            f"{file}: is damaged, it has {size:,} bytes and its header says {expected:,}; copy the model again"
         )
 
 
 def _end_of_tensors(header: bytes) -> int | None:
-    """Bytes from the header to the end of the last tensor; None for what is no header."""
+    """Bytes from the header to the end of the last tensor; None for what is not a header."""
     try:
         tensors = json.loads(header)
         ends = [int(each["data_offsets"][1]) for name, each in tensors.items() if name != "__metadata__"]
@@ -171,10 +171,10 @@ def check_tags(codec: TagCodec, family: Dialect, *, where: object) -> None:
     """Raises CheckpointError where the tokenizer cannot write the family's tags, or hides them when it decodes."""
     tags = (*family.search_tags, *TASK_TAGS, *ANSWER_TAGS, *THINK_TAGS, *(family.result_tags or ()))
     for tag in tags:
-        said = codec.decode(codec.encode_tag(tag))
-        if said != tag:
+        read = codec.decode(codec.encode_tag(tag))
+        if read != tag:
             raise CheckpointError(
-                f"{where}: the tokenizer reads {tag} back as {said!r}, and the {family.name} dialect needs it; use a "
+                f"{where}: the tokenizer reads {tag} back as {read!r}, and the {family.name} dialect needs it; use a "
                 "tokenizer of the family, or another model.dialect"
             )
     for tag in THINK_TAGS if family.drops_earlier_thinking else ():
@@ -192,7 +192,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{file.parent}: {file.name} is no JSON object; save the model again")
+        raise CheckpointError(f"{file.parent}: {file.name} is not a JSON object; save the model again")
     return content
 
 

@@ -27,28 +27,23 @@ def ranks() -> Ranks:
     return Ranks(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
-class StepShare(NamedTuple):
-    """One process's part of a step: whole groups, and in how many forward passes they are worked off."""
+def forward_passes(settings: TrainConfig, processes: int) -> int:
+    """In how many passes each process works off its part of a step, which is whole groups.
 
-    groups: int
-    passes: int
-
-
-def step_share(settings: TrainConfig, processes: int) -> StepShare:
-    """Raises ConfigError where groups or micro batches cannot be dealt out whole."""
+    Raises ConfigError where groups or micro batches cannot be shared evenly.
+    """
     if settings.batch % processes:
         raise ConfigError(
             f"{processes} processes cannot share a batch of {settings.batch} groups of {settings.group_size} rollouts "
             f"evenly: a group's rewards are compared in one process; use a batch that {processes} divides"
         )
-    groups = settings.batch // processes
-    rollouts = groups * settings.group_size
+    rollouts = settings.batch // processes * settings.group_size
     if rollouts % settings.micro_batch:
         raise ConfigError(
             f"micro_batch ({settings.micro_batch}) must divide the {rollouts} rollouts of each of {processes} "
             f"processes (batch {settings.batch} x group_size {settings.group_size} / {processes})"
         )
-    return StepShare(groups, rollouts // settings.micro_batch)
+    return rollouts // settings.micro_batch
 
 
 class Termination:

@@ -41,7 +41,7 @@ def make_solver_roll(
 
     async def roll(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
-        sampling = _StepSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
+        sampling = _SolverSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
         firsts = records[:: settings.group_size]
         groups = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
         judged = await rewarder.judge_step(groups, (*key, step))
@@ -60,7 +60,7 @@ def make_solver_roll(
 
 
 @dataclass(frozen=True)
-class _StepSampling:
+class _SolverSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext

@@ -6,7 +6,7 @@ from typing import Any
 
 from scope_selfplay.schemas import Rollout, RolloutStatus
 from scope_selfplay.store import Appender, write_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoints import step_of
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import Ranks

@@ -8,11 +8,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -38,7 +37,7 @@ _FAMILIES = tuple(family.name for family in DIALECTS)
 
 class DifferenceKind(StrEnum):
     TEXT = "text"
-    """The template writes something else than what stands in the row."""
+    """The template writes something else than the row has."""
     TOKENS = "tokens"
     """The same text in other tokens."""
 
@@ -119,7 +118,9 @@ def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> No
     codec = ChatCodec.load(folder)
     found = {name: lint_tokens(codec, dialect(name)) for name in names or _FAMILIES}
     if as_json:
-        lines = {name: [each._asdict() for each in differences] for name, differences in found.items()}
+        lines = {
+            name: [difference._asdict() for difference in differences] for name, differences in found.items()
+        }
         click.echo(json.dumps(lines, indent=1, ensure_ascii=False))
     else:
         for name, differences in found.items():
@@ -140,23 +141,23 @@ def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
 
 
 def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Rollout, list[list[Message]]]:
-    """A scripted rollout, and the messages before each of its turns (the prompt first, then what was heard)."""
-    heard = _Recorder(codec)
-    lines = [write_turn(family, said, writes_task=script.writes_task) for said in script.turns]
+    """A scripted rollout, and the messages before each of its turns (the prompt first, then results)."""
+    recording = _RecordingCodec(codec)
+    lines = [write_turn(family, turn, writes_task=script.writes_task) for turn in script.turns]
     model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
-    episode = _episode(PolicyFormat(heard, family, "script", RolloutLimits(_ROOM)), script)
+    episode = _episode(PolicyFormat(recording, family, "script", RolloutLimits(_ROOM)), script)
     rollout = asyncio.run(run_episode(episode, model, _Library(), key=(script.name,), topk=1))
-    return rollout, heard.messages
+    return rollout, recording.messages
 
 
-def write_turn(family: Dialect, said: ScriptedTurn, *, writes_task: bool = False) -> str:
+def write_turn(family: Dialect, turn: ScriptedTurn, *, writes_task: bool = False) -> str:
     """A turn as the family's own models write it."""
     gap = "\n" if family.native_thinking else ""
-    thinking = "" if said.thinking is None else f"<think>{gap}{said.thinking}{gap}</think>\n{gap}"
-    if said.search is not None:
-        return thinking + family.search_call(said.search)
+    thinking = "" if turn.thinking is None else f"<think>{gap}{turn.thinking}{gap}</think>\n{gap}"
+    if turn.search is not None:
+        return thinking + family.search_call(turn.search)
     tag = "task" if writes_task else "answer"
-    return thinking + (f"<{tag}>{said.final}</{tag}>" if said.final else "I am not sure yet.")
+    return thinking + (f"<{tag}>{turn.final}</{tag}>" if turn.final else "I am not sure yet.")
 
 
 def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
@@ -182,8 +183,7 @@ def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[To
     found: list[TokenDifference] = []
     for number, row in enumerate(rows):
         until = number + 1 if len(rows) > 1 else len(rollout.turns)
-        conversation = _conversation(messages, rollout.turns[:until], drops=drops)
-        theirs = tuple(_render(codec, conversation))
+        theirs = _render(codec, messages, rollout.turns[:until], drops=drops)
         ours = (*row.prompt_ids, *row.completion_ids)
         for ids, template, start in _stretches(codec, ours, theirs):
             texts = _text(codec, ids), _text(codec, template)
@@ -205,23 +205,19 @@ def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[To
     return found
 
 
-def _conversation(
-    messages: Sequence[Sequence[Message]], turns: Sequence[Turn], *, drops: bool
-) -> list[dict[str, str]]:
+def _render(
+    codec: ChatCodec, messages: Sequence[Sequence[Message]], turns: Sequence[Turn], *, drops: bool
+) -> tuple[int, ...]:
+    """The conversation up to these turns, as the template writes it in one go."""
     told: list[Message] = []
     for number, (before, turn) in enumerate(zip(messages, turns, strict=False)):
         text = turn.text
         if drops and number < len(turns) - 1:
             text = text.rpartition("</think>")[2].lstrip("\n")
         told += [*before, Message("assistant", text)]
-    return [{"role": each.role, "content": each.content} for each in told]
-
-
-def _render(codec: ChatCodec, conversation: Sequence[dict[str, str]]) -> list[int]:
-    tokenizer: Any = codec.tokenizer
-    text = tokenizer.apply_chat_template(list(conversation), tokenize=False)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
+    conversation = [{"role": message.role, "content": message.content} for message in told]
+    text = codec.tokenizer.apply_chat_template(conversation, tokenize=False)
+    return tuple(codec.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _stretches(
@@ -249,29 +245,17 @@ class _Library:
         return _PASSAGES
 
 
-@dataclass
-class _Recorder:
+class _RecordingCodec(ChatCodec):
     """A codec that also remembers the messages that it was given."""
 
-    codec: ChatCodec
-    messages: list[list[Message]] = field(default_factory=list)
+    def __init__(self, codec: ChatCodec) -> None:
+        super().__init__(codec.tokenizer)
+        self.messages: list[list[Message]] = []
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         self.messages.append(list(messages))
-        return self.codec.encode_prompt(messages)
+        return super().encode_prompt(messages)
 
     def encode_next(self, messages: Sequence[Message], *, sampled: Sequence[int]) -> tuple[int, ...]:
         self.messages.append(list(messages))
-        return self.codec.encode_next(messages, sampled=sampled)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.codec.decode(ids)
-
-    def count(self, text: str) -> int:
-        return self.codec.count(text)
-
-    def truncate(self, text: str, max_tokens: int) -> str:
-        return self.codec.truncate(text, max_tokens)
-
-    def encode_tag(self, tag: str) -> tuple[int, ...]:
-        return self.codec.encode_tag(tag)
+        return super().encode_next(messages, sampled=sampled)

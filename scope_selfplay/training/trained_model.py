@@ -62,7 +62,14 @@ def trained_model(start: Path, base: Path, lora: LoraConfig) -> TrainedModel:
             raise CheckpointError(f"{kept}: no adapter_model.safetensors; save the adapter as safetensors")
         model = load_model(base)
         adapted = PeftModel.from_pretrained(model, str(kept), is_trainable=True)
-        _check_shape(kept, adapted.peft_config["default"], lora)
+        found = adapted.peft_config["default"]
+        there = (found.r, float(found.lora_alpha), set(found.target_modules))
+        if there != (lora.rank, lora.alpha, set(lora.target_modules)):
+            raise CheckpointError(
+                f"{kept}: holds an adapter of rank {found.r}, alpha {found.lora_alpha} on "
+                f"{', '.join(sorted(found.target_modules))}; model.lora asks for rank {lora.rank}, alpha {lora.alpha} "
+                f"on {', '.join(sorted(lora.target_modules))}: keep one shape through a run"
+            )
         return TrainedModel(adapted, model, base)
     model = load_model(start)
     shape = Adapter(
@@ -72,16 +79,6 @@ def trained_model(start: Path, base: Path, lora: LoraConfig) -> TrainedModel:
         task_type="CAUSAL_LM",
     )
     return TrainedModel(get_peft_model(model, shape), model, start, needs_reference=start != base)
-
-
-def _check_shape(kept: Path, found: Any, lora: LoraConfig) -> None:
-    there = (found.r, float(found.lora_alpha), set(found.target_modules))
-    if there != (lora.rank, lora.alpha, set(lora.target_modules)):
-        raise CheckpointError(
-            f"{kept}: holds an adapter of rank {found.r}, alpha {found.lora_alpha} on "
-            f"{', '.join(sorted(found.target_modules))}; model.lora asks for rank {lora.rank}, alpha {lora.alpha} on "
-            f"{', '.join(sorted(lora.target_modules))}: keep one shape through a run"
-        )
 
 
 def export_policy(

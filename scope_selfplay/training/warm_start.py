@@ -1,8 +1,8 @@
 """SFT before reinforcement learning (ArenaRL starts so): a policy learns from rollouts that were kept for it.
 
-The corpus keeps text, and the ids of one tokenizer would say nothing to another. So `replay` runs an episode again with
-what was said as its samples and what was found as its search results: prompts, masks and turn ends come out as in
-sampling, for whatever policy is to learn from it. What does not read back as it was recorded is refused.
+The corpus keeps text, and the ids of one tokenizer would say nothing to another. So `replay` runs an episode again
+with the recorded texts as its samples and the recorded passages as its search results: prompts, masks and turn ends
+come out as in sampling, for whatever policy is to learn from it. What does not read back as it was recorded is refused.
 
 Rows are those of training: exact ids through the policy's own template, loss on what the policy samples and nothing
 else.
@@ -58,7 +58,7 @@ def replay(recorded: Rollout, episode: Episode, policy_format: PolicyFormat, *, 
 
 
 class _RecordedTurns:
-    """Engine and retriever in one: gives back, turn by turn, what was said and found."""
+    """Engine and retriever in one: gives back, turn by turn, what is recorded."""
 
     def __init__(self, recorded: Rollout, policy_format: PolicyFormat, end: int) -> None:
         self.identity = recorded.index

@@ -8,7 +8,7 @@ allows no script, style, frame, form or connection but this server's.
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -44,7 +44,7 @@ from scope_selfplay.wire.serving import listen, url_of
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
-TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 HEADERS = {
     "content-security-policy": (
@@ -75,8 +75,9 @@ class Site(Value):
 
 def build_app(run: ShownRun, site: Site) -> Starlette:
     """An ASGI application; it closes the run when it shuts down."""
-    files = _static_files()
     links = Links(site.base)
+    folder = resources.files("scope_selfplay.viewer") / "static"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if Path(path.name).suffix in TYPES}
     versions = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files.items()}
     addresses = {name: links("static", name, v=version) for name, version in versions.items()}
     environment = page_environment(links, addresses)
@@ -90,7 +91,8 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         return lambda request: render(make(request), request)
 
     def refused(request: Request, error: Exception) -> Response:
-        status = _status_of(error)
+        statuses = {BadParameterError: 400, PageNotFoundError: 404}
+        status = error.status_code if isinstance(error, HTTPException) else statuses.get(type(error), 500)
         message = error.detail if isinstance(error, HTTPException) else str(error)
         return render(Page("refused.html", {"status": status, "message": message}), request, status)
 
@@ -100,11 +102,10 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         yield
         run.close()
 
-    routes = [Route(path, responds_with(make), name=path) for path, make in _pages(run).items()]
     app = Starlette(
         routes=[
-            *routes,
-            Route("/static/{name}", _static_response(files)),
+            *(Route(path, responds_with(make), name=path) for path, make in _pages(run).items()),
+            *(Route(f"/static/{name}", _static_file(name, content)) for name, content in files.items()),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
         exception_handlers=dict.fromkeys(
@@ -117,22 +118,9 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
     return app
 
 
-def _static_files() -> dict[str, bytes]:
-    folder = resources.files("scope_selfplay.viewer") / "static"
-    return {
-        path.name: path.read_bytes() for path in folder.iterdir() if path.name.rpartition(".")[2] in TYPES
-    }
-
-
-def _static_response(files: Mapping[str, bytes]) -> Callable[[Request], Response]:
-    def respond(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in files:
-            raise HTTPException(404, f"there is no {name}")
-        headers = {"cache-control": "max-age=31536000, immutable"}
-        return Response(files[name], media_type=TYPES[name.rpartition(".")[2]], headers=headers)
-
-    return respond
+def _static_file(name: str, content: bytes) -> Callable[[Request], Response]:
+    headers = {"cache-control": "max-age=31536000, immutable"}
+    return lambda request: Response(content, media_type=TYPES[Path(name).suffix], headers=headers)
 
 
 def failed(request: Request, error: Exception) -> Response:
@@ -151,12 +139,13 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
         return read_parameters(ComparisonParameters, request.query_params)
 
     def task(request: Request) -> Page:
-        values = request.path_params
-        if values["stage"] not in list(Stage):
-            raise PageNotFoundError(f"{values['stage']} is not a stage; stages are {', '.join(Stage)}")
-        return task_pages.task_page(
-            run, (values["iteration"], Stage(values["stage"])), values["id"], of_list(request)
-        )
+        iteration, stage, candidate_id = (request.path_params[name] for name in ("iteration", "stage", "id"))
+        if stage not in list(Stage):
+            raise PageNotFoundError(f"{stage} is not a stage; stages are {', '.join(Stage)}")
+        return task_pages.task_page(run, (iteration, Stage(stage)), candidate_id, of_list(request))
+
+    def answers(request: Request) -> Page:
+        return task_pages.compared_answers_page(run, request.path_params["id"], of_comparison(request))
 
     return {
         "/": lambda request: pages.overview_page(run),
@@ -164,26 +153,12 @@ def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
         "/tasks/{iteration:int}/{stage}/{id:path}": task,
         "/rejected": lambda request: pages.rejected_page(run),
         "/compare": lambda request: task_pages.compare_page(run, of_comparison(request)),
-        "/compare/{id:path}": lambda request: task_pages.compared_answers_page(
-            run, request.path_params["id"], of_comparison(request)
-        ),
+        "/compare/{id:path}": answers,
         "/training": lambda request: pages.training_page(run),
         "/prompts": lambda request: pages.prompts_page(
             run, read_parameters(PackParameters, request.query_params)
         ),
     }
-
-
-def _status_of(error: Exception) -> int:
-    match error:
-        case HTTPException():
-            return error.status_code
-        case BadParameterError():
-            return 400
-        case PageNotFoundError():
-            return 404
-        case _:
-            return 500
 
 
 class Protection:
@@ -230,7 +205,7 @@ def host_of(header: str) -> str:
     return header.partition(":")[0].lower()
 
 
-def serve_run(path: Path, site: Site, *, host: str, port: int, announce: Callable[[str], None]) -> None:
+def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `announce` gets the address. Port 0 takes a free one.
 
     Raises RecordError when the folder is not a run, and as `listen` does.

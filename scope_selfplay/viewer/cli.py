@@ -41,14 +41,6 @@ def view(run: str, host: str, port: int, base_path: str, hosts: tuple[str, ...])
     if host not in LOOPBACK:
         click.echo(f"warning: everyone who reaches {host}:{port} can read {folder}", err=True)
     end_on_sigterm()
-    site = Site(
-        base=base.rstrip("/"),
-        hosts=(*sorted(LOOPBACK), *hosts, *([] if host in ("0.0.0.0", "::") else [host])),
-    )
-    serve_run(
-        folder,
-        site,
-        host=host,
-        port=port,
-        announce=lambda url: click.echo(f"showing {folder} at {url}", err=True),
-    )
+    own = () if host in ("0.0.0.0", "::") else (host,)
+    site = Site(base=base.rstrip("/"), hosts=(*sorted(LOOPBACK), *hosts, *own))
+    serve_run(folder, site, host, port, lambda url: click.echo(f"showing {folder} at {url}", err=True))

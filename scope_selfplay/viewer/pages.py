@@ -3,11 +3,13 @@
 All of them only read.
 """
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.evaluation.rating import comparison_graph
 from scope_selfplay.inspection.charts import Line, NamedInterval
 from scope_selfplay.inspection.overview import IterationOverview, bin_edges, newest_ratings
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
@@ -89,7 +91,6 @@ def training_page(run: ShownRun) -> Page:
     """Curves of every iteration over each other, and the ratings of the checkpoints."""
     found = run.numbers()
     newest = newest_ratings(run.reader)
-    graph = comparison_graph(newest.ratings) if newest else None
     return Page(
         "training.html",
         {
@@ -99,12 +100,12 @@ def training_page(run: ShownRun) -> Page:
                 for score in found.held_out
             ],
             "newest": newest,
-            "graph": graph,
             "ratings": [
-                NamedInterval(node.name, node.rating, node.low, node.high)
-                for node in (graph.nodes if graph else ())
-                if node.rating is not None
-            ],
+                NamedInterval(name, newest.ratings.ratings[name], low, high)
+                for name, (low, high) in newest.ratings.intervals.items()
+            ]
+            if newest
+            else [],
             "seconds": {
                 iteration.iteration: iteration.seconds for iteration in found.iterations if iteration.seconds
             },
@@ -148,27 +149,20 @@ def _curves(iterations: tuple[IterationOverview, ...], stage: Stage) -> dict[str
     return {name: found[name] for name in [*first, *(name for name in found if name not in first)]}
 
 
-def _known_packs(folder: RunFolder) -> dict[str, Any]:
-    """What the run's pack can be compared with, by name: never a path that came over HTTP."""
+def _known_packs(folder: RunFolder) -> dict[str, Callable[[], Pack]]:
+    """The packs that the run's own can be compared with, by name: never a path that came over HTTP.
+
+    Shipped ones, and those of the runs in the same folder; what this process may not read is left out.
+    """
     shipped = shipped_prompts()
-    found: dict[str, Any] = {name: lambda name=name: load_pack(shipped / name) for name in names_in(shipped)}
-    for beside in _runs_beside(folder):
-        found[f"run {beside.path.name}"] = lambda beside=beside: load_pack(beside.prompts)
-    return found
-
-
-def _runs_beside(folder: RunFolder) -> list[RunFolder]:
-    """The runs in the same folder; what this process may not read is left out."""
+    found: dict[str, Callable[[], Pack]] = {
+        name: partial(load_pack, shipped / name) for name in names_in(shipped)
+    }
     own = folder.path.resolve()
-    try:
-        others = sorted(path for path in own.parent.iterdir() if path != own)
-    except OSError:
-        return []
-    return [RunFolder(path) for path in others if _has_pack(RunFolder(path))]
-
-
-def _has_pack(folder: RunFolder) -> bool:
-    try:
-        return folder.config.is_file() and folder.prompts.is_dir()
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        for path in sorted(own.parent.iterdir()):
+            beside = RunFolder(path)
+            with contextlib.suppress(OSError):
+                if path != own and beside.config.is_file() and beside.prompts.is_dir():
+                    found[f"run {path.name}"] = partial(load_pack, beside.prompts)
+    return found

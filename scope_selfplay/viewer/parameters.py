@@ -7,7 +7,8 @@ from urllib.parse import quote, urlencode
 from pydantic import Field, ValidationError
 
 from scope_selfplay.errors import did_you_mean
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Value
+from scope_selfplay.gates import Gate
+from scope_selfplay.schemas import CandidateStatus, Reason, Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Sort, TaskQuery
 

@@ -4,14 +4,17 @@ Characters that would act on a reader unseen (controls, those that reverse the d
 engine escapes the value. Only `charts` makes markup outside the templates.
 """
 
+from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.inspection import charts
-from scope_selfplay.inspection.text import printable
-from scope_selfplay.schemas import CandidateStatus, Gate, Reason, Verdict
+from scope_selfplay.inspection.html_report import escaping_environment
+from scope_selfplay.inspection.text import printable, verdict_word
+from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
 from scope_selfplay.viewer.parameters import Links
 
@@ -21,15 +24,11 @@ LONGEST_CELL = 1500
 
 def page_environment(links: Links, static: dict[str, str]) -> Environment:
     """`static` are the addresses of the site's own files, by name."""
-    environment = Environment(
-        loader=PackageLoader("scope_selfplay.viewer"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    environment = escaping_environment("scope_selfplay.viewer")
+    environment.finalize = _printable
+    environment.filters.update(
+        number=_number, count="{:,}".format, verdict_word=partial(verdict_word, unknown="unknown"), cell=_cell
     )
-    environment.filters.update(number=_number, count="{:,}".format, verdict_word=_verdict_word, cell=_cell)
     environment.globals.update(
         link=links,
         static=static,
@@ -51,13 +50,6 @@ def _printable(value: Any) -> Any:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def _verdict_word(verdict: Verdict) -> str:
-    """A verdict as one word; also the name of its style."""
-    if verdict.fault is not None:
-        return verdict.fault.value
-    return {True: "yes", False: "no", None: "unknown"}[verdict.value]
 
 
 def _cell(text: str | None) -> str:

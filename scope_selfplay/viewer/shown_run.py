@@ -73,7 +73,7 @@ class ShownRun:
         """
         with self._lock:
             earlier = self._examination
-            if earlier is None or (self._outdated and earlier.is_done):
+            if earlier is None or (self._outdated and earlier.checkups.done()):
                 self._outdated = False
                 self._examination = Examination(self._path)
                 if earlier is not None and not wait:
@@ -81,7 +81,7 @@ class ShownRun:
             current = self._examination
         assert current is not None
         try:
-            return current.checkups.result(timeout=wait) if wait or current.is_done else None
+            return current.checkups.result(timeout=wait) if wait or current.checkups.done() else None
         except TimeoutError:
             return None
 
@@ -106,10 +106,6 @@ class Examination:
         self._process.start()
         sender.close()
         threading.Thread(target=self._receive, daemon=True, name="health").start()
-
-    @property
-    def is_done(self) -> bool:
-        return self.checkups.done()
 
     def stop(self) -> None:
         self._process.terminate()

@@ -46,7 +46,7 @@ class GuardedSession:
 
     def __init__(self, url: str, *, token: str | None, connections: int, max_response: int) -> None:
         """`url` is a checked one; `max_response`: bytes of one body."""
-        self._url = url
+        self.url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connections = connections
         self._max_response = max_response
@@ -80,7 +80,7 @@ class GuardedSession:
         async with (
             asyncio.timeout(seconds),
             self._session.request(
-                method, self._url + path, data=body, headers=headers, allow_redirects=False
+                method, self.url + path, data=body, headers=headers, allow_redirects=False
             ) as response,
         ):
             return response, await _read_capped(response, self._max_response)

@@ -12,13 +12,12 @@ import asyncio
 import random
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 
 from scope_selfplay.errors import OutsideError
-from scope_selfplay.schemas import Value
 from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
 from scope_selfplay.wire.strict_json import parse_object
 
@@ -27,7 +26,8 @@ T = TypeVar("T")
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class RetryPolicy(Value):
+@dataclass(frozen=True)
+class RetryPolicy:
     """How long a client keeps trying, and how much it reads."""
 
     deadline: float = 60.0
@@ -74,7 +74,7 @@ class ServerUnavailable(HttpFault):
     """Nothing usable came; asking again may help, and did not where `JsonClient.ask` raises it."""
 
 
-class JsonClient:
+class JsonClient(GuardedSession):
     def __init__(
         self,
         url: str,
@@ -86,24 +86,14 @@ class JsonClient:
         jitter: random.Random | None = None,
     ) -> None:
         """`what` names the URL in complaints. Raises ConfigError for one that may not be called."""
-        self.url = checked_url(url, allowed_hosts, what=what)
         self.retry_policy = retry_policy or RetryPolicy()
         self._jitter = jitter or random.Random()
-        self._session = GuardedSession(
-            self.url,
+        super().__init__(
+            checked_url(url, allowed_hosts, what=what),
             token=token,
             connections=self.retry_policy.connections,
             max_response=self.retry_policy.max_response,
         )
-
-    async def __aenter__(self) -> Self:
-        await self._session.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.__aexit__(kind, error, trace)
 
     async def ask(
         self,
@@ -145,7 +135,7 @@ class JsonClient:
         """As `ask`, in one attempt of at most `seconds`."""
         where = f"{self.url}{path}"
         try:
-            response, data = await self._session.exchange(method, path, body, seconds)
+            response, data = await self.exchange(method, path, body, seconds)
         except TimeoutError:
             raise ServerUnavailable(f"{where}: no answer within {seconds:.0f} s", timed_out=True) from None
         except (aiohttp.ClientError, OSError) as error:

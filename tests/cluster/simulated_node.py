@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.names import SHARD
+from scope_selfplay.controller.manifests import SHARD
 from scope_selfplay.controller.observed import step_of
 from scope_selfplay.testing.fake_nodes import PodEnding, SimulatedStages
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import RunStep
 from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder

@@ -17,7 +17,7 @@ from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.store import Stage
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.testing.random_policy import Transitions, load_transitions
 from tests.integration.loop.policies import SPEECH
 from tests.integration.loop.test_rewards import write_tasks

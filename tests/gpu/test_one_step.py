@@ -17,7 +17,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 from scope_selfplay.config import ChallengerConfig, LoraConfig, ModelConfig, SolverConfig, TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.grpo import train_grpo
 from scope_selfplay.training.job import GrpoJob, StepResult, TrainingOptions, TrainingStart
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow

@@ -1,11 +1,12 @@
 """Dialects: search calls read back, ambiguous text is None, and no text raises."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scope_selfplay.config import ModelConfig
 from scope_selfplay.dialects import DIALECTS, Dialect, TurnParts, dialect
 from scope_selfplay.errors import ConfigError
 from tests.reference_files import reference_cases
@@ -359,3 +360,8 @@ def test_a_hostile_answer_is_read_as_it_stands_or_not_at_all(family: Dialect, ca
     expected = None if has_protocol_tag else hostile.encode("utf-8", "replace").decode().strip()
     assert parts == NOTHING._replace(thinking="t", answer=expected)
     assert family.parse(hostile).answer is None
+
+
+def test_a_config_may_name_every_family_and_no_other() -> None:
+    names = get_args(ModelConfig.model_fields["dialect"].annotation)
+    assert set(names) == {family.name for family in DIALECTS}

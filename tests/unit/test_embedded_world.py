@@ -40,9 +40,10 @@ from scope_selfplay.embedded.world import (
     read_article,
     write_article,
 )
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.lexical import is_stated
-from scope_selfplay.schemas import Document, Gate, Task
+from scope_selfplay.schemas import Document, Task
 from tests.text_work import assert_linear
 
 NOUNS = [attribute.noun for attribute in ATTRIBUTES]

@@ -15,6 +15,7 @@ from scope_selfplay.embedded.language import (
     write_question,
 )
 from scope_selfplay.embedded.world import Entity, make_documents, read_article
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge, Scale, Style, grade_rollout
 from scope_selfplay.judge.grading import OPENERS, is_opener
 from scope_selfplay.judge.lexical import is_stated
@@ -22,7 +23,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Grade,
     Key,
     Priority,

@@ -10,6 +10,7 @@ from scope_selfplay.corpus import TaskSource
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, SearchError
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.pipeline import CandidateRecords, Difficulty, evidence, make_candidate
@@ -21,7 +22,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Key,
     Passage,
     Provenance,

@@ -248,8 +248,8 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
         ("empty index", "names '' as weights"),
         ("no weights", "found no weights; save the model as safetensors"),
         ("auto_map", r"config\.json has auto_map, which runs foreign code"),
-        ("binary config", r"config\.json is no JSON object"),
-        ("list config", r"config\.json is no JSON object"),
+        ("binary config", r"config\.json is not a JSON object"),
+        ("list config", r"config\.json is not a JSON object"),
     ],
 )
 def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
@@ -299,8 +299,8 @@ def test_weights_in_several_files_are_a_model(model: Path) -> None:
 
 BROKEN = {
     "no model_type": ("config.json", b"{}", "no model_type, expected the model's family"),
-    "cut off": ("model.safetensors", slice(0, -1), r"is damaged, it has \d+ bytes and its header tells of"),
-    "cut in the header": ("model.safetensors", slice(0, 20), "no safetensors file or a damaged one"),
+    "cut off": ("model.safetensors", slice(0, -1), r"is damaged, it has \d+ bytes and its header says"),
+    "cut in the header": ("model.safetensors", slice(0, 20), "not a safetensors file, or a damaged one"),
     "nothing of the weights": ("model.safetensors", b"", r"a damaged one \(0 bytes\)"),
     "a pointer instead": (
         "model.safetensors",
@@ -336,7 +336,7 @@ def test_weights_in_parts_are_all_there_or_refused(model: Path, tmp_path: Path) 
     ):
         small_run(model, tmp_path / "runs")
     index.write_text("{")
-    with pytest.raises(CheckpointError, match=r"index\.json is no JSON object"):
+    with pytest.raises(CheckpointError, match=r"index\.json is not a JSON object"):
         small_run(model, tmp_path / "runs")
     index.write_text(json.dumps({"weight_map": parts}))
     (model / parts["b"]).write_bytes((model / parts["a"]).read_bytes())

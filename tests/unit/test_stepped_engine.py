@@ -67,8 +67,13 @@ class Engine:
 
 
 def stepped(**options: Any) -> SteppedEngine:
-    settings: dict[str, Any] = {"identity": "S_0", "max_length": 100, "temperature": 0.7, **options}
-    return SteppedEngine(Codec(), make_params=lambda sampling: sampling, **settings)  # type: ignore[arg-type]
+    settings = {
+        "identity": "S_0",
+        "max_length": 100,
+        "temperature": 0.7,
+        "make_params": lambda sampling: sampling,
+    }
+    return SteppedEngine(Codec(), **{**settings, **options})  # type: ignore[arg-type]
 
 
 def test_a_short_episode_takes_its_next_turn_while_a_long_one_is_in_its_first() -> None:
@@ -91,8 +96,13 @@ def test_a_short_episode_takes_its_next_turn_while_a_long_one_is_in_its_first() 
 
 
 def test_a_turn_is_asked_for_with_its_seed_stops_and_what_room_there_is() -> None:
-    model, seen = stepped(max_length=10), list[Sampling]()
-    model._make_params = lambda sampling: seen.append(sampling) or sampling  # type: ignore[func-returns-value]
+    seen: list[Sampling] = []
+
+    def make_params(sampling: Sampling) -> Sampling:
+        seen.append(sampling)
+        return sampling
+
+    model = stepped(max_length=10, make_params=make_params)
 
     async def rollouts() -> list[Sample]:
         asked = [Generate((7, 7, 7), 50, ("</a>", "</long>")), Generate((7,), 3, (), greedy=True)]

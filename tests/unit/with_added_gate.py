@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     from scope_selfplay.health.checkup import BOUNDS
     from scope_selfplay.judge.lexical import LexicalJudge
     from scope_selfplay.prompts import check_pack, load_pack
-    from scope_selfplay.store.columns import RecordKind, arrow_schema
+    from scope_selfplay.store.parquet import RecordKind, arrow_schema
     from scope_selfplay.testing.chat_server import FakeServer
     from tests.judges import DOCUMENT, TASK, judge_over_pack, says
     from tests.unit.test_pipeline import Bench, judged

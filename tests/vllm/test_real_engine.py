@@ -9,13 +9,14 @@ import pytest
 
 from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
 from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import load_pack
-from scope_selfplay.schemas import Criterion, Fault, Finish, Gate
+from scope_selfplay.schemas import Criterion, Fault, Finish
 from tests.judges import CRITERION, REPOSITORY, TASK, rollout
 from tests.vllm.conftest import MODEL, read_metric
 

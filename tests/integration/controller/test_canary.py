@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import RunStep
 from scope_selfplay.controller.servers import server_deployment, servers_of
 from scope_selfplay.store import Stage
 from tests.unit.controller.examples import PAPER, config_of, context_of

@@ -22,7 +22,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.launching import (
     TrainingNode,
     accelerate_environment,

@@ -13,12 +13,13 @@ import pytest
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig, JudgeRetryConfig
 from scope_selfplay.errors import ConfigError, ExitCode, JudgeError
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Fault, Gate, Verdict
+from scope_selfplay.schemas import Fault, Verdict
 from scope_selfplay.testing.chat_server import (
     FAKE_MODEL,
     GARBAGE,

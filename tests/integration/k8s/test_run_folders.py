@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.names import Component
+from scope_selfplay.controller.manifests import Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.k8s.check_references import reference_problems

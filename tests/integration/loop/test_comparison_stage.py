@@ -39,7 +39,7 @@ from scope_selfplay.store import (
     read_records,
     write_records,
 )
-from tests.unit.comparison.contestants import UNREADABLE, candidate
+from tests.unit.evaluation.contestants import UNREADABLE, candidate
 from tests.word_codec import WordCodec
 
 pytestmark = pytest.mark.integration

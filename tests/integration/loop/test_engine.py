@@ -102,7 +102,7 @@ def test_a_longer_prefix_that_a_slot_holds_is_used_and_changes_nothing(model: An
 def count_tokens(model: InProcessModel) -> list[int]:
     """How many tokens each later forward pass computes."""
     counts: list[int] = []
-    cache: Any = model._cache
+    cache: Any = model.cache
     forward = cache.forward
 
     def counted(rows: Sequence[Sequence[int]], *rest: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_model_that_fails_fails_everyone_once_and_works_again(
 ) -> None:
     running = engine(model, codec, slots=2)
     running.refresh("S_0")
-    cache: Any = running._cache
+    cache: Any = running.cache
     forward = cache.forward
 
     def broken(*_: Any) -> Any:
@@ -234,7 +234,7 @@ def test_a_caller_that_goes_away_frees_its_slot(model: Any, codec: ChatCodec, al
 
     async def leave() -> Sample:
         gone = asyncio.ensure_future(running.generate(Generate(asked[0].prompt_ids, 120), ("x",)))
-        while not running._active:
+        while not running.running:
             await asyncio.sleep(0)
         gone.cancel()
         counts = count_tokens(running)
@@ -276,7 +276,7 @@ def test_new_weights_are_taken_over_when_the_old_copy_and_its_cache_are_gone(
 ) -> None:
     trained = engine(model, codec)
     trained.refresh("S_0@0")
-    old = weakref.ref(trained._model), weakref.ref(trained._cache)
+    old = weakref.ref(trained.model), weakref.ref(trained.cache)
     seen: list[list[object]] = []
 
     def taken(source: Any) -> Any:
@@ -292,7 +292,7 @@ def test_a_frozen_policy_samples_the_same_without_a_copy_of_its_weights(model: A
     asked = requests(codec, 4)
     kept = copy.deepcopy(model)
     frozen = engine(kept, codec, frozen=True)
-    assert frozen._model is kept
+    assert frozen.model is kept
     assert [each.ids for each in run_all(frozen, asked)] == [
         each.ids for each in run_all(engine(model, codec), asked)
     ]

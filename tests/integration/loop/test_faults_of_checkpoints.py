@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.grpo import make_trainer
 from scope_selfplay.training.job import StepResult
@@ -94,7 +94,7 @@ def save_next(trainer: Any, folder: Path, tick: Callable[[int], None]) -> None:
             seen += 1
             tick(seen)
 
-    trainer._checkpoints = Checkpoints(folder)
+    trainer.checkpoints = Checkpoints(folder)
     trainer.state.global_step = 3
     sys.addaudithook(hook)
     trainer._save_checkpoint(trainer.model, None)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout

@@ -10,7 +10,7 @@ pytest.importorskip("peft", reason="needs the train extra")
 
 from scope_selfplay.config import LoraConfig
 from scope_selfplay.errors import CheckpointError
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.trained_model import trained_model
 from tests.integration.loop.seam import by_member, furthest, job_of, same, train, with_model

@@ -11,7 +11,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from dataclasses import replace
 
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.ranks import Ranks
 from tests.integration.loop.seam import by_member, furthest, job_of, train
 from tests.ports import free_port

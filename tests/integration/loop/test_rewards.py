@@ -31,7 +31,7 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, StageFolder, read_records, write_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import GROUP, by_member, furthest, job_of, row, same, train
@@ -80,8 +80,8 @@ def native(job: GrpoJob) -> float:
     from trl import GRPOTrainer
 
     from scope_selfplay.training.batches import trl_columns
+    from scope_selfplay.training.generation import trl_config
     from scope_selfplay.training.policy import load_model
-    from scope_selfplay.training.trl_config import trl_config
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
         scored = [mixed(False)(record, place % GROUP, 0) for place, record in enumerate(prompts)]

@@ -11,7 +11,7 @@ import torch
 
 from scope_selfplay.config import SolverConfig, load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import sampling_cap
 from scope_selfplay.training.policy import load_model

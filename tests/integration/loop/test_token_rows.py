@@ -11,7 +11,7 @@ from click.testing import CliRunner
 pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.cli import cli
-from scope_selfplay.dialects import dialect, spoken_dialect
+from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
@@ -134,7 +134,7 @@ def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> N
 
 def test_qwen3_that_keeps_its_thinking_is_one_row() -> None:
     codec = ChatCodec(tokenizer_of("qwen3"))
-    (row,), split = rows_of(codec, spoken_dialect("qwen3", "keep"), ends=True)
+    (row,), split = rows_of(codec, dialect("qwen3", "keep"), ends=True)
     assert not split and row.mask.count(0) and "Who built it?" in codec.decode(row.completion_ids)
 
 

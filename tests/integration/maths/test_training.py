@@ -23,7 +23,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Comparison, Grade, Rollout
 from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from scope_selfplay.training.losses import loss_of
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy

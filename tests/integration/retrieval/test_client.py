@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ async def test_redirects_are_not_followed() -> None:
 
 
 async def test_a_huge_response_is_cut_off() -> None:
-    retry_policy = HASTY.model_copy(update={"max_response": 1000})
+    retry_policy = replace(HASTY, max_response=1000)
     async with (
         serve_app(Peer(gives(b" " * 5000)).app()) as url,
         HttpSearcher(url, retry_policy=retry_policy) as searcher,

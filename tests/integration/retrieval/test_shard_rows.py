@@ -36,7 +36,7 @@ async def test_a_router_takes_every_row_once_and_in_order(running: Running, fold
     async with running(folders[0]) as a, running(folders[1]) as b, running(folders[2]) as c:
         whole = ShardRouter([a, b, c])
         await whole.load()
-        assert whole.info()["rows"] == 40
+        assert whole.current.info["rows"] == 40
         await whole.close()
         for urls in ([a, b], [b, c], [a, c], [a, c, b]):
             with pytest.raises(RunMismatchError, match="the shards hold rows"):

@@ -19,7 +19,7 @@ import torch
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.stepped_engine import SteppedEngine
-from scope_selfplay.store.jsonl import read_rows
+from scope_selfplay.store.files import read_rows
 from scope_selfplay.training import generation
 from scope_selfplay.training.grpo import train_grpo
 from scope_selfplay.training.job import StepResult

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ async def test_other_weights_after_the_handshake_are_noticed(
 async def test_a_client_that_goes_away_frees_its_slot(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    service = open_service(str(random_policy), OPTIONS.model_copy(update={"slots": 1}))
+    service = open_service(str(random_policy), replace(OPTIONS, slots=1))
     async with serving_model(service) as url:
         model = _client(url, codec, Served("tiny", None, None, 160))
         calls = [asyncio.create_task(model.generate(each, (row,))) for row, each in enumerate(asked)]

@@ -121,7 +121,7 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Brought)
     monkeypatch.setattr(Brought, "bring", staticmethod(lambda: None), raising=False)
     hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
-    monkeypatch.setattr(generation, "_RETRY_POLICY", hasty)
+    monkeypatch.setattr(generation, "SERVER_RETRIES", hasty)
     outages: list[OutsideError] = []
     service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
     with in_thread(serving_model(service)) as url:

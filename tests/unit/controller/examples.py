@@ -3,8 +3,7 @@
 from typing import Any
 
 from scope_selfplay.config import RunConfig, parse_config
-from scope_selfplay.controller.manifests import ManifestContext, Owner
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
 from scope_selfplay.store import Stage
 
 PAPER: dict[str, Any] = {

@@ -6,8 +6,7 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.controller.manifests import event, lease, status_map
-from scope_selfplay.controller.names import SPEC_HASH, RunStep, StageShard
+from scope_selfplay.controller.manifests import SPEC_HASH, RunStep, StageShard, event, lease, status_map
 from scope_selfplay.controller.servers import server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import StageAttempt, rank_service, stage_job
 from scope_selfplay.store import Stage

@@ -7,7 +7,7 @@ import pytest
 
 from scope_selfplay.controller.api import LeaseLost, ObjectKind
 from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import RunStep
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.store import Stage
 from tests.unit.controller.worlds import World

@@ -10,8 +10,16 @@ import yaml
 from retrieval.cli import serve_retriever
 from retrieval.server import CLOSE_SECONDS, SEND_SECONDS
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import KEY_VARIABLE, event
-from scope_selfplay.controller.names import BODY_HASH, SPEC_HASH, Component, RunStep, StageShard, job_name
+from scope_selfplay.controller.manifests import (
+    BODY_HASH,
+    KEY_VARIABLE,
+    SPEC_HASH,
+    Component,
+    RunStep,
+    StageShard,
+    event,
+    job_name,
+)
 from scope_selfplay.controller.servers import server_deployment, servers_of
 from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.errors import ConfigError

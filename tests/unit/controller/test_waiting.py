@@ -11,7 +11,7 @@ from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.observed import ObservedCluster
 from scope_selfplay.controller.plan import next_actions
-from scope_selfplay.controller.plan_parts import RunEnd, VolumeState, desired_steps
+from scope_selfplay.controller.plan_parts import DesiredSteps, RunEnd, VolumeState
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_cluster import ApiCall, ApiFault
 from tests.unit.controller.examples import config_of, context_of
@@ -140,7 +140,7 @@ def test_an_end_for_an_outside_reason_is_not_recorded() -> None:
     nothing = VolumeState(frozenset())
     for code, kept in ((ExitCode.OUTSIDE, None), (ExitCode.USER, 64), (ExitCode.BUG, 1)):
         plan = next_actions(
-            desired_steps(context, problem=RunEnd(code, "why")), ObservedCluster(), nothing, {}
+            DesiredSteps(context, problem=RunEnd(code, "why")), ObservedCluster(), nothing, {}
         )
         assert json.loads(plan.status["ledger"])["code"] == kept
 

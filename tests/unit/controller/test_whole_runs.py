@@ -12,7 +12,7 @@ import pytest
 from scope_selfplay.controller import VERBS
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.names import SHARD
+from scope_selfplay.controller.manifests import SHARD
 from scope_selfplay.controller.plan_parts import steps_of
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
@@ -225,7 +225,6 @@ def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
         assert controller.round() is None
         world.cluster.advance(15)
         world.cluster.calls.clear()
-        world.cluster.forget_changes()
         world.said.clear()
         for name in world.cluster.objects(ObjectKind.EVENT):
             world.cluster.erase(ObjectKind.EVENT, name)

@@ -9,7 +9,7 @@ from typing import Any
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
-from scope_selfplay.controller.names import RunStep
+from scope_selfplay.controller.manifests import RunStep
 from scope_selfplay.controller.plan_parts import RunEnd, steps_of
 from scope_selfplay.store import Stage, StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster

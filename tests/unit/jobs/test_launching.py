@@ -51,7 +51,8 @@ def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...],
 
 def test_of_equal_endings_the_first_in_time_speaks() -> None:
     assert (
-        explaining([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).said == "first"
+        explaining([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).last_line
+        == "first"
     )
 
 

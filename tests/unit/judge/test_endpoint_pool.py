@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from scope_selfplay.config import JudgeConfig
+from scope_selfplay.config import JudgeConfig, JudgeRole
 from scope_selfplay.judge.chat_client import ChatRequest
 from scope_selfplay.judge.endpoint_pool import pool_per_loop
 from scope_selfplay.judge.metrics import JudgeMetrics
-from scope_selfplay.judge.prompts import JudgeRole
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
 from tests.judges import says
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.fences import read_fences
-from scope_selfplay.schemas import Criterion, Fault, Gate, Outcome, Priority, Rubric
+from scope_selfplay.schemas import Criterion, Fault, Outcome, Priority, Rubric
 from scope_selfplay.testing.chat_server import FakeServer, FaultKind
 from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
 

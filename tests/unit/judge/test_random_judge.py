@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference.chat_server import ServedRequest
 from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
-from scope_selfplay.judge.random_judge import random_judge_app, random_reply
+from scope_selfplay.judge.server import random_judge_app, random_reply
 from scope_selfplay.prompts import load_pack
-from scope_selfplay.schemas import Gate
 from scope_selfplay.wire.serving import serving
 from tests.judges import CRITERION, DOCUMENT, REPOSITORY, TASK, rollout
 

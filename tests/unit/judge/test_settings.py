@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import JudgeConfig, RoleEndpointsConfig, RunConfig, load_config
+from scope_selfplay.config import JudgeConfig, JudgeRole, RoleEndpointsConfig, RunConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
-from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgeRole
+from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from scope_selfplay.cli import cli
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.planning import Assumptions, make_plan
-from scope_selfplay.planning.memory import PodMemory, model_size
+from scope_selfplay.planning.memory import Assumptions, PodMemory, model_size
+from scope_selfplay.planning.plan import make_plan
 from scope_selfplay.store import Stage
 
 ROOT = Path(__file__).parents[3]

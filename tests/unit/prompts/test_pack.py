@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import PromptError
+from scope_selfplay.gates import Gate
 from scope_selfplay.prompts import JudgeKind, PromptRole, check_pack, diff_packs, load_pack, new_pack
-from scope_selfplay.schemas import Gate
 from tests.unit.prompts.packs import (
     PROMPTS,
     TAUGHT_PACK,

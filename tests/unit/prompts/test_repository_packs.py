@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.prompts import CONTRACTS, INPUTS, OUTPUTS, Pack, PromptRole, check_pack, load_pack
 from scope_selfplay.prompts.domain import KEYS
 from scope_selfplay.prompts.problems import YamlMapping, read_mapping
-from scope_selfplay.schemas import Gate
 from tests.unit.prompts.packs import PROMPTS
 
 PACKS = sorted(path.parent for path in PROMPTS.glob("*/domain.yaml"))

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.corpus import read_documents
+from scope_selfplay.gates import Gate
 from scope_selfplay.prompts import Pack, PromptRole, load_pack, pack_origins
-from scope_selfplay.schemas import CorpusReader, Document, Gate
+from scope_selfplay.schemas import CorpusReader, Document
 from tests.unit.prompts.packs import PROMPTS
 
 PAGES = Path(__file__).resolve().parents[2] / "fixtures" / "support_docs"

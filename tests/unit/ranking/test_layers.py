@@ -9,7 +9,7 @@ STANDARD = {"asyncio", "collections", "functools", "itertools", "math", "random"
 
 def test_ranking_knows_numbers_and_no_judge() -> None:
     modules = sorted(Path(scope_selfplay.ranking.__file__).parent.glob("*.py"))
-    assert len(modules) > 10
+    assert len(modules) > 5
     for module in modules:
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

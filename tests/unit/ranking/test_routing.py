@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route, routed_rewards
+from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route
 
 FLAT, DIVERSE = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]
 GROUPS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=4), max_size=12)
@@ -28,43 +28,29 @@ def test_a_group_is_flat_when_two_known_rewards_or_more_are_equal(
     assert is_flat(rewards) is flat
 
 
-def test_without_a_budget_all_flat_groups_go() -> None:
-    routing = route([FLAT, DIVERSE, FLAT], [6, 6, 6], random.Random(0))
-    assert routing == ((True, False, True), (True, False, True), 12)
-    assert routing.routed_share == 2 / 3
-
-
 @settings(max_examples=50)
 @given(GROUPS, st.integers(0, 40), st.integers(0, 100))
 def test_a_budget_is_kept_and_used(groups: list[list[float | None]], budget: int, seed: int) -> None:
     prices = [3 * len(group) for group in groups]
-    routing = route(groups, prices, random.Random(seed), budget=budget)
-    assert routing.calls == sum(price for price, goes in zip(prices, routing.routed, strict=True) if goes)
-    assert routing.calls <= budget
-    assert all(flat or not goes for flat, goes in zip(routing.flat, routing.routed, strict=True))
+    routed = route(groups, prices, random.Random(seed), budget=budget)
+    calls = sum(price for price, goes in zip(prices, routed, strict=True) if goes)
+    assert calls <= budget
+    flat = [is_flat(rewards) for rewards in groups]
+    assert all(is_level or not goes for is_level, goes in zip(flat, routed, strict=True))
     left_behind = [
-        price
-        for price, flat, goes in zip(prices, routing.flat, routing.routed, strict=True)
-        if flat and not goes
+        price for price, is_level, goes in zip(prices, flat, routed, strict=True) if is_level and not goes
     ]
-    assert all(price > budget - routing.calls for price in left_behind)
+    assert all(price > budget - calls for price in left_behind)
 
 
 def test_a_short_budget_does_not_always_serve_the_same_groups() -> None:
-    served = {
-        route([FLAT] * 4, [3] * 4, random.Random(seed), budget=3).routed.index(True) for seed in range(40)
-    }
+    served = {route([FLAT] * 4, [3] * 4, random.Random(seed), budget=3).index(True) for seed in range(40)}
     assert served == {0, 1, 2, 3}
 
 
 def test_a_negative_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="-1"):
         route([FLAT], [3], random.Random(0), budget=-1)
-
-
-def test_only_routed_groups_take_the_judges_rewards() -> None:
-    judged = [[0.0, 0.5, 1.0], [9.0, 9.0, 9.0]]
-    assert routed_rewards([FLAT, DIVERSE], judged, [True, False]) == [judged[0], DIVERSE]
 
 
 def test_the_informative_share_counts_samples() -> None:

@@ -7,8 +7,8 @@ import pytest
 from retrieval.build_command import build
 from retrieval.cache import LookupCounts
 from retrieval.cli import serve_retriever
-from retrieval.metrics import RetrieverMetrics
 from retrieval.profiles import PROFILES
+from retrieval.service import RetrieverMetrics
 
 PAGE = (Path(__file__).parents[3] / "docs" / "retrieval.md").read_text()
 

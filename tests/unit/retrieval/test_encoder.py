@@ -135,9 +135,9 @@ def test_a_model_that_pools_by_its_first_token_gets_other_vectors_than_the_mean(
 @pytest.mark.parametrize(
     ("config", "modules", "message"),
     [
-        ({"pooling_mode_max_tokens": True}, (), "says max_tokens"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), r"says cls\+mean"),
-        ({"pooling_mode_mean_tokens": False}, (), "says no pooling"),
+        ({"pooling_mode_max_tokens": True}, (), "names max_tokens"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), r"names cls\+mean"),
+        ({"pooling_mode_mean_tokens": False}, (), "names no pooling"),
         ({"pooling_mode": "mean", "include_prompt": False}, (), "without the prompt's tokens"),
         ({"pooling_mode": "mean"}, ("Dense",), "names 'Dense'"),
         ([], (), "expected a dict"),

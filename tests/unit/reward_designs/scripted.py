@@ -5,16 +5,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import SolverConfig
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
+from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
     Fault,
-    Gate,
     Key,
     Outcome,
     Passage,
@@ -148,6 +148,27 @@ def rollout(
 
 def rollouts(*answers: str | None, first: int = 0) -> list[Rollout]:
     return [rollout(first + number, answer) for number, answer in enumerate(answers)]
+
+
+def finished_group(
+    task: Task,
+    rubric: Rubric,
+    rollouts: Sequence[Rollout],
+    key: Key = (),
+    *,
+    order: Sequence[int] | None = None,
+) -> RolloutGroup:
+    """A group whose rollouts are there already, for a running event loop; they arrived in `order`, or by number."""
+    loop = asyncio.get_running_loop()
+    arrivals = Arrivals(len(rollouts), deterministic=True)
+    futures: list[asyncio.Future[Rollout]] = []
+    for rollout in rollouts:
+        futures.append(loop.create_future())
+        futures[-1].set_result(rollout)
+    for place, number in enumerate(range(len(rollouts)) if order is None else order):
+        arrivals.generated(number, place)
+        arrivals.finish(number)
+    return RolloutGroup(task, rubric, futures, arrivals, key)
 
 
 class StepRewards(NamedTuple):

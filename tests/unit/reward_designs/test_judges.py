@@ -16,11 +16,11 @@ from scope_selfplay.judge.endpoint_pool import with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
-from scope_selfplay.reward_designs.groups import RolloutGroup, finished_group
+from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.schemas import Comparison, Rollout, Rubric, Task
 from scope_selfplay.wire.serving import serving
 from tests.judges import pack
-from tests.unit.reward_designs.scripted import StepRewards, rewards_of_step, rollout
+from tests.unit.reward_designs.scripted import StepRewards, finished_group, rewards_of_step, rollout
 
 __all__ = ["pack"]
 

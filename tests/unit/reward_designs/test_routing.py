@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import SolverConfig
-from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup, finished_group
+from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Rubric, Task
 from tests.unit.reward_designs.scripted import (
     RUBRIC,
     TASK,
     ScriptedJudge,
     StepRewards,
+    finished_group,
     reward,
     rewards_of_step,
     rollouts,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -9,7 +10,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Grade,
     Outcome,
     Passage,

@@ -9,8 +9,8 @@ import pytest
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_manifest, read_records
-from scope_selfplay.store.columns import RecordKind
 from scope_selfplay.store.folders import FORMAT, MANIFEST, begin_format, checksum
+from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader
 from tests.unit.store.runs import finish, write_run
 

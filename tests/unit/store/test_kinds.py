@@ -23,8 +23,7 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.store import Stage, write_records
 from scope_selfplay.store.card import stage_card
-from scope_selfplay.store.columns import RecordKind, record_from
-from scope_selfplay.store.parquet import write_parquet
+from scope_selfplay.store.parquet import RecordKind, record_from, write_parquet
 
 MADE_BY = Provenance(run="r", iteration=1, stage="solver", document_id="d")
 RECORDS: dict[RecordKind, list[Value]] = {

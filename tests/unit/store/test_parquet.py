@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from scope_selfplay.errors import RecordError
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
@@ -18,7 +19,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Gate,
     Grade,
     Outcome,
     Passage,
@@ -44,10 +44,16 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.card import CARD, run_card
-from scope_selfplay.store.columns import RecordKind, arrow_schema, record_from
+from scope_selfplay.store.files import find_record, find_records
 from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.jsonl import find_record, find_records
-from scope_selfplay.store.parquet import ROWS_PER_GROUP, compact, table_from_lines
+from scope_selfplay.store.parquet import (
+    ROWS_PER_GROUP,
+    RecordKind,
+    arrow_schema,
+    compact,
+    record_from,
+    table_from_lines,
+)
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.peak_memory import printed

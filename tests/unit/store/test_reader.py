@@ -15,8 +15,7 @@ from scope_selfplay.errors import RecordError
 from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import Candidate, CandidateStatus, Fault, Reason
 from scope_selfplay.store import Appender, RunFolder, Stage, sources, write_records
-from scope_selfplay.store.columns import RecordKind
-from scope_selfplay.store.parquet import table_from_lines
+from scope_selfplay.store.parquet import RecordKind, table_from_lines
 from scope_selfplay.store.query import Judgements, Sort, TaskQuery
 from scope_selfplay.store.reader import RunReader
 from tests.peak_memory import printed

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import (
     Candidate,
     Comparison,
     Criterion,
     Document,
-    Gate,
     Grade,
     Passage,
     Rollout,

@@ -12,6 +12,7 @@ from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.embedded.language import FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge, Scale, Style
 from scope_selfplay.judge.cache import JudgementCache
 from scope_selfplay.judge.endpoint_pool import with_models
@@ -19,7 +20,7 @@ from scope_selfplay.judge.lexical import QUERY_CRITERIA
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Document, Fault, Gate, Role, Rollout, Task
+from scope_selfplay.schemas import Document, Fault, Role, Rollout, Task
 from scope_selfplay.wire.serving import serving
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from scope_selfplay.config import CompareConfig
-from scope_selfplay.evaluation.promotion import Gain, decide_promotion
+from scope_selfplay.evaluation.held_out import Gain
+from scope_selfplay.evaluation.rating import decide_promotion
 from scope_selfplay.store.ratings import CheckpointDifference, Decision
 
 BETTER, WORSE, OPEN = (0.02, 0.10), (-0.10, -0.02), (-0.05, 0.05)

@@ -7,7 +7,7 @@ from scope_selfplay.config import TrainConfig
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from scope_selfplay.training.step_metrics import LOGGED, RolloutClock, row_metrics
 
-PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
 
 
 def test_every_loss_and_metric_of_the_trainer_is_named() -> None:

@@ -49,7 +49,7 @@ Nameless.
 
 
 def sections(text: str, name: str = "guide/pair.md") -> list[Document]:
-    return [section.document for section in split_page(text, name=name, place=name)]
+    return [document for _, document in split_page(text, name=name, place=name)]
 
 
 def test_every_section_is_a_document_with_product_version_and_page() -> None:
@@ -72,8 +72,8 @@ def test_deeper_headings_and_code_stay_in_their_section() -> None:
 
 def test_a_section_knows_its_line() -> None:
     lines = PAGE.split("\n")
-    for section in split_page(PAGE, name="p", place="p")[1:]:
-        assert lines[section.line - 1].startswith("##")
+    for line, _ in split_page(PAGE, name="p", place="p")[1:]:
+        assert lines[line - 1].startswith("##")
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_page_that_cannot_be_read_is_named_with_its_line(text: str, complaint:
 def test_ids_are_unique_and_no_line_of_text_is_lost(lines: list[str]) -> None:
     text = "\n".join([*lines, "text"])
     found = split_page(text, name="p.md", place="p.md")
-    assert len({section.document.id for section in found}) == len(found)
-    kept = "\n".join(section.document.text for section in found).split("\n")
+    assert len({document.id for _, document in found}) == len(found)
+    kept = "\n".join(document.text for _, document in found).split("\n")
     assert kept.count("text") == [*lines, "text"].count("text")
 
 

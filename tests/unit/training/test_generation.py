@@ -9,8 +9,7 @@ from scope_selfplay.config import ModelConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.training import generation
-from scope_selfplay.training.generation import policy_source, run_rollouts
-from scope_selfplay.training.trl_config import trl_generation
+from scope_selfplay.training.generation import policy_source, run_rollouts, trl_generation
 
 
 def job(engine: str) -> Any:

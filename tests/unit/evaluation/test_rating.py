@@ -8,10 +8,10 @@ import pytest
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.corpus import task_family
 from scope_selfplay.evaluation.pairings import CheckpointAnswers, judge_presentation, presentations
-from scope_selfplay.evaluation.rating import comparison_graph, rate
+from scope_selfplay.evaluation.rating import rate
 from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task
 from scope_selfplay.store.ratings import Decision, Ratings
-from tests.unit.comparison.contestants import candidate, comparison, contestant
+from tests.unit.evaluation.contestants import candidate, comparison, contestant
 
 TASKS = 30
 CANDIDATES = [candidate(number) for number in range(TASKS)]
@@ -147,19 +147,14 @@ def test_a_checkpoint_without_any_score_has_no_estimate_and_breaks_nothing() -> 
     assert "all" in found.held_out["S_1"]
 
 
-async def test_the_graph_has_every_checkpoint_and_every_pair_that_met() -> None:
+async def test_ratings_name_every_checkpoint_and_every_pair_that_met() -> None:
     contestants = [solver(0), solver(1, words=2), solver(2)]
     found = rated(contestants, await played(Reader(), contestants), ["S_0", "S_1"], promotion="not_worse")
-    graph = comparison_graph(found)
-    nodes = [(each.name, each.rating, each.promoted) for each in graph.nodes]
-    assert nodes == [
-        ("S_0", 0.0, True),
-        ("S_1", pytest.approx(1.0, abs=1e-4), True),
-        ("S_2", pytest.approx(0.0, abs=1e-4), False),
-    ]
-    assert [(each.older, each.newer) for each in graph.edges] == [
+    assert found.ratings == pytest.approx({"S_0": 0.0, "S_1": 1.0, "S_2": 0.0}, abs=1e-4)
+    assert not found.promoted
+    assert [(pair.older, pair.newer) for pair in found.edges] == [
         ("S_0", "S_1"),
         ("S_0", "S_2"),
         ("S_1", "S_2"),
     ]
-    assert all(low is None or low <= high for low, high in ((each.low, each.high) for each in graph.nodes))
+    assert all(low <= high for low, high in found.intervals.values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.evaluation.pairings import presentations
-from tests.unit.comparison.contestants import contestant
+from tests.unit.evaluation.contestants import contestant
 
 answers = st.lists(st.sampled_from(["a", "b", None]), max_size=30)
 

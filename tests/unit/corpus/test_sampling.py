@@ -8,18 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.corpus import (
-    TURN_RATIO,
-    apportion,
-    assign_sources,
-    assign_task_types,
-    search_turn_counts,
-    shuffled,
-    take_unused,
-)
+from scope_selfplay.corpus import assign_sources, shuffled, take_unused
+from scope_selfplay.corpus.sampling import apportion, exact_shares
 from scope_selfplay.errors import CorpusError
+from scope_selfplay.prompts import Domain
 from scope_selfplay.schemas import Document, rng_from
 
+RATIO = Domain(name="any", title="Any", task_types=()).search_turns
 seeds = st.integers(0, 2**32)
 shares = st.dictionaries(st.text("abc", max_size=2), st.floats(0.0, 1e3), min_size=1, max_size=6).filter(
     lambda weights: sum(weights.values()) > 0
@@ -138,29 +133,26 @@ def test_a_choice_without_weight_gets_nothing(n: int, weights: dict[str, float])
 
 @given(st.integers(0, 200), seeds)
 def test_search_turns_follow_the_ratio_4_3_2(rounds: int, seed: int) -> None:
-    turns = search_turn_counts(9 * rounds, random.Random(seed))
+    turns = exact_shares(9 * rounds, RATIO, random.Random(seed))
     assert Counter(turns) == Counter({1: 4 * rounds, 2: 3 * rounds, 3: 2 * rounds})
-    assert dict(TURN_RATIO) == {1: 4, 2: 3, 3: 2}
 
 
 @pytest.mark.parametrize(
     ("n", "counts"), [(0, []), (1, [1, 0, 0]), (8, [3, 3, 2]), (64, [29, 21, 14]), (2500, [1111, 833, 556])]
 )
 def test_search_turns_go_by_the_largest_remainder(n: int, counts: list[int]) -> None:
-    turns = Counter(search_turn_counts(n, random.Random(0)))
+    turns = Counter(exact_shares(n, RATIO, random.Random(0)))
     assert [turns[number] for number in (1, 2, 3)] == (counts or [0, 0, 0])
 
 
 @given(st.integers(0, 100), shares, seeds)
 def test_the_same_seed_assigns_the_same(n: int, weights: dict[str, float], seed: int) -> None:
-    assert assign_task_types(n, weights, random.Random(seed)) == assign_task_types(
-        n, weights, random.Random(seed)
-    )
-    assert search_turn_counts(n, random.Random(seed)) == search_turn_counts(n, random.Random(seed))
+    first, again = (exact_shares(n, weights, random.Random(seed)) for _ in range(2))
+    assert first == again
 
 
 def test_another_seed_assigns_in_another_order() -> None:
-    orders = {tuple(search_turn_counts(30, random.Random(seed))) for seed in range(20)}
+    orders = {tuple(exact_shares(30, RATIO, random.Random(seed))) for seed in range(20)}
     assert len(orders) == 20
 
 
@@ -169,36 +161,34 @@ def test_another_seed_assigns_in_another_order() -> None:
 )
 def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"weights"):
-        assign_task_types(3, weights, random.Random(0))
+        exact_shares(3, weights, random.Random(0))
 
 
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot split -1 sources"):
-        search_turn_counts(-1, random.Random(0))
+        exact_shares(-1, RATIO, random.Random(0))
     with pytest.raises(ValueError, match=r"a sample of -1 documents"):
         take_unused(corpus(3), count=-1, taken=(), wanted_by="nobody")
 
 
-def test_prompts_pair_documents_in_order_with_exact_shares() -> None:
+def test_sources_pair_documents_in_order_with_exact_shares() -> None:
     documents = corpus(90)
-    prompts = assign_sources(
-        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
+    sources = assign_sources(
+        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0), ratio=RATIO
     )
-    assert [prompt.document for prompt in prompts] == documents
-    assert Counter(prompt.task_type for prompt in prompts) == {"long-form QA": 60, "planning": 30}
-    assert Counter(prompt.search_turns for prompt in prompts) == {1: 40, 2: 30, 3: 20}
+    assert [source.document for source in sources] == documents
+    assert Counter(source.task_type for source in sources) == {"long-form QA": 60, "planning": 30}
+    assert Counter(source.search_turns for source in sources) == {1: 40, 2: 30, 3: 20}
     again = assign_sources(
-        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0)
+        documents, {"long-form QA": 2.0, "planning": 1.0}, rng_from(7, 1, "tasks", "prompts", 0), ratio=RATIO
     )
-    assert again == prompts
+    assert again == sources
 
 
-def test_task_types_and_search_turns_are_dealt_independently() -> None:
+def test_task_types_and_search_turns_are_assigned_independently() -> None:
     pairs = Counter(
-        (prompt.task_type, prompt.search_turns)
+        (source.task_type, source.search_turns)
         for seed in range(50)
-        for prompt in assign_sources(corpus(18), {"a": 1.0, "b": 1.0}, random.Random(seed))
+        for source in assign_sources(corpus(18), {"a": 1.0, "b": 1.0}, random.Random(seed), ratio=RATIO)
     )
-    assert all(
-        abs(pairs[type, turns] - 50 * 9 * TURN_RATIO[turns] / 9) < 45 for type in "ab" for turns in TURN_RATIO
-    )
+    assert all(abs(pairs[type, turns] - 50 * 9 * RATIO[turns] / 9) < 45 for type in "ab" for turns in RATIO)

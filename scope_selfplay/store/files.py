@@ -1,23 +1,24 @@
-"""Append-only records, one JSON object a line.
+"""Files that survive a kill: whole files written atomically, and append-only records, one JSON object a line.
 
-A record counts when its line is complete. A kill can only tear the last line: reading drops it, appending
-cuts it off first. Damage anywhere else is an error that names file and line.
+A reader of a whole file sees the old one or the new one, never a part; a full disk leaves the old one. A record counts
+when its line is complete. A kill can only tear the last line: reading drops it, appending cuts it off first. Damage
+anywhere else is an error that names file and line.
 """
 
+import contextlib
 import json
 import mmap
 import os
 import re
+import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from scope_selfplay.errors import RecordError
-from scope_selfplay.store.atomic import disk_faults, write_atomic
+from scope_selfplay.errors import RecordError, StorageError
 
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
@@ -26,15 +27,67 @@ Parsed = TypeVar("Parsed")
 _FIRST_ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*"),')
 
 
-class Appender:
+def write_atomic(path: Path, content: bytes | str, *, exclusive: bool = False) -> None:
+    """Write to a temporary name, fsync, rename. Raises StorageError when the disk is full or not writable.
+
+    With `exclusive` the first to write wins, and a later one changes nothing.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = part_of(path)
+    with disk_faults(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if exclusive:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+            else:
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """A temporary name beside `path`, one for each writer: on a shared volume many pods have the same process id."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def disk_faults(path: Path) -> Iterator[None]:
+    """Turn every OSError of the disk into a StorageError: one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); make room or fix it, then run again"
+        ) from error
+
+
+class Appender(contextlib.AbstractContextManager["Appender"]):
     """Appends records to a file; each call is one write and one fsync, so what returned is on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with disk_faults(path):
-            _cut_torn_tail(path)
             # Unbuffered: what a full disk refused must not be tried again when the file is closed.
             self._file: FileIO = path.open("ab", buffering=0)
+            data = path.read_bytes()
+            complete = data.rfind(b"\n") + 1
+            if complete != len(data):
+                self._file.truncate(complete)
 
     def append(self, *records: BaseModel | dict[str, Any]) -> None:
         data = b"".join(_line(record) for record in records)
@@ -47,12 +100,7 @@ class Appender:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: object) -> None:
         self.close()
 
 
@@ -146,13 +194,3 @@ def _line(record: BaseModel | dict[str, Any]) -> bytes:
     if isinstance(record, BaseModel):
         return record.model_dump_json().encode() + b"\n"
     return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _cut_torn_tail(path: Path) -> None:
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole != len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)

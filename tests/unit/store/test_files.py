@@ -19,9 +19,8 @@ from scope_selfplay.store import (
     write_atomic,
     write_records,
 )
-from scope_selfplay.store.atomic import part_of
+from scope_selfplay.store.files import part_of, read_rows
 from scope_selfplay.store.folders import checksums
-from scope_selfplay.store.jsonl import read_rows
 
 DOCUMENTS = [Document(id=f"d{row}", title=f"Title {row}", text="text\nwith a line end é") for row in range(5)]
 

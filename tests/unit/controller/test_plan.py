@@ -1,0 +1,55 @@
+"""The plan without a controller around it: equal situations give equal plans, and nothing that went in is changed."""
+
+import copy
+from pathlib import Path
+
+from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.manifests import ManifestContext, Owner
+from scope_selfplay.controller.observed import ObservedCluster, observe
+from scope_selfplay.controller.plan import next_actions
+from scope_selfplay.controller.plan_parts import (
+    Apply,
+    ControllerEvent,
+    Create,
+    DesiredSteps,
+    PlanPart,
+    RunEnd,
+    read_volume,
+    steps_of,
+)
+from scope_selfplay.errors import ExitCode
+from tests.unit.controller.worlds import World
+
+
+def test_equal_situations_give_equal_plans_and_stay_as_they_are(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    controller, created, applied = world.controller(), 0, 0
+    uid = world.cluster.objects(ObjectKind.JOB)["r1-controller"]["metadata"]["uid"]
+    context = ManifestContext(
+        world.config, "0123456789abcdef", ("wikipedia",), Owner("r1-controller", uid), 1
+    )
+    while controller.round() is None:
+        world.cluster.advance(10)
+        observed, volume = _observed(world), read_volume(world.stages.folder, steps_of(world.config))
+        before, waited = copy.deepcopy(observed), {"ending/x": 5.0}
+        plans = [next_actions(DesiredSteps(context), observed, volume, waited) for _ in range(2)]
+        assert plans[0] == plans[1]
+        assert (observed, waited) == (before, {"ending/x": 5.0})
+        created += sum(isinstance(action, Create) for action in plans[0].actions)
+        applied += sum(isinstance(action, Apply) for action in plans[0].actions)
+    assert created and applied
+
+
+def test_parts_add_up_in_order_with_the_newer_message_and_the_older_end() -> None:
+    event, bug = ControllerEvent("Retry", "again", True), RunEnd(ExitCode.BUG, "first")
+    first = PlanPart((Create({}),), (), "one", bug, frozenset({"a"}))
+    second = PlanPart((Create({"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"}))
+    added = PlanPart((Create({}), Create({"x": 1})), (event,), "one", bug, frozenset({"a", "b"}))
+    assert first + second == added
+    assert (second + PlanPart(message="two")).message == "two"
+
+
+def _observed(world: World) -> ObservedCluster:
+    kinds = (ObjectKind.JOB, ObjectKind.POD, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
+    jobs, pods, deployments, services = (list(world.cluster.objects(kind).values()) for kind in kinds)
+    return observe(jobs, pods, deployments, services, world.status)

@@ -1,0 +1,172 @@
+"""The measures of the house: how large the code may be, and what it must not contain."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("scope_selfplay", "retrieval", "jobs")
+MOST_FILES, MOST_LINES = 250, 36_000
+LONGEST_FILE, LONGEST_FUNCTION, LONGEST_OF_NINE_TENTHS = 350, 50, 25
+MOST_REPEATED_CLASS_NAMES = 5
+NAMEDTUPLE_API = {"_replace", "_asdict", "_fields", "_make"}
+OF_OTHERS = {"os._exit", "trainer._save_checkpoint"}
+"""Python's own, and the hook by which transformers' Trainer saves."""
+
+
+@cache
+def texts() -> Mapping[Path, str]:
+    files = (path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py")))
+    return {path.relative_to(REPOSITORY): path.read_text(encoding="utf-8") for path in files}
+
+
+@cache
+def trees() -> Mapping[Path, ast.Module]:
+    return {path: ast.parse(text) for path, text in texts().items()}
+
+
+def functions() -> Iterator[tuple[int, str]]:
+    """The length of every function, with its place."""
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
+
+
+def test_the_packages_have_at_most_250_files_and_36000_lines() -> None:
+    files, lines = len(texts()), sum(len(text.splitlines()) for text in texts().values())
+    assert files <= MOST_FILES
+    assert lines <= MOST_LINES
+
+
+def test_no_file_is_longer_than_350_lines() -> None:
+    assert [str(path) for path, text in texts().items() if len(text.splitlines()) > LONGEST_FILE] == []
+
+
+def test_no_function_is_longer_than_50_lines_and_nine_of_ten_not_than_25() -> None:
+    lengths = sorted(functions())
+    assert [place for length, place in lengths if length > LONGEST_FUNCTION] == []
+    assert lengths[int(0.9 * len(lengths))][0] <= LONGEST_OF_NINE_TENTHS
+
+
+def test_hardly_any_class_name_is_defined_twice() -> None:
+    names = Counter(
+        node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    assert len([name for name, count in names.items() if count > 1]) <= MOST_REPEATED_CLASS_NAMES
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert cycles(imports()) == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}
+    assert cycles(graph) == [["b", "c"], ["d"]]
+
+
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of our packages that it imports, also within functions; types alone do not count."""
+    modules = {_module_name(path): tree for path, tree in trees().items()}
+    return {
+        name: {found for node in _runtime_nodes(tree) for found in _imported(node, modules) if found != name}
+        for name, tree in modules.items()
+    }
+
+
+def _module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those below `if TYPE_CHECKING`."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if (
+            isinstance(child, ast.If)
+            and isinstance(child.test, ast.Name)
+            and child.test.id == "TYPE_CHECKING"
+        ):
+            continue
+        yield from _runtime_nodes(child)
+
+
+def _imported(node: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in modules)
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        assert node.level == 0, "imports are absolute"
+        for alias in node.names:
+            submodule = f"{node.module}.{alias.name}"
+            if submodule in modules:
+                yield submodule
+            elif node.module in modules:
+                yield node.module
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules of which each reaches the others, sorted."""
+    reached = {name: _reachable(graph, name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in graph if other in reached[name] and name in reached[other]))
+        for name in graph
+        if name in reached[name]
+    }
+    return sorted(map(list, groups))
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += graph.get(name, set())
+    return found
+
+
+PRIVATE = [
+    ("from scope_selfplay.run import _open", ["_open"]),
+    ("engine._cache.clear()", ["engine._cache"]),
+    ("monkeypatch.setattr(generation, '_WAIT', 1)", ["_WAIT"]),
+    ("from __future__ import annotations\nself._own, row._replace(a=1), thing.__class__", []),
+]
+
+
+@pytest.mark.parametrize(("code", "found"), PRIVATE)
+def test_a_private_name_is_found(code: str, found: list[str]) -> None:
+    assert [name for _, name in private_names(ast.parse(code))] == found
+
+
+def test_no_test_uses_a_private_name_of_the_code() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{line} {name}"
+        for path in sorted((REPOSITORY / "tests").rglob("*.py"))
+        for line, name in private_names(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Private names that a file imports, patches, or takes from what is not its own `self` or `cls`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, alias.name) for alias in node.names if _is_private(alias.name))
+        elif isinstance(node, ast.Attribute) and _is_private(node.attr):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if owner not in ("self", "cls") and ast.unparse(node) not in OF_OTHERS:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            yield from ((node.lineno, str(name)) for name in names if _is_private(str(name)))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in NAMEDTUPLE_API
