@@ -13,13 +13,7 @@ from rich.text import Text
 from scope_selfplay.health import Checkup, Signal
 from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import (
-    AnswerComparison,
-    GradedRollout,
-    Judgements,
-    TaskPage,
-    TaskRecord,
-)
+from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskPage, TaskRecord
 
 _COLUMNS = {
     **{name: name for name in ("id", "iteration", "stage", "status", "reason", "mean", "type")},
