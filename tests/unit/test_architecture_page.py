@@ -1,4 +1,4 @@
-"""`docs/architecture.md` stays true: its packages and their order, the calls of its journeys, the files of its recipes."""
+"""`docs/architecture.md` stays true: its packages and their order, its journeys' calls, the files of its recipes."""
 
 import ast
 import re
