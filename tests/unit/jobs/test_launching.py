@@ -134,7 +134,9 @@ def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
 
 def test_ranks_that_had_to_be_killed_beside_a_failed_one_are_no_explanation() -> None:
     assert (
-        ranks("time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, after_failure=0.2), lines=[]).code
+        ranks(
+            "time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, after_failure=0.2), lines=[]
+        ).code
         == 1
     )
 
