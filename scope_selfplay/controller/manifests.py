@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig
 from scope_selfplay.store import Stage
 
 Body = dict[str, Any]

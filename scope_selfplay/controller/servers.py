@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scope_selfplay.config import RunConfig, ServerConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ServerConfig
 from scope_selfplay.controller.manifests import (
     CONFIG_FOLDER,
     KEY_VARIABLE,

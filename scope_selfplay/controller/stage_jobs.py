@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from scope_selfplay.config import RunConfig, StageConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import StageConfig
 from scope_selfplay.controller.manifests import (
     ATTEMPT,
     CONFIG_FOLDER,
