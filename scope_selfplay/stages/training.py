@@ -28,18 +28,18 @@ from scope_selfplay.stages.stage_runner import (
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.challenger import make_challenger_roll
+from scope_selfplay.training.challenger import challenger_sampler
 from scope_selfplay.training.job import (
     GrpoJob,
-    RollStep,
     StepResult,
+    StepSampler,
     TrainingCallbacks,
     TrainingOptions,
     TrainingStart,
 )
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
-from scope_selfplay.training.solver import GradedTask, make_solver_roll
+from scope_selfplay.training.solver import GradedTask, solver_sampler
 from scope_selfplay.training.trained_model import Lineage
 
 
@@ -59,12 +59,10 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         key = run.key(iteration, Stage.CHALLENGER)
         job = _job(run, iteration, Stage.CHALLENGER, start, list(by_id), context.judge)
 
-        def make_roll(model: Any) -> RollStep:
-            return make_challenger_roll(
-                model, job, context, by_id, difficulty, provenance=provenance, key=key
-            )
+        def make_sampler(model: Any) -> StepSampler:
+            return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
 
-        _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
+        _train(run, job, make_sampler, f"iteration {iteration}: train the Challenger", "difficulty")
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -85,10 +83,10 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         key = run.key(iteration, Stage.SOLVER)
         job = _job(run, iteration, Stage.SOLVER, start, records, context.judge)
 
-        def make_roll(model: Any) -> RollStep:
-            return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
+        def make_sampler(model: Any) -> StepSampler:
+            return solver_sampler(model, job, context, tasks, checkpoint=start.identity, key=key)
 
-        _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
+        _train(run, job, make_sampler, f"iteration {iteration}: train the Solver", _solver_curve(run))
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -155,11 +153,13 @@ def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
     )
 
 
-def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
+def _train(
+    run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], title: str, curve: str
+) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
-    def make_checked_roll(model: Any) -> RollStep:
-        roll = make_roll(model)
+    def make_checked_sampler(model: Any) -> StepSampler:
+        roll = make_sampler(model)
 
         async def checked(records: Sequence[str], step: int) -> StepResult:
             result = await roll(records, step)
@@ -170,7 +170,7 @@ def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: 
         return checked
 
     run.progress.begin(title, job.settings.steps)
-    train_grpo(job, make_checked_roll)
+    train_grpo(job, make_checked_sampler)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
     run.progress.end(f"{curve} {first:.2f} -> {last:.2f}")
