@@ -54,7 +54,9 @@ def rate(
         promoted=ruling.promoted,
         reason=ruling.reason,
         starts=tuple(starts),
-        gain=gain and ScoreEstimate(mean_score=gain.value, low=gain.low, high=gain.high, tasks=gain.tasks),
+        gain=None
+        if gain is None
+        else ScoreEstimate(mean_score=gain.value, low=gain.low, high=gain.high, tasks=gain.tasks),
         rating_gain=strengths.difference(names[-1], starts[-1]) if starts else None,
         ratings={name: difference.value for name, difference in rated.items()},
         intervals={name: (difference.low, difference.high) for name, difference in rated.items()},
