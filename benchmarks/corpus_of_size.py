@@ -144,7 +144,7 @@ class Author:
 
 
 def make_candidate(author: Author, iteration: int, number: int, rollouts: int) -> CandidateRecords:
-    """A third fails a gate; the others are tried `rollouts` times and kept when their mean lies in the window."""
+    """A third fails a gate; the others are tried `rollouts` times and kept when their mean is in the window."""
     name = f"{iteration}-{number:07d}"
     task = Task(
         id=f"task-{name}",
@@ -309,14 +309,18 @@ def main() -> None:
     parser.add_argument(
         "--list-only", action="store_true", help="candidates without rollouts, in parquet only"
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.perf_counter()
-    if asked.list_only:
-        folder = write_list(asked.folder, tasks=asked.tasks, seed=asked.seed)
+    if arguments.list_only:
+        folder = write_list(arguments.folder, tasks=arguments.tasks, seed=arguments.seed)
     else:
-        folder = write_corpus(asked.folder, tasks=asked.tasks, rollouts=asked.rollouts, seed=asked.seed)
+        folder = write_corpus(
+            arguments.folder, tasks=arguments.tasks, rollouts=arguments.rollouts, seed=arguments.seed
+        )
     size = sum(each.stat().st_size for each in folder.path.rglob("*") if each.is_file())
-    print(f"{folder.path}: {asked.tasks:,} tasks, {size / 1e6:.0f} MB, {time.perf_counter() - began:.0f} s")
+    print(
+        f"{folder.path}: {arguments.tasks:,} tasks, {size / 1e6:.0f} MB, {time.perf_counter() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 FOLDER is a run of `benchmarks.corpus_of_size` (made where it is absent: 5,120 tasks, 4 rollouts each); `--million`
 another one, of a million candidates without rollouts (made too, in about a minute). The real command is started as
-a process of its own and asked over loopback. Wall times suffer from whatever else the machine does, so each page
+a process of its own and requested over loopback. Wall times suffer from whatever else the machine does, so each page
 also gets the server's own CPU time, which hardly does, and its ratio to reading FOLDER's JSON lines in this process,
 which suffers alike. Times are medians over the rounds, each with different questions, so that no answer is a
 repetition. The last lines say which goals are held; the exit code is 1 when one is missed.
@@ -66,8 +66,8 @@ class Server:
         command = [sys.executable, "-m", "scope_selfplay.cli", "view", str(folder), "--port", "0"]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
-        said = self._process.stderr.readline()
-        self.address = said.rsplit(" ", 1)[-1].strip().rstrip("/")
+        announcement = self._process.stderr.readline()
+        self.address = announcement.rsplit(" ", 1)[-1].strip().rstrip("/")
         self._watched = psutil.Process(self._process.pid)
         self.get("/healthz")
         self.start = time.perf_counter() - began
@@ -103,7 +103,7 @@ def measure(server: Server, page: str, questions: Iterator[str], rounds: int) ->
         size = len(server.get(path))
         walls.append(time.perf_counter() - began)
         cpus.append(server.cpu() - cpu)
-    # The clock of a process ticks in hundredths: the mean says more than the median there.
+    # The clock of a process ticks in hundredths: the mean is more exact than the median there.
     return Timing(page, statistics.median(walls), statistics.fmean(cpus), size, len(walls))
 
 
@@ -159,7 +159,7 @@ class Goal(NamedTuple):
 
 def goals_of(report: Report) -> list[Goal]:
     """At the paper's size."""
-    medians = {each.page: each.wall for each in report.timings}
+    medians = {timing.page: timing.wall for timing in report.timings}
     pages = [Goal(page, medians[page] * 1e3, most * 1e3, "ms") for page, most in GOALS.items()]
     memory = Goal("memory", report.peak, MEMORY_GOAL, "MB")
     return [*pages, memory, Goal("start", report.start, START_GOAL, "s")]
@@ -167,9 +167,9 @@ def goals_of(report: Report) -> list[Goal]:
 
 def goals_of_million(report: Report) -> list[Goal]:
     return [
-        Goal(f"{each.page} of a million", each.wall * 1e3, MILLION_GOAL * 1e3, "ms")
-        for each in report.timings
-        if each.questions
+        Goal(f"{timing.page} of a million", timing.wall * 1e3, MILLION_GOAL * 1e3, "ms")
+        for timing in report.timings
+        if timing.questions
     ]
 
 
@@ -194,10 +194,10 @@ def show(report: Report, reading: float) -> None:
         f"memory {report.memory_before:.0f} MB before, {report.memory:.0f} MB after, {report.peak:.0f} MB at most"
     )
     print(f"{'page':24}{'median ms':>10}{'of reading':>11}{'CPU ms':>8}{'kB':>7}{'questions':>11}")
-    for each in report.timings:
+    for timing in report.timings:
         print(
-            f"{each.page:24}{each.wall * 1e3:10.0f}{each.wall / reading:11.4f}{each.cpu * 1e3:8.0f}"
-            f"{each.bytes / 1e3:7.0f}{each.questions:11}"
+            f"{timing.page:24}{timing.wall * 1e3:10.0f}{timing.wall / reading:11.4f}{timing.cpu * 1e3:8.0f}"
+            f"{timing.bytes / 1e3:7.0f}{timing.questions:11}"
         )
 
 
@@ -216,11 +216,11 @@ def main() -> int:
     parser.add_argument("--million", type=Path, default=Path("bench-out/corpus-million"))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path, default=None)
-    asked = parser.parse_args()
-    folder = made(asked.folder, lambda path: write_corpus(path, tasks=5120, rollouts=4))
-    million = made(asked.million, lambda path: write_list(path, tasks=1_000_000))
+    arguments = parser.parse_args()
+    folder = made(arguments.folder, lambda path: write_corpus(path, tasks=5120, rollouts=4))
+    million = made(arguments.million, lambda path: write_list(path, tasks=1_000_000))
     before = time_reading(folder)
-    reports = [time_run(folder, asked.rounds, OTHERS), time_run(million, max(3, asked.rounds // 3))]
+    reports = [time_run(folder, arguments.rounds, OTHERS), time_run(million, max(3, arguments.rounds // 3))]
     reading = statistics.fmean([before, time_reading(folder)])
     print(f"reading the JSON lines of {folder}: {reading:.2f} s")
     for name, report in zip((folder, million), reports, strict=True):
@@ -231,12 +231,14 @@ def main() -> int:
     for goal in goals:
         verdict = "held  " if goal.held else "missed"
         print(f"{verdict} {goal.name:18}{goal.found:8.4g} of {goal.most:g} {goal.unit}")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(_told((folder, million), reports, reading, goals), indent=1) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(
+            json.dumps(_as_json((folder, million), reports, reading, goals), indent=1) + "\n"
+        )
     return 0 if all(goal.held for goal in goals) else 1
 
 
-def _told(folders: tuple[Path, Path], reports: list[Report], reading: float, goals: list[Goal]) -> object:
+def _as_json(folders: tuple[Path, Path], reports: list[Report], reading: float, goals: list[Goal]) -> object:
     runs = {
         str(folder): report._asdict() | {"timings": [each._asdict() for each in report.timings]}
         for folder, report in zip(folders, reports, strict=True)

@@ -104,7 +104,10 @@ def examine(reader: RunReader) -> list[Checkup]:
     made = [
         state.iteration for state in reader.stages() if state.stage is Stage.TASKS and state.iteration > 0
     ]
-    texts = {iteration: _accepted_texts(reader, iteration) for iteration in made}
+    texts: dict[int, list[str]] = {iteration: [] for iteration in made}
+    accepted = "SELECT iteration, task.text AS text FROM candidates WHERE stage = 'tasks' AND iteration > 0"
+    for row in reader.sql(f"{accepted} AND status = 'accepted' ORDER BY ordinal"):
+        texts[row["iteration"]].append(row["text"])
     found: list[Checkup] = []
     first_words: float | None = None
     for iteration in made:
@@ -126,8 +129,7 @@ def examine(reader: RunReader) -> list[Checkup]:
 
 
 def _signal(name: str, value: float | None) -> Signal:
-    bounds = BOUNDS[name]
-    warning = ""
+    bounds, warning = BOUNDS[name], ""
     if value is not None and bounds.low is not None and value < bounds.low:
         warning = f"{bounds.title}: {value:.3g} is under {bounds.low:g}: {bounds.meaning}"
     elif value is not None and bounds.high is not None and value > bounds.high:
@@ -144,15 +146,6 @@ def _signal(name: str, value: float | None) -> Signal:
 
 
 Values = dict[str, float | None]
-
-
-def _accepted_texts(reader: RunReader, iteration: int) -> list[str]:
-    rows = reader.sql(
-        "SELECT task.text AS text FROM candidates WHERE iteration = ? AND stage = 'tasks' "
-        "AND status = 'accepted' ORDER BY ordinal",
-        [iteration],
-    )
-    return [row["text"] for row in rows]
 
 
 def _from_candidates(reader: RunReader, iteration: int) -> Values:

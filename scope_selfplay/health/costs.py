@@ -95,25 +95,17 @@ def gpu_hours(reader: RunReader, iteration: int) -> float | None:
     cluster = reader.settings.get("cluster") or {}
     if cluster.get("tiny") or not (cluster.get("images") or {}).get("trainer"):
         return None
-    seconds = {
-        state.stage: state.manifest.seconds
-        for state in reader.stages()
-        if state.iteration == iteration and state.manifest is not None
-    }
-    return sum(held * _gpus(cluster, stage) for stage, held in seconds.items()) / 3600 or None
-
-
-def _gpus(cluster: Mapping[str, Any], stage: Stage) -> float:
-    job, servers = _HOLDS[stage]
-    settings = cluster.get(job) or {}
-    beside = sum(
-        (cluster.get(name) or {}).get("gpus", 0)
-        for name in servers
-        if (cluster.get(name) or {}).get("serve", True)
-    )
-    # Workers that share a stage have their seconds added up, while all of them use the same servers.
-    held: float = settings.get("gpus", 0) * settings.get("nodes", 1) + beside / settings.get("shards", 1)
-    return held
+    seconds = 0.0
+    for state in reader.stages():
+        if state.iteration == iteration and state.manifest is not None:
+            job, servers = _HOLDS[state.stage]
+            settings = cluster.get(job) or {}
+            running = [server for name in servers if (server := cluster.get(name) or {}).get("serve", True)]
+            beside = sum(server.get("gpus", 0) for server in running)
+            # Workers that share a stage have their seconds added up, while all of them use the same servers.
+            held = settings.get("gpus", 0) * settings.get("nodes", 1) + beside / settings.get("shards", 1)
+            seconds += held * state.manifest.seconds
+    return seconds / 3600 or None
 
 
 def _recorded(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:

@@ -82,7 +82,7 @@ def _signature(text: str) -> "MinHash":
     return signature
 
 
-def topic_drift(before: Sequence[str], after: Sequence[str], *, seed: int = 0) -> float | None:
+def topic_drift(before: Sequence[str], after: Sequence[str]) -> float | None:
     """Jensen-Shannon divergence of the two word distributions in bits, less what chance alone gives.
 
     Chance: the mean divergence of random splits of both together into groups of these sizes. About 0 when
@@ -93,7 +93,7 @@ def topic_drift(before: Sequence[str], after: Sequence[str], *, seed: int = 0) -
     counts = _word_counts([*before, *after])
     size = len(before)
     found = divergence(counts[:size].sum(axis=0), counts[size:].sum(axis=0))
-    rng = numpy_rng_from(seed, "topic drift")
+    rng = numpy_rng_from(0, "topic drift")
     chance = []
     for _ in range(SHUFFLES):
         mixed = counts[rng.permutation(len(counts))]
@@ -113,10 +113,10 @@ def _relative_entropy(of: NDArray[np.float64], to: NDArray[np.float64]) -> float
     return float((of[there] * np.log2(of[there] / to[there])).sum())
 
 
-def _word_counts(texts: Sequence[str], most: int = 2000) -> NDArray[np.int64]:
+def _word_counts(texts: Sequence[str]) -> NDArray[np.int64]:
     """One row per text: how often each of the most frequent words occurs; the rest count as one word."""
     split = [text.lower().split() for text in texts]
-    frequent = Counter(word for words in split for word in words).most_common(most)
+    frequent = Counter(word for words in split for word in words).most_common(2000)
     column = {word: number for number, (word, _) in enumerate(frequent)}
     counts = np.zeros((len(texts), len(column) + 1), dtype=np.int64)
     for row, words in enumerate(split):

@@ -22,15 +22,17 @@ _CURVES = (
 )
 
 
+def escaping_environment(package: str) -> Environment:
+    """The templates of a package; every value in them is escaped."""
+    loader, undefined = PackageLoader(package), StrictUndefined
+    return Environment(
+        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
 def render_report(reader: RunReader) -> str:
     """The whole file. Raises RecordError for a damaged run."""
-    environment = Environment(
-        loader=PackageLoader("scope_selfplay.inspection"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = escaping_environment("scope_selfplay.inspection")
     environment.filters["printable"] = printable
     environment.globals.update(
         line_chart=lambda curve: lines([Line(curve.name, curve.steps, curve.values)]),

@@ -12,7 +12,7 @@ from scope_selfplay.errors import JudgeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.grading import grade_rollout, is_opener
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
-from scope_selfplay.ranking import ComparisonGraph
+from scope_selfplay.ranking.matches import ComparisonGraph
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
-from scope_selfplay.ranking.matches import GroupTopology, Match, MatchScores, Topology, standing
+from scope_selfplay.ranking.matches import GroupTopology, Match, MatchScores, Topology, rank_points
 from scope_selfplay.schemas import Outcome
 
 _MOST_TRIES = 2_000
@@ -37,7 +37,7 @@ def swiss(n: int, rng: random.Random, *, rounds: int | None = None) -> Topology:
         matches = [scores.arrange(one, other) for one, other in _pair_up(order, table)]
         for match, outcome in zip(matches, (yield matches), strict=True):
             table.record(match, outcome)
-    return standing([table.record_of(entrant) for entrant in range(n)])
+    return rank_points([table.record_of(entrant) for entrant in range(n)])
 
 
 class _Table:

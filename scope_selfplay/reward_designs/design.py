@@ -129,9 +129,9 @@ class ComparisonDesign(RewardDesign[S]):
         """The judge sees two answers at a time."""
         return True
 
-    @abstractmethod
     def planned_calls(self, entrants: int) -> int:
-        """Judge calls for so many answers, all different."""
+        """Judge calls for so many answers, all different: every pair once."""
+        return entrants * (entrants - 1) // 2
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         different = entrants.different
@@ -141,9 +141,9 @@ class ComparisonDesign(RewardDesign[S]):
             planned = min(planned, different * (different - 1))
         return planned and planned + self.rubric_source.most_calls(task)
 
-    @abstractmethod
     def normalised(self, strengths: Rewards) -> Rewards:
         """Strengths as what the entrants are rewarded with."""
+        return strengths
 
     def total(self, value: float, rollout: Rollout) -> float:
         """With the paper's format part, if it has one."""

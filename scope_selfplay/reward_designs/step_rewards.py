@@ -18,7 +18,7 @@ import scope_selfplay.reward_designs as package
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route
+from scope_selfplay.ranking.routing import LiveRoute, informative_share, is_flat, route
 from scope_selfplay.reward_designs.answers import Rewards, entrants_of
 from scope_selfplay.reward_designs.design import JudgedGroup, PerRolloutDesign, RewardDesign
 from scope_selfplay.reward_designs.groups import ArrivalOrder, RolloutGroup

@@ -11,32 +11,17 @@ from scope_selfplay.config.rewards import (
 )
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.ranking import (
-    Compare,
-    GroupTopology,
-    Match,
-    Outcome,
-    Strengths,
-    Topology,
-    anchor,
-    balanced,
-    double_elimination,
-    fit_step,
-    group_tournament,
-    min_max,
-    planned_matches,
-    play,
-    play_groups,
-    rank_rewards,
-    round_robin,
-    single_elimination,
-    swiss,
-)
+from scope_selfplay.ranking.brackets import double_elimination, single_elimination
+from scope_selfplay.ranking.driver import Compare, planned_matches, play, play_groups
+from scope_selfplay.ranking.margins import balanced, fit_step
+from scope_selfplay.ranking.matches import GroupTopology, Match, Strengths, Topology, min_max, rank_rewards
+from scope_selfplay.ranking.rounds import group_tournament, swiss
+from scope_selfplay.ranking.topologies import anchor, round_robin
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, whole_structure
 from scope_selfplay.reward_designs.design import JudgedGroup, TournamentDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import pairwise_reward
-from scope_selfplay.schemas import Key, Rollout, Rubric, rng_from
+from scope_selfplay.schemas import Key, Outcome, Rollout, Rubric, rng_from
 
 
 class PairwiseDesign(TournamentDesign[PairwiseReward]):
@@ -56,14 +41,8 @@ class PairwiseDesign(TournamentDesign[PairwiseReward]):
         played = await play(round_robin(len(entrants.members)), pick, identity=entrants.texts)
         return played.strengths
 
-    def normalised(self, strengths: Rewards) -> Rewards:
-        return strengths
-
     def total(self, value: float, rollout: Rollout) -> float:
         return pairwise_reward(value, whole_structure(rollout))
-
-    def planned_calls(self, entrants: int) -> int:
-        return entrants * (entrants - 1) // 2
 
 
 class WinRateDesign(TournamentDesign[WinRateReward]):
@@ -76,12 +55,6 @@ class WinRateDesign(TournamentDesign[WinRateReward]):
         topology = round_robin(len(entrants.members), gamma=self.settings.gamma)
         compare = _compare_with(judge, group, entrants, Style.PREFERENCE, group.rubric)
         return (await play(topology, compare, identity=entrants.texts)).strengths
-
-    def normalised(self, strengths: Rewards) -> Rewards:
-        return strengths
-
-    def planned_calls(self, entrants: int) -> int:
-        return entrants * (entrants - 1) // 2
 
 
 class ArenaDesign(TournamentDesign[ArenaReward]):

@@ -30,18 +30,18 @@ from scope_selfplay.stages.stage_runner import (
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.challenger import make_challenger_roll
+from scope_selfplay.training.challenger import challenger_sampler
 from scope_selfplay.training.job import (
     GrpoJob,
-    RollStep,
     StepResult,
+    StepSampler,
     TrainingCallbacks,
     TrainingOptions,
     TrainingStart,
 )
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
-from scope_selfplay.training.solver import GradedTask, make_solver_roll
+from scope_selfplay.training.solver import GradedTask, solver_sampler
 from scope_selfplay.training.trained_model import Lineage
 
 
@@ -66,12 +66,10 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         key = run.key(iteration, Stage.CHALLENGER)
         job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
 
-        def make_roll(model: Any) -> RollStep:
-            return make_challenger_roll(
-                model, job, context, by_id, difficulty, provenance=provenance, key=key
-            )
+        def make_sampler(model: Any) -> StepSampler:
+            return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
 
-        _train(run, job, make_roll, f"iteration {iteration}: train the Challenger", "difficulty")
+        _train(run, job, make_sampler, f"iteration {iteration}: train the Challenger", "difficulty")
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -88,10 +86,10 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         key = run.key(iteration, Stage.SOLVER)
         job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
 
-        def make_roll(model: Any) -> RollStep:
-            return make_solver_roll(model, job, context, tasks, checkpoint=start.identity, key=key)
+        def make_sampler(model: Any) -> StepSampler:
+            return solver_sampler(model, job, context, tasks, checkpoint=start.identity, key=key)
 
-        _train(run, job, make_roll, f"iteration {iteration}: train the Solver", _solver_curve(run))
+        _train(run, job, make_sampler, f"iteration {iteration}: train the Solver", _solver_curve(run))
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -144,16 +142,7 @@ def _job(
         )
         check_budget(run, judge)
 
-    lineage = Lineage(
-        run=run.config.name,
-        role=stage.value,
-        iteration=iteration,
-        base_hash=weights_hash(run.base),
-        start=start.identity,
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
-    )
+    lineage = lineage_of(run, stage.value, iteration, start.identity)
     return GrpoJob(
         start=TrainingStart(start.path, run.base, lineage),
         options=TrainingOptions(
@@ -171,11 +160,27 @@ def _job(
     )
 
 
-def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: str, curve: str) -> None:
+def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
+    """What a policy that is trained in a run is made from."""
+    return Lineage(
+        run=run.config.name,
+        role=role,
+        iteration=iteration,
+        base_hash=weights_hash(run.base),
+        start=start,
+        prompt_hash=run.pack.hash,
+        config_hash=run.config.hash,
+        dialect=run.config.model.dialect,
+    )
+
+
+def _train(
+    run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], title: str, curve: str
+) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
-    def make_checked_roll(model: Any) -> RollStep:
-        roll = make_roll(model)
+    def make_checked_sampler(model: Any) -> StepSampler:
+        roll = make_sampler(model)
 
         async def checked(records: Sequence[str], step: int) -> StepResult:
             result = await roll(records, step)
@@ -186,7 +191,7 @@ def _train(run: Run, job: GrpoJob, make_roll: Callable[[Any], RollStep], title: 
         return checked
 
     run.progress.begin(title, job.settings.steps)
-    train_grpo(job, make_checked_roll)
+    train_grpo(job, make_checked_sampler)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
     run.progress.end(f"{curve} {first:.2f} -> {last:.2f}")

@@ -10,10 +10,9 @@ from scope_selfplay.errors import UserError
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Grade, Role, Rollout, RolloutStatus
 from scope_selfplay.stages.stage_runner import accepted_in
+from scope_selfplay.stages.training import lineage_of
 from scope_selfplay.store import Stage, StageFolder, read_records
-from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.rows import TrainingRow, rows_from
-from scope_selfplay.training.trained_model import Lineage
 from scope_selfplay.training.warm_start import WarmStart, replay, sft
 
 
@@ -37,15 +36,7 @@ def warm_start(run: Run, out: Path, *, min_score: float, settings: WarmStart) ->
         f"{found.rollouts} rollouts, {len(found.rows)} rows; {found.refused} do not read back in "
         f"{run.config.model.dialect}"
     )
-    lineage = Lineage(
-        run=run.config.name,
-        role="warm start",
-        base_hash=weights_hash(run.base),
-        start="M0",
-        prompt_hash=run.pack.hash,
-        config_hash=run.config.hash,
-        dialect=run.config.model.dialect,
-    )
+    lineage = lineage_of(run, "warm start", 0, "M0")
     return sft(found.rows, run.base, out, settings=settings, codec=run.codec, lineage=lineage)
 
 

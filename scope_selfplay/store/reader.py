@@ -60,13 +60,13 @@ def find_run(name: str) -> Path:
 class RunReader(AbstractContextManager["RunReader"]):
     """Reads one run folder. Raises RecordError where it is not a run folder, or where a record is damaged."""
 
-    def __init__(self, path: Path, *, threads: int = 2) -> None:
+    def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.settings = _settings_of(self.folder)
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-reader-")
         self._reader_folder = ReaderFolder(Path(self._scratch.name))
-        settings = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-        self._database = duckdb.connect(":memory:", config={"threads": threads, **settings})
+        extensions = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        self._database = duckdb.connect(":memory:", config={"threads": 2, **extensions})
         self._database.execute("SET parquet_metadata_cache = true")
         self._lock = threading.Lock()
         self._stages: dict[tuple[int, Stage], StageSource] = {}

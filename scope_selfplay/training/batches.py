@@ -19,7 +19,7 @@ from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 Batch = dict[str, Any]
 
 
-def lay_out(rows: Sequence[tuple[TrainingRow, float, float]], count: int, filler: int, device: Any) -> Batch:
+def pad_rows(rows: Sequence[tuple[TrainingRow, float, float]], count: int, filler: int, device: Any) -> Batch:
     """`count` rows, longest first; those that are missing are filled up with rows that weigh nothing.
 
     `rows` are (row, advantage, weight of a sampled token). Tensors are (count, longest prompt) or (count, longest
@@ -55,7 +55,7 @@ def lay_out(rows: Sequence[tuple[TrainingRow, float, float]], count: int, filler
     }
 
 
-def slices(batch: Batch, size: int) -> Iterator[Batch]:
+def row_slices(batch: Batch, size: int) -> Iterator[Batch]:
     """`batch` in parts of `size` rows, each without the columns that are padding in all of its rows."""
     for start in range(0, len(batch["advantages"]), size):
         part = {
@@ -70,7 +70,7 @@ def slices(batch: Batch, size: int) -> Iterator[Batch]:
         yield part
 
 
-def widened(values: Sequence[Any], width: int) -> Any:
+def stack_parts(values: Sequence[Any], width: int) -> Any:
     """Parts of different widths under each other again, (rows, width)."""
     return torch.cat([pad(part, (0, width - part.size(1))) for part in values])
 
@@ -99,7 +99,7 @@ def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
     )
 
 
-def drift_of(logps: Any, part: Batch) -> Any:
+def logprob_drift(logps: Any, part: Batch) -> Any:
     """Trained minus sampled log-probability, (rows, completion); 0 where nothing was sampled or the engine gave NaN."""
     sampled = part["tool_mask"] > 0
     difference = (logps.float() - part["sampling_per_token_logps"]).nan_to_num(nan=0.0)
@@ -114,7 +114,7 @@ class SamplingDrift:
         self._found: list[Any] = []
 
     def add(self, difference: Any, sampled: Any) -> None:
-        """`difference` as `drift_of` gives it; `sampled` are the tokens that count."""
+        """`difference` as `logprob_drift` gives it; `sampled` are the tokens that count."""
         size = difference.abs()
         self._found.append(torch.stack([size.sum(), sampled.sum().float(), size.amax()]))
 

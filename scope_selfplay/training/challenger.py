@@ -22,8 +22,8 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.store import Appender
 from scope_selfplay.training.generation import Learner, make_learner
-from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
+from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
+from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
 def format_of(rollout: Rollout, expected_searches: int) -> float:
@@ -55,7 +55,7 @@ def reward_challenger(
     )
 
 
-def make_challenger_roll(
+def challenger_sampler(
     model: Any,
     job: GrpoJob,
     context: RunContext,
@@ -64,7 +64,7 @@ def make_challenger_roll(
     *,
     provenance: Provenance,
     key: Key,
-) -> RollStep:
+) -> StepSampler:
     """What makes and rewards the rollouts of one Challenger step; a task is tried while others are written."""
     learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
     settings = context.config.challenger
@@ -155,7 +155,7 @@ def _metrics(
         "in_window": mean([in_window(value, tasks.low, tasks.high) for value in known]),
         "unresolved": mean([candidate.status is CandidateStatus.UNRESOLVED for candidate in candidates]),
         "no_task": mean([candidate.reason is Reason.NO_TASK for candidate in candidates]),
-        **conduct([rollout for rollout, _ in results]),
+        **behaviour_metrics([rollout for rollout, _ in results]),
     }
 
 

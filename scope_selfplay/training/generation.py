@@ -40,7 +40,7 @@ _COLLECTIVE_SECONDS = 7200
 SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 
-def policy_source(job: GrpoJob, model: Any) -> Any:
+def sampling_source(job: GrpoJob, model: Any) -> Any:
     """What a step's rollouts sample from: `model` for an engine of ours, else a PolicyModel over vLLM.
 
     Raises ConfigError where vLLM is not installed or no vLLM answers as one.
@@ -107,7 +107,7 @@ def run_rollouts(source: Any, rollouts: Coroutine[Any, Any, T], trainer: Any) ->
 
 
 @contextmanager
-def weights_brought(model: ModelConfig) -> Iterator[None]:
+def weight_transfer_errors(model: ModelConfig) -> Iterator[None]:
     """Around what TRL does with a vLLM elsewhere: when that is down, TRL's errors become an InferenceError."""
     try:
         yield
@@ -129,14 +129,14 @@ def _is_from_outside(error: Exception) -> bool:
     )
 
 
-def guard_weights(trainer: Any, model: ModelConfig) -> None:
+def guard_weight_transfer(trainer: Any, model: ModelConfig) -> None:
     """Let a trainer whose vLLM is elsewhere raise InferenceError when that is down at the next step."""
     if model.engine != "vllm_server":
         return
     bring = trainer.vllm_generation.sync_weights
 
     def guarded() -> None:
-        with weights_brought(model):
+        with weight_transfer_errors(model):
             bring()
 
     trainer.vllm_generation.sync_weights = guarded

@@ -1,6 +1,6 @@
 """GRPO of one role, from rollouts to weights, on TRL's trainer. A step reads top-down in `EpisodeTrainer`:
 
-    sample          rollouts and rewards, by what `make_roll` of the role gives (`challenger`, `solver`)
+    sample          rollouts and rewards, by what `make_sampler` of the role gives (`challenger`, `solver`)
     advantages      TRL's: a reward less the group's mean, over its deviation
     rows            each rollout as the token rows that were sampled (`rows`), weighed by the loss (`losses`)
     reference       log-probabilities of M0 for the KL
@@ -39,22 +39,22 @@ from scope_selfplay.errors import ExitCode
 from scope_selfplay.training.batches import (
     Batch,
     SamplingDrift,
-    drift_of,
-    lay_out,
-    slices,
+    logprob_drift,
+    pad_rows,
+    row_slices,
+    stack_parts,
     trl_columns,
-    widened,
 )
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.generation import (
-    guard_weights,
-    policy_source,
+    guard_weight_transfer,
     run_rollouts,
+    sampling_source,
     trl_config,
-    weights_brought,
+    weight_transfer_errors,
 )
-from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.losses import divisor, loss_of, sampling_cap, token_weights
+from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
+from scope_selfplay.training.losses import loss_divisor, loss_of, sampling_cap, token_weights
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import Termination, forward_passes
 from scope_selfplay.training.rows import RewardedRollout
@@ -65,10 +65,10 @@ SampleStep = Callable[[list[str], int, Any], StepResult]
 """Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
 
 
-def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
+def train_grpo(job: GrpoJob, make_sampler: Callable[[Any], StepSampler]) -> Path:
     """Train from the job's start (or the newest checkpoint in the stage's work folder) and save `checkpoint/`.
 
-    `make_roll` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
+    `make_sampler` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
     returns what makes and rewards a step's rollouts.
     """
     forward_passes(job.settings, job.ranks.processes)
@@ -76,8 +76,8 @@ def train_grpo(job: GrpoJob, make_roll: Callable[[Any], RollStep]) -> Path:
     newest = Checkpoints(job.folder.work).newest(job.callbacks.say if job.ranks.leads else lambda line: None)
     termination, metrics = Termination(), StepMetrics(job)
     trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
-    source = policy_source(job, trained.sampled)
-    roll = make_roll(source)
+    source = sampling_source(job, trained.sampled)
+    roll = make_sampler(source)
 
     def sample(records: list[str], step: int, trainer: Any) -> StepResult:
         return run_rollouts(source, roll(records, step), trainer)
@@ -104,11 +104,11 @@ def make_trainer(
     job: GrpoJob, trained: TrainedModel, sample: SampleStep, metrics: StepMetrics, termination: Termination
 ) -> "EpisodeTrainer":
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    with weights_brought(job.options.model):
+    with weight_transfer_errors(job.options.model):
         trainer = EpisodeTrainer(job, trained.model, sample, metrics)
-    guard_weights(trainer, job.options.model)
+    guard_weight_transfer(trainer, job.options.model)
     if trained.needs_reference and job.settings.kl_beta:
-        trainer.refer_to(load_model(job.start.base))
+        trainer.set_reference(load_model(job.start.base))
     trainer.add_callback(_StepCallback(metrics, termination, trainer))
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -223,9 +223,9 @@ class EpisodeTrainer(GRPOTrainer):
         ]
         passes = self.args.steps_per_generation
         count = max(1, -(-most // passes)) * passes
-        batch = lay_out(weighed, count, self._tokenizer.pad_token_id, self.accelerator.device)
+        batch = pad_rows(weighed, count, self._tokenizer.pad_token_id, self.accelerator.device)
         budget = self._job.settings.max_response
-        share = divisor(self._loss.mean, rollouts, tokens, longest=longest, budget=budget)
+        share = loss_divisor(self._loss.mean, rollouts, tokens, longest=longest, budget=budget)
         return batch | {"num_items_in_batch": torch.tensor(share, device=self.accelerator.device)}
 
     @torch.no_grad()
@@ -233,7 +233,7 @@ class EpisodeTrainer(GRPOTrainer):
         """Log-probabilities of M0, (rows, longest completion)."""
         parts = []
         with self._reference_model() as model:
-            for part in slices(batch, self.args.per_device_train_batch_size):
+            for part in row_slices(batch, self.args.per_device_train_batch_size):
                 logps, _, _ = self._get_per_token_logps_and_entropies(
                     model,
                     torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1),
@@ -241,7 +241,7 @@ class EpisodeTrainer(GRPOTrainer):
                     part["completion_ids"].size(1),
                 )
                 parts.append(logps)
-        return widened(parts, batch["completion_ids"].size(1))
+        return stack_parts(parts, batch["completion_ids"].size(1))
 
     @contextmanager
     def _reference_model(self) -> Iterator[Any]:
@@ -257,7 +257,7 @@ class EpisodeTrainer(GRPOTrainer):
         self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         # Several rows per rollout make a pass larger than the memory was planned for: it is done in parts.
-        *first, last = slices(inputs, self.args.per_device_train_batch_size)
+        *first, last = row_slices(inputs, self.args.per_device_train_batch_size)
         done: Any = 0.0
         for part in first:
             loss = self._part_loss(model, part)
@@ -281,7 +281,7 @@ class EpisodeTrainer(GRPOTrainer):
         """The pass of the loss is also that of the policy that sampled: what its engine gave is compared with it."""
         found = super()._get_per_token_logps_and_entropies(*arguments, **options)
         if self._part is not None:
-            difference = drift_of(found[0].detach(), self._part)
+            difference = logprob_drift(found[0].detach(), self._part)
             self._drift.add(difference, self._part["tool_mask"] > 0)
             if self._cap is not None:
                 self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
@@ -326,7 +326,7 @@ class EpisodeTrainer(GRPOTrainer):
             self.checkpoints.publish(self.state.global_step)
         self.accelerator.wait_for_everyone()
 
-    def refer_to(self, model: Any) -> None:
+    def set_reference(self, model: Any) -> None:
         """Take the KL to this model instead of what is left without the adapter."""
         add_fused_lm_head(model, temperature=self.temperature)
         if self.is_fsdp_enabled:

@@ -22,7 +22,7 @@ class StepResult(NamedTuple):
     metrics: dict[str, float | None]
 
 
-RollStep = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
+StepSampler = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
 """Record ids, each repeated G times in a row, and the step (from 0) -> what a policy made of them."""
 
 

@@ -19,10 +19,10 @@ from typing import NamedTuple, Self
 
 from scope_selfplay.errors import ConfigError, ExitCode
 
-# A rank waits for its peers in collective calls and hears nothing there: once one has failed, the others have this
+# A rank that waits for its peers in a collective call does not notice that one has failed: the others then have this
 # long to end by themselves.
-_PATIENCE_SECONDS = 30.0
-_LOOK_SECONDS = 0.1
+_AFTER_FAILURE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
 _KILLED = 128 + signal.SIGKILL
 # What explains the others comes first. A rank whose peers are gone fails in a collective call and ends with 1 or an
 # abort, so those explain least; the controller orders the pods of a Job in the same way.
@@ -59,7 +59,7 @@ class RankTimeouts(NamedTuple):
 
     grace: float
     """From SIGTERM to SIGKILL."""
-    patience: float = _PATIENCE_SECONDS
+    after_failure: float = _AFTER_FAILURE_SECONDS
     """From the first rank that failed to the end of those that wait for it."""
 
 
@@ -160,13 +160,13 @@ def run_ranks(
         try:
             for variables in environments:
                 ranks.append(_Rank(command, variables, say, quoted=bool(ranks)))
-            return explaining(_endings(ranks, asked, limits))
+            return most_telling(_endings(ranks, asked, limits))
         finally:
             for rank in ranks:
                 rank.kill()
 
 
-def explaining(endings: Sequence[RankEnding]) -> RankEnding:
+def most_telling(endings: Sequence[RankEnding]) -> RankEnding:
     """The ending that tells most about all of them; of equals the first. `endings` are in order of time."""
 
     def place(ending: RankEnding) -> int:
@@ -196,12 +196,12 @@ def _endings(ranks: Sequence["_Rank"], asked: "_SignalForwarder", limits: RankTi
                 ExitCode.INTERRUPTED,
             )
             if ended[-1].code != ExitCode.DONE:
-                end = min(end, time.monotonic() + (limits.patience if failed else limits.grace))
+                end = min(end, time.monotonic() + (limits.after_failure if failed else limits.grace))
         if running and time.monotonic() > end:
             for rank in running:
                 rank.kill()
             return ended if failed else [*ended, *(rank.ending() for rank in running)]
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return ended
 
 

@@ -16,8 +16,8 @@ from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
 from scope_selfplay.training.generation import Learner, make_learner
-from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
+from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
+from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
 class GradedTask(NamedTuple):
@@ -25,7 +25,7 @@ class GradedTask(NamedTuple):
     rubric: Rubric
 
 
-def make_solver_roll(
+def solver_sampler(
     model: Any,
     job: GrpoJob,
     context: RunContext,
@@ -33,7 +33,7 @@ def make_solver_roll(
     *,
     checkpoint: str,
     key: Key,
-) -> RollStep:
+) -> StepSampler:
     """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
     learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
@@ -51,7 +51,7 @@ def make_solver_roll(
         metrics = {
             **_answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
-            **conduct(rollouts),
+            **behaviour_metrics(rollouts),
             **sampling.clock.seconds(),
         }
         return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)

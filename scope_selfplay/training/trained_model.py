@@ -73,10 +73,7 @@ def trained_model(start: Path, base: Path, lora: LoraConfig) -> TrainedModel:
         return TrainedModel(adapted, model, base)
     model = load_model(start)
     shape = Adapter(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.target_modules),
-        task_type="CAUSAL_LM",
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), task_type="CAUSAL_LM"
     )
     return TrainedModel(get_peft_model(model, shape), model, start, needs_reference=start != base)
 

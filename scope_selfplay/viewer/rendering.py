@@ -7,11 +7,12 @@ engine escapes the value. Only `charts` makes markup outside the templates.
 from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from scope_selfplay.gates import Gate
 from scope_selfplay.inspection import charts
+from scope_selfplay.inspection.html_report import escaping_environment
 from scope_selfplay.inspection.text import printable, verdict_word
 from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Sort
@@ -23,14 +24,8 @@ LONGEST_CELL = 1500
 
 def page_environment(links: Links, static: dict[str, str]) -> Environment:
     """`static` are the addresses of the site's own files, by name."""
-    environment = Environment(
-        loader=PackageLoader("scope_selfplay.viewer"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = escaping_environment("scope_selfplay.viewer")
+    environment.finalize = _printable
     environment.filters.update(
         number=_number, count="{:,}".format, verdict_word=partial(verdict_word, unknown="unknown"), cell=_cell
     )

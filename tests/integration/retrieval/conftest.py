@@ -1,3 +1,4 @@
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,8 +18,14 @@ Running = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @pytest.fixture(scope="session")
-def world_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world_data(tmp_path_factory.mktemp("world"))
+def quality_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real passages and questions where they are at hand (their licences keep them out of the repository), else the
+    embedded world's in the same form.
+    """
+    real = Path(os.environ.get("SCOPE_SHARED", Path(__file__).parents[4] / "shared")) / "data"
+    if (real / "passages.jsonl").is_file():
+        return real
+    return write_world_data(tmp_path_factory.mktemp("quality-world"))
 
 
 @pytest.fixture(scope="session")

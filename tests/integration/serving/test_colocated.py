@@ -87,7 +87,7 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
     job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), model)
     seen: list[Sample] = []
 
-    def make_roll(source: Any) -> Any:
+    def make_sampler(source: Any) -> Any:
         assert isinstance(source, SteppedEngine)
 
         async def episode(row: int) -> RewardedRollout:
@@ -105,7 +105,7 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
 
         return roll
 
-    train_grpo(job, make_roll)
+    train_grpo(job, make_sampler)
     (vllm,) = Brought.made
     assert vllm.syncs == 2
     assert vllm.llm.llm_engine.most_at_once == 4 and not vllm.llm.llm_engine.running

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import group_tournament
+from scope_selfplay.ranking.rounds import group_tournament
 from tests.unit.ranking.judges import Unshuffled, best_of, drive, qualities
 
 PAIRS = {"group_size": 2, "winners": 1, "final": 1, "repeats": 1}

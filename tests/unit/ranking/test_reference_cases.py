@@ -8,27 +8,15 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.ranking import (
-    LiveBoard,
-    Match,
-    Outcome,
-    anchor,
-    bradley_terry,
-    double_elimination,
-    group_tournament,
-    is_flat,
-    live,
-    logistic_share,
-    min_max,
-    play,
-    position_offset,
-    rank_rewards,
-    round_robin,
-    single_elimination,
-    soft_share,
-    swiss,
-)
-from scope_selfplay.ranking.brackets import bracket_slots
+from scope_selfplay.ranking.brackets import bracket_slots, double_elimination, single_elimination
+from scope_selfplay.ranking.driver import play
+from scope_selfplay.ranking.margins import position_offset
+from scope_selfplay.ranking.matches import Match, min_max, rank_rewards
+from scope_selfplay.ranking.rounds import group_tournament, swiss
+from scope_selfplay.ranking.routing import is_flat
+from scope_selfplay.ranking.shares import bradley_terry, logistic_share, soft_share
+from scope_selfplay.ranking.topologies import LiveLeaderboard, anchor, live, round_robin
+from scope_selfplay.schemas import Outcome
 from tests.reference_files import read_reference
 from tests.unit.ranking.judges import Unshuffled, best_of, drive, lower_number
 
@@ -198,7 +186,7 @@ def check_log_probabilities(case: Case) -> None:
 
 
 def check_live_opponents(case: Case) -> None:
-    board = LiveBoard(gamma=case["input"]["gamma"])
+    board = LiveLeaderboard(gamma=case["input"]["gamma"])
     calls = 0
     for step, entrant in zip(case["expected"]["steps"], case["input"]["arrival"], strict=True):
         assert step["arrives"] == entrant

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import Outcome, bradley_terry, bradley_terry_batch, logistic_share, soft_share
+from scope_selfplay.ranking.shares import bradley_terry, bradley_terry_batch, logistic_share, soft_share
+from scope_selfplay.schemas import Outcome
 
 Shares = list[tuple[int, int, float]]
 
