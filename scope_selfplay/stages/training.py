@@ -8,16 +8,7 @@ from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Rollout,
-    Score,
-    Selection,
-    Value,
-    seed_from,
-)
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Score, Selection, Value, seed_from
 from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
@@ -92,7 +83,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
 
 
 def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest | None:
-    """The first of several processes runs the stage and publishes it; the others train along."""
+    """The first of several processes runs the stage and publishes it; the others take part in its training."""
     if ranks().leads:
         return run_stage(run, iteration, stage, inputs_of(run, iteration, stage), work)
     folder = run.folder.stage(iteration, stage)
@@ -104,7 +95,7 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
 
 
 def _solver_curve(run: Run) -> str:
-    """What tells most about a step: without grades, how many rollouts are told apart (relative rewards say nothing)."""
+    """The metric that shows progress; without grades the share of rollouts with an advantage (rewards are relative)."""
     settings = run.config.solver
     routing = settings.routing.by if settings.routing else None
     return "rubric" if "rubric" in (settings.reward.design, routing) else "non_zero_advantage"
@@ -140,7 +131,7 @@ def _job(
 
 
 def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
-    """What a policy that is trained in a run is made from."""
+    """What a run trains a policy from."""
     return Lineage(
         run=run.config.name,
         role=role,
@@ -163,7 +154,7 @@ def _train(
 
         async def checked(records: Sequence[str], step: int) -> StepResult:
             result = await roll(records, step)
-            # Nothing is learnt from a step in which a server was down: it is made again when the stage goes on.
+            # Nothing is learnt from a step in which a server was down: the resumed stage makes the step again.
             run.check_outages()
             return result
 
