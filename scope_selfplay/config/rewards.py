@@ -143,7 +143,7 @@ AnyReward = (
 )
 
 DESIGNS: dict[str, type[AnyReward]] = {
-    each.model_fields["design"].default: each for each in get_args(AnyReward)
+    kind.model_fields["design"].default: kind for kind in get_args(AnyReward)
 }
 """Every design by its name."""
 

@@ -150,13 +150,9 @@ class TasksConfig(ConfigSection):
     """Task types in use; all that the prompt pack enables when left out."""
 
     @model_validator(mode="after")
-    def _window_in_order(self) -> Self:
+    def _window_and_shares_select_something(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low ({self.low}) must be below high ({self.high})")
-        return self
-
-    @model_validator(mode="after")
-    def _some_share(self) -> Self:
         if self.search_turns is not None and not any(self.search_turns.values()):
             raise ValueError("search_turns needs a share above 0, for example {1: 4, 2: 3, 3: 2}")
         return self

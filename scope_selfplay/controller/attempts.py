@@ -50,46 +50,43 @@ class AttemptOutcome(StrEnum):
 
     @property
     def response(self) -> FailureResponse:
-        return _DECISIONS[self][0]
+        match self:
+            case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
+                return FailureResponse.FAIL
+            case (
+                AttemptOutcome.BUG | AttemptOutcome.KILLED | AttemptOutcome.LATE | AttemptOutcome.NO_MANIFEST
+            ):
+                return FailureResponse.RETRY
+            # Its Job may have failed a moment before: without a cost it could repeat for ever.
+            case AttemptOutcome.VANISHED:
+                return FailureResponse.RETRY
+            case _:
+                return FailureResponse.RETRY_FREE
 
     def explanation(self, message: str) -> str:
         """One line for a person: what happened, what the program said, what to do."""
         if self is AttemptOutcome.USER and message:
             return message
-        return _DECISIONS[self][1].format(f" ({message})" if message else "")
+        return _EXPLANATIONS[self].format(f" ({message})" if message else "")
 
 
-_DECISIONS = {
-    AttemptOutcome.USER: (FailureResponse.FAIL, "it ended with exit 64; its log says what to change"),
-    AttemptOutcome.OUT_OF_MEMORY: (
-        FailureResponse.FAIL,
-        "out of memory{}: raise cluster.<stage>.memory, or lower micro_batch or in_flight",
-    ),
-    AttemptOutcome.DISRUPTED: (
-        FailureResponse.RETRY_FREE,
-        "its pod was evicted, preempted or lost its node{}",
-    ),
-    AttemptOutcome.OUTSIDE: (FailureResponse.RETRY_FREE, "something outside was down{}"),
-    AttemptOutcome.BUG: (FailureResponse.RETRY, "it ended with an error{}; see its log"),
-    AttemptOutcome.KILLED: (FailureResponse.RETRY, "it was killed with SIGKILL{}"),
-    AttemptOutcome.STOPPED: (FailureResponse.RETRY_FREE, "it was stopped after saving"),
-    AttemptOutcome.LATE: (
-        FailureResponse.RETRY,
-        "it met its deadline; raise cluster.<stage>.deadline if it makes progress",
-    ),
-    AttemptOutcome.UNPLACED: (
-        FailureResponse.RETRY_FREE,
-        "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
-    ),
-    AttemptOutcome.NO_MANIFEST: (
-        FailureResponse.RETRY,
-        "it ended well and its manifest is not on the volume; see that all pods mount the same volume",
-    ),
-    # It may have failed a moment before: without a cost it could repeat for ever.
-    AttemptOutcome.VANISHED: (FailureResponse.RETRY, "its Job was deleted before the stage was done"),
-    AttemptOutcome.LOST: (FailureResponse.RETRY_FREE, "its pod is gone, and how it ended with it"),
+_OUT_OF_MEMORY = "out of memory{}: raise cluster.<stage>.memory, or lower micro_batch or in_flight"
+_NO_MANIFEST = "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
+_EXPLANATIONS = {
+    AttemptOutcome.USER: "it ended with exit 64; its log says what to change",
+    AttemptOutcome.OUT_OF_MEMORY: _OUT_OF_MEMORY,
+    AttemptOutcome.DISRUPTED: "its pod was evicted, preempted or lost its node{}",
+    AttemptOutcome.OUTSIDE: "something outside was down{}",
+    AttemptOutcome.BUG: "it ended with an error{}; see its log",
+    AttemptOutcome.KILLED: "it was killed with SIGKILL{}",
+    AttemptOutcome.STOPPED: "it was stopped after saving",
+    AttemptOutcome.LATE: "it met its deadline; raise cluster.<stage>.deadline if it makes progress",
+    AttemptOutcome.UNPLACED: "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
+    AttemptOutcome.NO_MANIFEST: _NO_MANIFEST,
+    AttemptOutcome.VANISHED: "its Job was deleted before the stage was done",
+    AttemptOutcome.LOST: "its pod is gone, and how it ended with it",
 }
-"""What follows from an outcome, and how it is explained; {} is what the program said last."""
+"""{} is what the program said last."""
 
 
 def outcome_of(job: ObservedJob) -> AttemptOutcome | None:

@@ -56,12 +56,16 @@ class Leadership:
             return True
         found = self._cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
         if found is None:
-            created, is_new = self._cluster.create(ObjectKind.LEASE, lease(self._config, self._spec(1), None))
-            if is_new or _holder(created) == self._identity:
-                return self._lead(created, now)
-            found = created
+            found, is_new = self._cluster.create(ObjectKind.LEASE, lease(self._config, self._spec(1), None))
+            if is_new or _holder(found) == self._identity:
+                return self._lead(found, now)
         if _holder(found) in (self._identity, "") or self._is_over(found, now):
-            return self._take(found, now)
+            spec, is_mine = found["spec"], _holder(found) == self._identity
+            taken = self._spec(int(spec.get("leaseTransitions") or 0) + (0 if is_mine else 1))
+            if is_mine:
+                taken["acquireTime"] = spec.get("acquireTime", taken["acquireTime"])
+            if (written := self._write(found, taken)) is not None:
+                return self._lead(written, now)
         self._asked_at = None
         return False
 
@@ -73,18 +77,6 @@ class Leadership:
         self._asked_at = None
         if found is not None and _holder(found) == self._identity:
             self._write(found, {**found["spec"], "holderIdentity": ""})
-
-    def _take(self, found: Body, now: float) -> bool:
-        spec, is_mine = found["spec"], _holder(found) == self._identity
-        token = int(spec.get("leaseTransitions") or 0) + (0 if is_mine else 1)
-        taken = self._spec(token)
-        if is_mine:
-            taken["acquireTime"] = spec.get("acquireTime", taken["acquireTime"])
-        written = self._write(found, taken)
-        if written is None:
-            self._asked_at = None
-            return False
-        return self._lead(written, now)
 
     def _lead(self, body: Body, asked_at: float) -> bool:
         self.fence = int(body["spec"]["leaseTransitions"])

@@ -301,9 +301,8 @@ class Controller:
                     # One of this name is adopted where it is ours and computes the same.
                     if not is_new and (owner_of(found), spec) != expected:
                         name = body["metadata"]["name"]
-                        raise QuotaError(
-                            f"Job {name} exists and was not made by this run's controller; delete it"
-                        )
+                        why = f"Job {name} exists and was not made by this run's controller; delete it"
+                        raise QuotaError(why)
                 case Apply(kind, body):
                     self.cluster.apply(kind, body)
                 case Delete(kind, name, uid):
@@ -314,17 +313,12 @@ class Controller:
 
     def _tell(self, context: ManifestContext, events: tuple[ControllerEvent, ...]) -> None:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
-        about = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "namespace": self.cluster.namespace,
-            "name": context.owner.name,
-            "uid": context.owner.uid,
-        }
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         told: set[str] = set()
         for reason, message, warning in events:
-            body = event(context, about, reason=reason, message=message, warning=warning, now=now)
+            body = event(
+                context, self.cluster.namespace, reason=reason, message=message, warning=warning, now=now
+            )
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
                 try:

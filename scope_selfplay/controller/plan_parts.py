@@ -154,9 +154,6 @@ class PlanPart:
             self.clocks | newer.clocks,
         )
 
-    def applies(self, kind: ObjectKind) -> bool:
-        return any(isinstance(action, Apply) and action.kind is kind for action in self.actions)
-
 
 def warn(reason: str, message: str) -> PlanPart:
     """A message that goes out as an Event too."""

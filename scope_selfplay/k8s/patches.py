@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scope_selfplay.config import ClusterConfig
+from scope_selfplay.config.cluster import ClusterConfig
 
 API = "kustomize.config.k8s.io"
 IMAGE = "scope-selfplay"

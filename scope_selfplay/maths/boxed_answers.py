@@ -84,7 +84,7 @@ def _balanced(text: str) -> str | None:
 
 
 class BoxedVerifier:
-    """A process that compares answers; started when first asked, one question at a time, safe between threads."""
+    """A process that compares answers: started on the first question, one question at a time, safe between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,15 +124,15 @@ class BoxedVerifier:
         line = json.dumps([found, expected]).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
             worker.stdin.write(line)
-        is_readable = _heard(worker)
+        is_readable = _reply_of(worker)
         if is_readable is False:
             return None
-        is_equal = _heard(worker) if is_readable else None
+        is_equal = _reply_of(worker) if is_readable else None
         if is_equal is not None:
             return is_equal
         has_died = worker.poll() is not None
         self.close()
-        # It died over the answer. Alive and silent is no verdict on it: its CPU time is not used up.
+        # An answer that killed the process is wrong; a process that is alive and silent has CPU time left: no verdict.
         return False if has_died and is_readable else None
 
     def _started(self) -> subprocess.Popen[bytes] | None:
@@ -146,7 +146,7 @@ class BoxedVerifier:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
             self._worker, self._end = worker, weakref.finalize(self, _end, worker)
-            is_ready = _heard(worker)
+            is_ready = _reply_of(worker)
             if is_ready is False:
                 self.close()
                 raise ConfigError(
@@ -159,7 +159,7 @@ class BoxedVerifier:
 
 @functools.cache
 def _shared(process: int) -> BoxedVerifier:
-    """One verifier a process; a forked child must not read its parent's replies."""
+    """One verifier per process; a forked child must not read its parent's replies."""
     return BoxedVerifier()
 
 
@@ -172,8 +172,8 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _heard(worker: subprocess.Popen[bytes]) -> bool | None:
-    """What the process says next; None when it has ended or stays silent."""
+def _reply_of(worker: subprocess.Popen[bytes]) -> bool | None:
+    """The next reply of the process; None when it has ended or stays silent."""
     assert worker.stdout is not None
     if not select.select([worker.stdout], [], [], _WALL_SECONDS)[0]:
         return None

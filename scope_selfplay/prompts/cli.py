@@ -57,8 +57,7 @@ def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
     """Print the resolved texts of a pack, or of one role, and where they come from."""
-    from scope_selfplay.prompts import pack_origins
-    from scope_selfplay.prompts.folder import pack_path
+    from scope_selfplay.prompts.folder import pack_origins, pack_path
 
     pack = _pack(domain)
     files = pack.files()
@@ -111,7 +110,7 @@ def show_hash(domain: str) -> None:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("prompts"), show_default=True)
 def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
     """Begin a pack of your own."""
-    from scope_selfplay.prompts import new_pack
+    from scope_selfplay.prompts.new_pack import new_pack
 
     for path in new_pack(folder, domain, None if blank else extends):
         click.echo(path)
@@ -123,8 +122,9 @@ def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
 def own(domain: str, role: str) -> None:
     """Take a copy of an inherited prompt into a pack of your own, to change it there."""
     from scope_selfplay.errors import did_you_mean
-    from scope_selfplay.prompts import PromptRole, own_prompt
+    from scope_selfplay.prompts import PromptRole
     from scope_selfplay.prompts.folder import pack_path
+    from scope_selfplay.prompts.new_pack import own_prompt
 
     if role not in list(PromptRole):
         raise click.BadParameter(

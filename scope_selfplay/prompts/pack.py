@@ -44,10 +44,7 @@ class Pack(Value):
         may be left out or None. Raises PromptError when the pack has no such role, TypeError when an input is
         foreign or lacking.
         """
-        prompt, contract = (
-            next((prompt for prompt in self.prompts if prompt.role == role), None),
-            CONTRACTS[role],
-        )
+        prompt, contract = next((own for own in self.prompts if own.role == role), None), CONTRACTS[role]
         if prompt is None:
             advice = f"add {role.file_name}, or extend a pack that has it"
             raise PromptError(f"the prompt pack {self.domain.name} has no {role} prompt; {advice}")

@@ -202,9 +202,7 @@ def _compare_with(
 ) -> Compare:
     async def compare(match: Match) -> Outcome | None:
         first, second = entrants.rollouts[match.first], entrants.rollouts[match.second]
-        comparison = await judge.compare(
-            group.task, first, second, style=style, rubric=rubric, reference=group.task.reference
-        )
+        comparison = await judge.compare(group.task, first, second, style=style, rubric=rubric)
         return comparison.outcome
 
     return compare

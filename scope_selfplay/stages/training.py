@@ -6,14 +6,12 @@ from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import (
     Candidate,
     Comparison,
     Grade,
-    Role,
     Rollout,
     Score,
     Selection,
@@ -55,16 +53,11 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
             write_documents(folder, [source.document.id for source in sources])
-        difficulty = Difficulty(
-            run.engine(opponent, Role.SOLVER),
-            run.policy_format(opponent, Role.SOLVER),
-            settings.rollouts,
-            window=False,
-        )
+        difficulty = run.difficulty(opponent, settings.rollouts, window=False)
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
+        job = _job(run, iteration, Stage.CHALLENGER, start, list(by_id), context.judge)
 
         def make_sampler(model: Any) -> StepSampler:
             return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
@@ -79,12 +72,16 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
 
     def work(folder: StageFolder) -> None:
         settings, context = run.config.solver, run.stage_context()
-        start = run.promoted(iteration - 1)
-        tasks = _training_tasks(run, iteration)
+        start, given = run.promoted(iteration - 1), settings.tasks
+        kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
+        check_references(settings, kept)
+        tasks = {
+            each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric
+        }
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
+        job = _job(run, iteration, Stage.SOLVER, start, records, context.judge)
 
         def make_sampler(model: Any) -> StepSampler:
             return solver_sampler(model, job, context, tasks, checkpoint=start.identity, key=key)
@@ -106,17 +103,6 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
     return None
 
 
-def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
-    given = run.config.solver.tasks
-    kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
-    check_references(run.config.solver, kept)
-    return {
-        candidate.task.id: GradedTask(candidate.task, candidate.rubric)
-        for candidate in kept
-        if candidate.task and candidate.rubric
-    }
-
-
 def _curve(run: Run, stage: Stage) -> str:
     """The metric to show beside the reward; relative rewards say nothing, so without grades the informative share."""
     if stage is Stage.CHALLENGER:
@@ -127,21 +113,14 @@ def _curve(run: Run, stage: Stage) -> str:
 
 
 def _job(
-    run: Run,
-    iteration: int,
-    stage: Stage,
-    folder: StageFolder,
-    start: Policy,
-    records: Sequence[str],
-    judge: MeteredJudge,
+    run: Run, iteration: int, stage: Stage, start: Policy, records: Sequence[str], judge: MeteredJudge
 ) -> GrpoJob:
     curve = _curve(run, stage)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
         reward, part = line.get("reward", float("nan")), line.get(curve)
-        run.progress.advance(
-            step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
-        )
+        note = "" if part is None else f", {curve} {part:.2f}"
+        run.progress.advance(step, f"reward {reward:.2f}{note}")
         check_budget(run, judge)
 
     lineage = lineage_of(run, stage.value, iteration, start.identity)
@@ -155,7 +134,7 @@ def _job(
             tracking=run.config.tracking,
         ),
         records=records,
-        folder=folder,
+        folder=run.folder.stage(iteration, stage),
         codec=run.codec,
         callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),

@@ -87,24 +87,16 @@ class FakeCluster:
 
     def advance(self, seconds: float) -> None:
         """Let time pass; whoever acts in a cluster acts then, once a tick."""
-        left = seconds
-        while left > 0:
-            step = min(self._tick, left)
+        while seconds > 0:
+            step = min(self._tick, seconds)
             self.now += step
-            left -= step
+            seconds -= step
             for act in self.on_advance:
                 act(step)
             self.collect_garbage()
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        body: Body | None,
-        content_type: str,
-        timeout: float,
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Reply:
         kind, name = self._locate(path)
         call = ApiCall(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
@@ -173,8 +165,8 @@ class FakeCluster:
         if kind is ObjectKind.POD and body.get("status", {}).get("phase") in ("Pending", "Running"):
             body["metadata"].setdefault("deletionTimestamp", f"{self.now:.0f}")
             self.touch(kind, name)
-            return
-        del self._objects[kind, name]
+        else:
+            del self._objects[kind, name]
 
     def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
@@ -223,12 +215,9 @@ class FakeCluster:
             raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
 
     def _list(self, kind: ObjectKind, selector: str) -> Body:
-        wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
-        found = [
-            body
-            for body in self.objects(kind).values()
-            if wanted.items() <= (body["metadata"].get("labels") or {}).items()
-        ]
+        wanted = dict(part.split("=", 1) for part in selector.split(",") if part).items()
+        bodies = self.objects(kind).values()
+        found = [body for body in bodies if wanted <= (body["metadata"].get("labels") or {}).items()]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": _copy(found)}
 
     def _create(self, kind: ObjectKind, body: Body) -> Body:
@@ -238,9 +227,8 @@ class FakeCluster:
         _check(kind, body)
         limit = self.quota.get(kind.resource)
         if limit is not None and len(self.objects(kind)) >= limit:
-            raise Refusal(
-                403, f'{kind.resource} "{name}" is forbidden: exceeded quota: small, limited: {limit}'
-            )
+            why = f"exceeded quota: small, limited: {limit}"
+            raise Refusal(403, f'{kind.resource} "{name}" is forbidden: {why}')
         for path in self._drops:
             *folders, last = path.split(".")
             part = body
@@ -262,9 +250,7 @@ class FakeCluster:
         for part in ("labels", "annotations", "ownerReferences"):
             if part in body["metadata"]:
                 found["metadata"][part] = body["metadata"][part]
-        return self._change(
-            kind, found, {key: value for key, value in body.items() if key in ("spec", "data")}
-        )
+        return self._change(kind, found, {key: body[key] for key in ("spec", "data") if key in body})
 
     def _change(self, kind: ObjectKind, found: Body, parts: Body) -> Body:
         if any(found.get(key) != value for key, value in parts.items()):

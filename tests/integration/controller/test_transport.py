@@ -74,19 +74,13 @@ def _transport(port: int) -> Any:
 
 
 def _send(server_port: int, method: str = "GET", timeout: float = 5.0, **rest: Any) -> Any:
-    settings = {"query": {}, "body": None, "content_type": "application/json", **rest}
+    settings = {"query": {}, "body": None, **rest}
     return _transport(server_port).send(method, "/api/v1/namespaces/ml/pods", timeout=timeout, **settings)
 
 
 def test_an_apply_is_sent_as_one_and_fields_that_no_model_knows_stay(server: Server) -> None:
     body = {"metadata": {"name": "x"}, "spec": {"invented": {"deep": [1]}}}
-    reply = _send(
-        server.server_port,
-        "PATCH",
-        body=body,
-        content_type="application/apply-patch+yaml",
-        query={"force": "true"},
-    )
+    reply = _send(server.server_port, "PATCH", body=body, query={"force": "true"})
     (seen,) = server.seen
     assert (reply.status, seen["method"], seen["path"]) == (
         200,

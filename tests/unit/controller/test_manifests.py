@@ -221,9 +221,8 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
 
 def test_saying_the_same_twice_makes_one_event() -> None:
     context = context_of(config_of(PAPER))
-    about = {"kind": "Job", "name": "r1-controller", "uid": "u1"}
     said = [
-        event(context, about, reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]
+        event(context, "ml", reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]
         for text, now in (("a", "1"), ("a", "2"), ("b", "2"))
     ]
     assert said[0] == said[1] != said[2]

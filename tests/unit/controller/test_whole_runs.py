@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.controller import VERBS
-from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.manifests import SHARD
 from scope_selfplay.controller.plan_parts import steps_of

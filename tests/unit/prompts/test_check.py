@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import ExitCode, PromptError
-from scope_selfplay.prompts import CONTRACTS, PackProblem, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts import CONTRACTS, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts.problems import PackProblem
 from scope_selfplay.prompts.prompt_file import quarter_of_bytes
 from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
 from tests.unit.prompts.planted import PLANTED, Planted

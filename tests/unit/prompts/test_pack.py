@@ -6,7 +6,9 @@ import pytest
 
 from scope_selfplay.errors import PromptError
 from scope_selfplay.gates import Gate
-from scope_selfplay.prompts import JudgeKind, PromptRole, check_pack, diff_packs, load_pack, new_pack
+from scope_selfplay.prompts import PromptRole, check_pack, diff_packs, load_pack
+from scope_selfplay.prompts.domain import JudgeKind
+from scope_selfplay.prompts.new_pack import new_pack
 from tests.unit.prompts.packs import (
     PROMPTS,
     TAUGHT_PACK,

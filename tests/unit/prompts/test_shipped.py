@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.prompts import check_pack, load_pack, new_pack
+from scope_selfplay.prompts import check_pack, load_pack
 from scope_selfplay.prompts.folder import pack_path, shipped_prompts
+from scope_selfplay.prompts.new_pack import new_pack
 from tests.unit.prompts.packs import PROMPTS, write_pack
 
 EXTENDING = "title: Law\nextends: wikipedia\n"

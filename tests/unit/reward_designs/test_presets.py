@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import DESIGNS, PRESETS, SolverConfig
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.judge.metered import JudgeRecords
 from scope_selfplay.ranking.margins import fit_step
 from scope_selfplay.ranking.matches import ComparisonGraph, Match, min_max
