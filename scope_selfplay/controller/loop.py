@@ -315,10 +315,8 @@ class Controller:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         told: set[str] = set()
-        for reason, message, warning in events:
-            body = event(
-                context, self.cluster.namespace, reason=reason, message=message, warning=warning, now=now
-            )
+        for notice in events:
+            body = event(context, self.cluster.namespace, **notice._asdict(), now=now)
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
                 try:

@@ -246,7 +246,7 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     assert world.drive(controller).code is ExitCode.USER
     list(controller.cluster.changes(ObjectKind.JOB, "", 1))
     used: dict[tuple[str, str], set[str]] = {}
-    for group, resource, verb in controller.cluster.verbs_used | controller.leadership.verbs_used:
+    for group, resource, verb in controller.cluster.verbs_used | controller.leadership.cluster.verbs_used:
         used.setdefault((group, resource), set()).add(verb)
     # Server-side apply is a patch that asks for `create` too where the object is new.
     for verbs in used.values():
