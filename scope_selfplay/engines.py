@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
 _HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
-
 # The tiny policies have some thousand words; the families of the papers 100,000 to 152,000.
 _SMALL_VOCABULARY = 16_384
 

@@ -21,7 +21,6 @@ Reader = Callable[[Path], Iterator[tuple[str, Document]]]
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 TEXT_SUFFIXES = (*MARKDOWN_SUFFIXES, ".txt")
 
-
 LARGEST_WHOLE = 1 << 30
 """Bytes of the largest file whose documents a run holds all at once: three to four times as much in memory."""
 
@@ -68,26 +67,19 @@ def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Doc
         raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
     else:
         chosen = reader or CorpusReader.TEXT_FILES
+    expected = "a JSONL file or a folder with .txt or .md files"
+    if chosen is CorpusReader.MARKDOWN_SECTIONS:
+        expected = "a folder with Markdown pages (.md)"
     empty = True
     try:
         for located in READERS[chosen](path):
             empty = False
             yield located
     except OSError as error:
-        raise CorpusError(
-            f"{path}: cannot be read as a corpus: {error.strerror or error}; give {_EXPECTED[chosen]}"
-        ) from error
+        fault = error.strerror or error
+        raise CorpusError(f"{path}: cannot be read as a corpus: {fault}; give {expected}") from error
     if empty:
-        raise CorpusError(f"{path}: holds no documents; expected {_EXPECTED[chosen]}")
-
-
-_EXPECTED: Mapping[CorpusReader, str] = MappingProxyType(
-    {
-        CorpusReader.JSONL: "a JSONL file or a folder with .txt or .md files",
-        CorpusReader.TEXT_FILES: "a JSONL file or a folder with .txt or .md files",
-        CorpusReader.MARKDOWN_SECTIONS: "a folder with Markdown pages (.md)",
-    }
-)
+        raise CorpusError(f"{path}: holds no documents; expected {expected}")
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Document]]:
@@ -176,19 +168,9 @@ def _decoded(raw: bytes, place: str) -> str:
 
 
 def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    number, null = "a number", type(None)
+    names = {null: "null", bool: "true or false", int: number, float: number, str: "text", list: "a list"}
+    return names.get(type(value), "an object")
 
 
 READERS: Mapping[CorpusReader, Reader] = MappingProxyType(

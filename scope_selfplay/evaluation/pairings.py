@@ -54,12 +54,7 @@ async def judge_presentation(judge: Judge, candidate: Candidate, shown: Presenta
             first_id=shown.first.id, second_id=shown.second.id, outcome=Outcome(0.5, 0.5), verdict=verdict
         )
     return await judge.compare(
-        candidate.task,
-        shown.first,
-        shown.second,
-        style=Style.SCORES,
-        rubric=candidate.rubric,
-        reference=candidate.task.reference,
+        candidate.task, shown.first, shown.second, style=Style.SCORES, rubric=candidate.rubric
     )
 
 

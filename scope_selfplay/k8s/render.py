@@ -35,8 +35,8 @@ from scope_selfplay.k8s.patches import (
     yaml_text,
 )
 from scope_selfplay.k8s.prepare import prepare_files
-from scope_selfplay.prompts import load_pack, pack_chain
-from scope_selfplay.prompts.folder import pack_path, shipped_prompts
+from scope_selfplay.prompts import load_pack
+from scope_selfplay.prompts.folder import pack_chain, pack_path, shipped_prompts
 from scope_selfplay.run_directory import with_judge_prompts
 
 _SETUP_NOTE = (

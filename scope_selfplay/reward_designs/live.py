@@ -82,7 +82,5 @@ class _LiveTournament:
 
     async def _compare(self, first: Rollout, second: Rollout) -> Outcome | None:
         task, rubric = self._group.task, self._group.rubric
-        comparison = await self._judge.compare(
-            task, first, second, style=Style.PREFERENCE, rubric=rubric, reference=task.reference
-        )
+        comparison = await self._judge.compare(task, first, second, style=Style.PREFERENCE, rubric=rubric)
         return comparison.outcome

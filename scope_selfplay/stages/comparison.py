@@ -12,9 +12,9 @@ from scope_selfplay.evaluation.pairings import (
 )
 from scope_selfplay.evaluation.rating import rate
 from scope_selfplay.judge import grade_rollout
-from scope_selfplay.run import Policy, Run
+from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout
 from scope_selfplay.stages.stage_runner import accepted_in, check_budget, inputs_of, run_stage
 from scope_selfplay.store import (
     Appender,
@@ -31,16 +31,15 @@ def compare(run: Run, iteration: int) -> StageManifest:
     """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
-        context = run.stage_context()
-        policy = run.solver(iteration)
-        key = run.key(iteration, Stage.COMPARE)
+        context, policy = run.stage_context(), run.solver(iteration)
         candidates = accepted_in(run.folder.stage(0, Stage.TASKS))
         run.progress.begin(f"iteration {iteration}: compare {policy.name} on held-out tasks", len(candidates))
-        asyncio.run(_answer(run, context, policy, candidates, folder, key))
+        asyncio.run(_answer(run, iteration, context, candidates, folder))
         *earlier, newest = [_answers_of(run, number) for number in range(iteration + 1)]
         scores = [grade.score for grade in newest.grades.values() if grade.score is not None]
         run.progress.end(f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score")
-        shown = presentations(newest, earlier, key=key, both_orders=run.config.compare.both_orders)
+        key, both_orders = run.key(iteration, Stage.COMPARE), run.config.compare.both_orders
+        shown = presentations(newest, earlier, key=key, both_orders=both_orders)
         if shown:
             run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(shown))
             asyncio.run(_judge(run, context, candidates, shown, folder))
@@ -62,18 +61,14 @@ def compare(run: Run, iteration: int) -> StageManifest:
 
 
 async def _answer(
-    run: Run,
-    context: RunContext,
-    policy: Policy,
-    candidates: Sequence[Candidate],
-    folder: StageFolder,
-    key: Key,
+    run: Run, iteration: int, context: RunContext, candidates: Sequence[Candidate], folder: StageFolder
 ) -> None:
     """One greedy answer per held-out task, graded; only what an earlier try left out or failed at is made."""
-    complete = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
+    whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
     answered = {
-        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in complete
+        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in whole
     }
+    policy, key = run.solver(iteration), run.key(iteration, Stage.COMPARE)
     engine = run.engine(policy, Role.SOLVER)
     policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
 
@@ -91,18 +86,13 @@ async def _answer(
             grades.append(grade)
             check_budget(run, context.judge)
 
-        await _all_done(
-            run,
-            [
-                answer(candidate)
-                for candidate in candidates
-                if candidate.task and candidate.task.id not in answered
-            ],
-            total=len(candidates),
-        )
+        missing = [each for each in candidates if each.task and each.task.id not in answered]
+        await _all_done(run, [answer(candidate) for candidate in missing], total=len(candidates))
     by_task = {rollout.subject_id: rollout for rollout in read_records(folder.rollouts, Rollout)}
     by_rollout = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
-    ordered = [by_task[candidate.task.id] for candidate in candidates if candidate.task]
+    # A task that is given twice has one answer.
+    tasks = dict.fromkeys(candidate.task.id for candidate in candidates if candidate.task)
+    ordered = [by_task[task_id] for task_id in tasks]
     write_records(folder.rollouts, ordered)
     write_records(folder.grades, [by_rollout[rollout.id] for rollout in ordered])
 

@@ -20,6 +20,7 @@ import re
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -249,11 +250,9 @@ def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:
     with disk_faults(shares):
         shares.mkdir(parents=True, exist_ok=True)
         for number in count():
-            try:
+            with suppress(FileExistsError):
                 (path := shares / f"{shard}-{number:03d}").mkdir()
-            except FileExistsError:
-                continue
-            return StageFolder(path)
+                return StageFolder(path)
     raise AssertionError("unreachable")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, make_candidate
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Role, Rollout
@@ -47,16 +47,12 @@ def make_held_out(run: Run) -> StageManifest:
 
 def make_tasks(run: Run, iteration: int) -> StageManifest:
     """Stage B: C_t writes tasks over fresh documents until enough lie inside the difficulty window of S_{t-1}."""
-
-    def work(folder: StageFolder) -> None:
-        _fill_stage(run, folder, iteration)
-
-    return run_stage(run, iteration, Stage.TASKS, inputs_of(run, iteration, Stage.TASKS), work)
+    inputs = inputs_of(run, iteration, Stage.TASKS)
+    return run_stage(run, iteration, Stage.TASKS, inputs, lambda folder: _fill_stage(run, folder, iteration))
 
 
 def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
-    target = task_target(run, iteration)
-    context = run.stage_context()
+    target, context = task_target(run, iteration), run.stage_context()
     make = task_maker(run, iteration, context)
     sources = task_sources(run, iteration)
     before = by_document([folder])
@@ -134,18 +130,12 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
     """What makes the candidate of one document: with C_t and, but for the held-out tasks, the Solver S_{t-1} whose
     difficulty decides.
     """
-    settings = run.config.tasks
     policy = run.challenger(iteration)
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
     solver, difficulty = None, None
     if iteration > 0:
         solver = run.promoted(iteration - 1)
-        difficulty = Difficulty(
-            run.engine(solver, Role.SOLVER),
-            run.policy_format(solver, Role.SOLVER),
-            settings.rollouts,
-            window=True,
-        )
+        difficulty = run.difficulty(solver, run.config.tasks.rollouts, window=True)
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     key = run.key(iteration, Stage.TASKS)
 
