@@ -53,7 +53,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         def make_sampler(model: Any) -> StepSampler:
             return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
 
-        _train(run, job, make_sampler, f"iteration {iteration}: train the Challenger", "difficulty")
+        _train(run, job, make_sampler, Stage.CHALLENGER)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -77,7 +77,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         def make_sampler(model: Any) -> StepSampler:
             return solver_sampler(model, job, context, tasks, checkpoint=start.identity, key=key)
 
-        _train(run, job, make_sampler, f"iteration {iteration}: train the Solver", _solver_curve(run))
+        _train(run, job, make_sampler, Stage.SOLVER)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
@@ -94,8 +94,10 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
     return None
 
 
-def _solver_curve(run: Run) -> str:
-    """The metric that shows progress; without grades the share of rollouts with an advantage (rewards are relative)."""
+def _curve(run: Run, stage: Stage) -> str:
+    """The metric to show beside the reward; relative rewards say nothing, so without grades the informative share."""
+    if stage is Stage.CHALLENGER:
+        return "difficulty"
     settings = run.config.solver
     routing = settings.routing.by if settings.routing else None
     return "rubric" if "rubric" in (settings.reward.design, routing) else "non_zero_advantage"
@@ -104,7 +106,7 @@ def _solver_curve(run: Run) -> str:
 def _job(
     run: Run, iteration: int, stage: Stage, start: Policy, records: Sequence[str], judge: MeteredJudge
 ) -> GrpoJob:
-    curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
+    curve = _curve(run, stage)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
         reward, part = line.get("reward", float("nan")), line.get(curve)
@@ -144,23 +146,22 @@ def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
     )
 
 
-def _train(
-    run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], title: str, curve: str
-) -> None:
+def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], stage: Stage) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
     def make_checked_sampler(model: Any) -> StepSampler:
-        roll = make_sampler(model)
+        sample_step = make_sampler(model)
 
         async def checked(records: Sequence[str], step: int) -> StepResult:
-            result = await roll(records, step)
-            # Nothing is learnt from a step in which a server was down: the resumed stage makes the step again.
+            result = await sample_step(records, step)
+            # Nothing is learnt from a step in which a server was down: it is sampled again when the stage resumes.
             run.check_outages()
             return result
 
         return checked
 
-    run.progress.begin(title, job.settings.steps)
+    iteration, curve = job.start.lineage.iteration, _curve(run, stage)
+    run.progress.begin(f"iteration {iteration}: train the {stage.value.capitalize()}", job.settings.steps)
     train_grpo(job, make_checked_sampler)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
@@ -170,7 +171,7 @@ def _train(
 
 
 def _merge_records(folder: StageFolder) -> None:
-    """One record per id, the newest, of all processes: a resumed training makes some steps again."""
+    """Keep the newest record of every id, from all processes: a resumed training repeats some steps."""
     others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
     kinds: tuple[tuple[Path, type[Value], tuple[str, ...]], ...] = (
         (folder.candidates, Candidate, ("id",)),
