@@ -8,7 +8,6 @@ A folder that is there and whole is left alone; a download that was cut off goes
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -42,7 +41,15 @@ def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
         policy_path(str(part))
     except CheckpointError as error:
         raise CheckpointError(f"{model}: {str(error).removeprefix(f'{part}: ')}") from None
-    _publish(part, folder, {"model": model, "revision": revision, "commit": commit})
+    shutil.rmtree(part / ".cache", ignore_errors=True)
+    receipt = {"model": model, "revision": revision, "commit": commit, "files": checksums(part)}
+    write_atomic(part / RECEIPT, json.dumps(receipt, indent=1) + "\n")
+    # The folder appears under its name once everything in it is there.
+    with disk_faults(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        part.rename(folder)
+        sync_folder(folder.parent)
     click.echo(f"{folder}: {model} at {commit}", err=True)
 
 
@@ -67,22 +74,16 @@ def _is_whole(folder: Path, model: str, revision: str) -> bool:
 
 def _download(model: str, revision: str, part: Path, token: str | None) -> str:
     """Raises ConfigError for what the hub does not have or does not give, OutsideError for a hub that is down."""
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors, snapshot_download
 
     try:
         commit = str(HfApi(token=token).model_info(model, revision=revision).sha)
         snapshot_download(model, revision=commit, local_dir=part, allow_patterns=list(_WANTED), token=token)
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         raise ConfigError(
             f"HF_HUB_OFFLINE is set: {model} cannot be fetched; set it to 0 for this job"
         ) from None
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise ConfigError(
             f"{model} at {revision}: the hub does not give it ({type(error).__name__}); correct the name, or accept "
             "its licence and put a token into the Secret hub-token"
@@ -93,17 +94,6 @@ def _download(model: str, revision: str, part: Path, token: str | None) -> str:
             f"{model}: the hub did not answer well ({type(error).__name__}: {line}); run this again"
         ) from None
     return commit
-
-
-def _publish(part: Path, folder: Path, receipt: dict[str, Any]) -> None:
-    """The folder appears under its name once everything in it is there."""
-    shutil.rmtree(part / ".cache", ignore_errors=True)
-    write_atomic(part / RECEIPT, json.dumps({**receipt, "files": checksums(part)}, indent=1) + "\n")
-    with disk_faults(folder):
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.rename(folder)
-        sync_folder(folder.parent)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,33 +32,18 @@ if TYPE_CHECKING:
     "--job", envvar="SCOPE_JOB", help="Name of the Job that owns everything; this pod's own by default."
 )
 @click.option("--namespace", "-n", help="This pod's own, or that of the kubeconfig, without it.")
-def main(
-    config: Path,
-    root: Path,
-    prompts: Path,
-    overrides: tuple[str, ...],
-    only_iteration: int | None,
-    job: str | None,
-    namespace: str | None,
-) -> None:
+def main(only_iteration: int | None, job: str | None, namespace: str | None, **options: Any) -> None:
     """Bring a run to its end on this cluster."""
     quiet_libraries()
     from scope_selfplay.controller.loop import control
     from scope_selfplay.terminal import shown_progress
 
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
-    name = job and job.removesuffix(suffix)
     with shown_progress() as progress:
-        read = partial(read_inputs, config, root, prompts, overrides, name=name, progress=progress)
+        read = partial(read_inputs, **options, name=job and job.removesuffix(suffix), progress=progress)
         own = job or read().config.name + suffix
-        code = control(
-            read,
-            root=root,
-            job=own,
-            only_iteration=only_iteration,
-            namespace=namespace,
-            say=progress.say,
-        )
+        where = {"root": options["root"], "job": own, "namespace": namespace}
+        code = control(read, **where, only_iteration=only_iteration, say=progress.say)
     sys.exit(code)
 
 

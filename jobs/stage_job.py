@@ -30,6 +30,16 @@ CONFIG = Path("/etc/scope/run/run.yaml")
 PACKS = Path("/etc/scope/prompts")
 ROOT = Path("/data/runs")
 
+processes_option = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    envvar="SCOPE_PROCESSES",
+    show_default=True,
+    show_envvar=True,
+    help="Processes on this node, one for each GPU.",
+)
+
 
 class StageArguments(NamedTuple):
     """The command line of a stage job."""
@@ -71,19 +81,6 @@ def run_job(command: click.Command, name: str) -> None:
     run_command(command, f"python -m jobs.{name}")
 
 
-def processes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """On how many processes this node trains."""
-    return click.option(
-        "--processes",
-        type=click.IntRange(min=1),
-        default=1,
-        envvar="SCOPE_PROCESSES",
-        show_default=True,
-        show_envvar=True,
-        help="Processes on this node, one for each GPU.",
-    )(command)
-
-
 def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> None:
     """Several GPUs need several processes: starts this job once for each, and ends as they ended.
 
@@ -91,38 +88,27 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and JOB_COMPLETION_INDEX. A process that has RANK is
     one of those that were started.
     """
-    from scope_selfplay.training.launching import node_of
+    from scope_selfplay.training import launching
 
-    if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
+    if "RANK" in os.environ or (node := launching.node_of(os.environ, processes)).world == 1:
         return
     from scope_selfplay.config import load_config
     from scope_selfplay.k8s.render import shipped_kustomize
-    from scope_selfplay.training.launching import (
-        RankTimeouts,
-        module_command,
-        rank_environments,
-        run_ranks,
-        sharding_environment,
-    )
     from scope_selfplay.training.ranks import forward_passes
 
     config = load_config(arguments.config, arguments.overrides)
-    settings, pod = (
-        (config.challenger, config.cluster.train_challenger)
-        if stage is Stage.CHALLENGER
-        else (config.solver, config.cluster.train_solver)
-    )
-    forward_passes(settings, node.world)
-    name = f"jobs.train_{stage.value}"
-    sharding = sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
-    environments = [sharding | rank for rank in rank_environments(node)]
-    report = partial(click.echo, err=True)
-    ending = run_ranks(module_command(name, sys.argv[1:]), environments, RankTimeouts(pod.grace), report)
+    is_challenger, cluster = stage is Stage.CHALLENGER, config.cluster
+    forward_passes(config.challenger if is_challenger else config.solver, node.world)
+    grace = (cluster.train_challenger if is_challenger else cluster.train_solver).grace
+    sharding = launching.sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
+    environments = [sharding | rank for rank in launching.rank_environments(node)]
+    name, report = f"jobs.train_{stage.value}", partial(click.echo, err=True)
+    command = launching.module_command(name, sys.argv[1:])
+    ending = launching.run_ranks(command, environments, launching.RankTimeouts(grace), report)
     if ending.code:
         # The last line of a log is what the controller shows; other ranks may have said theirs later.
-        report(
-            f"python -m {name}: rank {ending.rank} of {node.world} ended with {ending.code}: {ending.last_line}"
-        )
+        place = f"rank {ending.rank} of {node.world}"
+        report(f"python -m {name}: {place} ended with {ending.code}: {ending.last_line}")
     sys.exit(ending.code)
 
 
@@ -146,9 +132,8 @@ def do_stage(
 
     config = load_config(arguments.config, arguments.overrides)
     with shown_progress() as progress:
-        run = open_run(
-            config, arguments.root, progress, packs=arguments.prompts, attempt=arguments.attempt, record=False
-        )
+        packs, attempt = arguments.prompts, arguments.attempt
+        run = open_run(config, arguments.root, progress, packs=packs, attempt=attempt, record=False)
         rank = "" if ranks().leads else f"-rank{ranks().number}"
         run = replace(run, config=_with_own_cache(config, f"{stage.value}{worker}{rank}"))
         check_turn(run, arguments.iteration, stage)

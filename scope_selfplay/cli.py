@@ -23,41 +23,37 @@ DEFAULT_CONFIG = Path(__file__).parent / "embedded" / "run.yaml"
 class LazyGroup(click.Group):
     """A group that also has the commands of other packages, each imported when it is asked for."""
 
-    # Command -> module, function there, help.
-    lazy_commands: ClassVar[dict[str, tuple[str, str, str]]] = {
+    # Command -> module and function there, help.
+    lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
         "doctor": (
-            "scope_selfplay.doctor",
-            "doctor",
+            "scope_selfplay.doctor:doctor",
             "Say what this machine can run, and how to get what is missing.",
         ),
-        "documents": ("scope_selfplay.corpus.cli", "documents", "Show what a run reads from a path."),
+        "documents": ("scope_selfplay.corpus.cli:documents", "Show what a run reads from a path."),
         "export": (
-            "scope_selfplay.export.writing",
-            "export",
+            "scope_selfplay.export.writing:export",
             "Write accepted tasks in another library's shape.",
         ),
-        "index": ("retrieval.cli", "index", "Build and check retrieval indexes."),
-        "judge": ("scope_selfplay.judge.cli", "judge", "Try a judge's prompts at the terminal."),
-        "k8s": ("scope_selfplay.k8s.cli", "k8s", "Run on Kubernetes: render, check, follow."),
+        "index": ("retrieval.cli:index", "Build and check retrieval indexes."),
+        "judge": ("scope_selfplay.judge.cli:judge", "Try a judge's prompts at the terminal."),
+        "k8s": ("scope_selfplay.k8s.cli:k8s", "Run on Kubernetes: render, check, follow."),
         "lint-tokens": (
-            "scope_selfplay.training.token_lint",
-            "lint_tokens_command",
+            "scope_selfplay.training.token_lint:lint_tokens_command",
             "Compare training rows with a model's chat template.",
         ),
-        "math": ("scope_selfplay.maths.cli", "math", "Maths problems, and a run on them."),
-        "plan": ("scope_selfplay.planning.cli", "plan", "What a run will take, before it takes it."),
-        "prompts": ("scope_selfplay.prompts.cli", "prompts", "Check, show, compare and begin prompt packs."),
+        "math": ("scope_selfplay.maths.cli:math", "Maths problems, and a run on them."),
+        "plan": ("scope_selfplay.planning.cli:plan", "What a run will take, before it takes it."),
+        "prompts": ("scope_selfplay.prompts.cli:prompts", "Check, show, compare and begin prompt packs."),
         "rehearsal-policy": (
-            "scope_selfplay.testing.random_policy",
-            "rehearsal_policy",
+            "scope_selfplay.testing.random_policy:rehearsal_policy",
             "Write a policy of random words, to rehearse a run with.",
         ),
-        "report": ("scope_selfplay.inspection.cli", "report", "Write a run's report, one HTML file."),
-        "serve-judge": ("scope_selfplay.judge.cli", "serve_judge", "Serve the lexical judge over HTTP."),
-        "serve-model": ("scope_selfplay.model_server.cli", "serve_model", "Serve a policy over HTTP."),
-        "serve-retriever": ("retrieval.cli", "serve_retriever", "Serve an index over HTTP."),
-        "tasks": ("scope_selfplay.inspection.cli", "tasks", "List, show, count and compare tasks."),
-        "view": ("scope_selfplay.viewer.cli", "view", "Show a run in the browser."),
+        "report": ("scope_selfplay.inspection.cli:report", "Write a run's report, one HTML file."),
+        "serve-judge": ("scope_selfplay.judge.cli:serve_judge", "Serve the lexical judge over HTTP."),
+        "serve-model": ("scope_selfplay.model_server.cli:serve_model", "Serve a policy over HTTP."),
+        "serve-retriever": ("retrieval.cli:serve_retriever", "Serve an index over HTTP."),
+        "tasks": ("scope_selfplay.inspection.cli:tasks", "List, show, count and compare tasks."),
+        "view": ("scope_selfplay.viewer.cli:view", "Show a run in the browser."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,13 +62,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy_commands:
             return super().get_command(ctx, cmd_name)
-        module, name, _ = self.lazy_commands[cmd_name]
+        module, _, name = self.lazy_commands[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
-        lazy = {name: text for name, (_, _, text) in self.lazy_commands.items()}
+        lazy = {name: text for name, (_, text) in self.lazy_commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted((own | lazy).items()))
 

@@ -1,19 +1,6 @@
 """What can go wrong, told apart by who can fix it.
 
-    ScopeError                    exit
-    |- UserError                   64   the user's input: says what was found, what was expected, what to do
-    |  |- ConfigError                   a config file or an override
-    |  |- PromptError                   a prompt pack
-    |  |- CorpusError                   a source corpus, or too little of it
-    |  |- CheckpointError               a model directory
-    |  |- RecordError                   a stored file that is damaged in the middle
-    |  `- RunMismatchError              a run directory that belongs to another config or prompt pack
-    `- OutsideError                75   something outside is down or full: run the same command again
-       |- InferenceError                a policy or judge endpoint
-       |- SearchError                   the retriever
-       |- JudgeError                    too many unreadable or failed verdicts
-       `- StorageError                  the disk
-
+The user corrects the input of a UserError (exit 64); after an OutsideError the same command is run again (exit 75).
 Everything else that escapes is our own bug (exit 1, traceback).
 """
 
@@ -38,51 +25,55 @@ class ScopeError(Exception):
 
 
 class UserError(ScopeError):
+    """The user's input; the message says what was found, what was expected, and what to do."""
+
     exit_code = ExitCode.USER
 
 
 class ConfigError(UserError):
-    pass
+    """A config file or an override."""
 
 
 class PromptError(UserError):
-    pass
+    """A prompt pack."""
 
 
 class CorpusError(UserError):
-    pass
+    """A source corpus, or too little of it."""
 
 
 class CheckpointError(UserError):
-    pass
+    """A model directory."""
 
 
 class RecordError(UserError):
-    pass
+    """A stored file that is damaged in the middle."""
 
 
 class RunMismatchError(UserError):
-    pass
+    """A run directory that belongs to another config or prompt pack."""
 
 
 class OutsideError(ScopeError):
+    """Something outside is down or full."""
+
     exit_code = ExitCode.OUTSIDE
 
 
 class InferenceError(OutsideError):
-    pass
+    """A policy or judge endpoint."""
 
 
 class SearchError(OutsideError):
-    pass
+    """The retriever."""
 
 
 class JudgeError(OutsideError):
-    pass
+    """Too many unreadable or failed verdicts."""
 
 
 class StorageError(OutsideError):
-    pass
+    """The disk."""
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -50,11 +50,19 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
         raise ConfigError(
             f"{setting}: {path} is not a file; give a candidates.jsonl, or questions with answers"
         )
-    if "question" in _first_row(file):
+    with file.open("rb") as lines:
+        line = next((line for line in lines if line.strip()), b"{}")
+    first: dict[str, Any] = {}
+    # A damaged line is reported with its number when the whole file is read.
+    with suppress(ValueError):
+        first = parse_object(line)
+    if "question" in first:
         return _questions(file, setting)
     candidates = read_records(file, Candidate)
     accepted = [
-        each for each in candidates if each.status is CandidateStatus.ACCEPTED and each.task and each.rubric
+        candidate
+        for candidate in candidates
+        if candidate.status is CandidateStatus.ACCEPTED and candidate.task and candidate.rubric
     ]
     if not accepted:
         raise ConfigError(
@@ -74,7 +82,7 @@ def check_references(settings: SolverConfig, tasks: Sequence[Candidate] | None) 
         return
     found = "the Challenger's tasks have none"
     if tasks is not None:
-        lacking = [each.task.id for each in tasks if each.task and each.task.reference is None]
+        lacking = [row.task.id for row in tasks if row.task and row.task.reference is None]
         if not lacking:
             return
         found = f"{len(lacking)} of {len(tasks)} tasks have none (the first is {lacking[0]})"
@@ -104,15 +112,6 @@ def candidate_of(question: GivenQuestion) -> Candidate:
         rubric=Rubric(task_id=task.id, criteria=(criterion,)),
         provenance=Provenance(run="given", iteration=0, stage="tasks", document_id=""),
     )
-
-
-def _first_row(file: Path) -> dict[str, Any]:
-    with file.open("rb") as lines:
-        line = next((line for line in lines if line.strip()), b"{}")
-    with suppress(ValueError):
-        return parse_object(line)
-    # Reading the whole file says where it is damaged.
-    return {}
 
 
 def _questions(file: Path, setting: str) -> list[Candidate]:

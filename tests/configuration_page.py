@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from scope_selfplay.config import DESIGNS, PRESETS, RoutingSettings, RunConfig, field_names
-from scope_selfplay.config.rewards import ROUTED, RewardSettings
+from scope_selfplay.config import RunConfig, field_names
+from scope_selfplay.config.rewards import DESIGNS, PRESETS, ROUTED, RewardSettings, RoutingSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

@@ -5,7 +5,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scope_selfplay.ranking import Match, Outcome
+from scope_selfplay.ranking.matches import Match
+from scope_selfplay.schemas import Outcome
 
 Quality = Sequence[float]
 """Latent quality per entrant of a group, in standard deviations of the population."""

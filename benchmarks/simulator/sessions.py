@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from benchmarks.simulator.judge import Quality, SimulatedJudge
-from scope_selfplay.ranking import GroupTopology, Match, Outcome, Strengths, Topology, TopologyRun
+from scope_selfplay.ranking.driver import TopologyRun
+from scope_selfplay.ranking.matches import GroupTopology, Match, Strengths, Topology
+from scope_selfplay.schemas import Outcome
 
 Wave = TypeVar("Wave")
 Reply = TypeVar("Reply")

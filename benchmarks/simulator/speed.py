@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-from scope_selfplay.ranking import bradley_terry_batch
+from scope_selfplay.ranking.shares import bradley_terry_batch
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]

@@ -6,22 +6,8 @@ what differs; `load_config` is the only reader. A run writes its resolved config
 on under another one (`RunConfig.hash`).
 """
 
-from scope_selfplay.config.cluster import (
-    ClusterConfig,
-    PodConfig,
-    ServerConfig,
-    StageConfig,
-)
-from scope_selfplay.config.judge import (
-    CallConfig,
-    EndpointConfig,
-    JudgeConfig,
-    JudgeRetryConfig,
-    JudgeRole,
-    RoleEndpointsConfig,
-)
+from scope_selfplay.config.judge import CallConfig, EndpointConfig, JudgeConfig, JudgeRetryConfig, JudgeRole
 from scope_selfplay.config.loading import field_names, load_config, parse_config, parse_settings
-from scope_selfplay.config.rewards import DESIGNS, PRESETS, AnyReward, RoutingSettings
 from scope_selfplay.config.run import (
     CompareConfig,
     CorpusConfig,
@@ -37,12 +23,8 @@ from scope_selfplay.config.run import (
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
 
 __all__ = [
-    "DESIGNS",
-    "PRESETS",
-    "AnyReward",
     "CallConfig",
     "ChallengerConfig",
-    "ClusterConfig",
     "CompareConfig",
     "CorpusConfig",
     "EndpointConfig",
@@ -53,14 +35,9 @@ __all__ = [
     "ModelConfig",
     "PartnerConfig",
     "PartnersConfig",
-    "PodConfig",
-    "RoleEndpointsConfig",
-    "RoutingSettings",
     "RunConfig",
     "SearchConfig",
-    "ServerConfig",
     "SolverConfig",
-    "StageConfig",
     "TrackingConfig",
     "TrainConfig",
     "changed_settings",

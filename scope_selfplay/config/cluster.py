@@ -29,7 +29,7 @@ _IMAGE = (
 )
 
 
-def _named(pattern: str, what: str, example: str, longest: int = 253) -> AfterValidator:
+def _name_rule(pattern: str, what: str, example: str, longest: int = 253) -> AfterValidator:
     """A name as a Kubernetes API server takes it; the message says what one looks like, which a pattern does not."""
 
     def check(name: str) -> str:
@@ -41,14 +41,14 @@ def _named(pattern: str, what: str, example: str, longest: int = 253) -> AfterVa
 
 
 _IMAGE_RULE = ("an image's name, with a tag or a digest of 64 digits", "registry.example/scope:1", 512)
-Image = Annotated[str, _named(_IMAGE, *_IMAGE_RULE)]
-OptionalImage = Annotated[str, _named(f"({_IMAGE})?", *_IMAGE_RULE)]
+Image = Annotated[str, _name_rule(_IMAGE, *_IMAGE_RULE)]
+OptionalImage = Annotated[str, _name_rule(f"({_IMAGE})?", *_IMAGE_RULE)]
 ObjectName = Annotated[
-    str, _named(_DOMAIN, "the name of an object: small letters, digits, - and .", "my-secret")
+    str, _name_rule(_DOMAIN, "the name of an object: small letters, digits, - and .", "my-secret")
 ]
 LabelKey = Annotated[
     str,
-    _named(
+    _name_rule(
         rf"({_DOMAIN}/)?{_LABEL}",
         "a label's key of at most 63 letters, digits, -, _ and .",
         "team.example/pool",
@@ -56,10 +56,10 @@ LabelKey = Annotated[
     ),
 ]
 OptionalLabelKey = Annotated[
-    str, _named(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none", "nvidia.com/gpu", 317)
+    str, _name_rule(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none", "nvidia.com/gpu", 317)
 ]
 LabelValue = Annotated[
-    str, _named(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and .", "a100")
+    str, _name_rule(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and .", "a100")
 ]
 
 
@@ -87,7 +87,7 @@ class VolumeConfig(ConfigSection):
     @field_validator("path")
     @classmethod
     def _hides_nothing_of_ours(cls, path: str) -> str:
-        """Below a place that pods write to there is room, such as for a cache of models; below the others is none."""
+        """A volume may be mounted below a folder that pods write to, such as a cache of models, and below no other."""
         place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
         for ours in map(PurePosixPath, OUR_MOUNTS):
             is_below = ours in place.parents and str(ours) not in _WRITABLE
@@ -183,8 +183,6 @@ class JudgeServerConfig(PolicyServerConfig):
 
 
 class RetrieverServerConfig(ServerConfig):
-    gpus: int = Field(default=0, ge=0)
-    """GPUs."""
     cpu: str = Field(default="16", pattern=CPU)
     """CPU cores."""
     memory: str = Field(default="160Gi", pattern=MEMORY)
@@ -261,11 +259,10 @@ class ClusterConfig(ConfigSection):
     @field_validator("labels")
     @classmethod
     def _are_not_the_controllers(cls, labels: dict[str, str]) -> dict[str, str]:
-        for key in labels:
-            if key.startswith("scope/"):
-                raise ValueError(
-                    f"found {key}; keys under scope/ are the controller's own, give yours another prefix"
-                )
+        if own := next((key for key in labels if key.startswith("scope/")), None):
+            raise ValueError(
+                f"found {own}; keys under scope/ are the controller's own, give yours another prefix"
+            )
         return labels
 
     @field_validator("volumes")

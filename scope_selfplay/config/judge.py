@@ -127,8 +127,7 @@ class JudgeConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
-        roles = (self.endpoints.gates, self.endpoints.rubric, self.endpoints.grade, self.endpoints.compare)
-        placed = self.endpoint.base_url or all(each is not None and each.base_url for each in roles)
+        placed = self.endpoint.base_url or all(self.endpoint_of(role).base_url for role in JudgeRole)
         if self.kind == "model" and not placed:
             raise ValueError(
                 "a model judge needs judge.endpoint.base_url, for example http://127.0.0.1:8000/v1"

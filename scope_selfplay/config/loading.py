@@ -43,22 +43,27 @@ def load_config(
             data = _merged(data, _read_settings(file))
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
-    return _validated(_changed(data, changes), where=str(path) if path else "config", changes=changes)
+    return _run_config(data, changes, where=str(path) if path else "config")
 
 
 def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:
     """As `load_config`, for settings that were read elsewhere."""
-    changes = [_parse_override(override) for override in overrides]
-    return _validated(_changed(data, changes), where=where, changes=changes)
+    return _run_config(data, [_parse_override(override) for override in overrides], where=where)
 
 
-def _validated(data: dict[str, Any], *, where: str, changes: Sequence[_Change]) -> RunConfig:
+def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
+    """The settings with `changes`, checked."""
+    for change in changes:
+        value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
+        for part in reversed(change.key):
+            value = {part: value}
+        data = _merged(data, value)
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         faulty = tuple(map(str, error.errors(include_url=False)[0]["loc"]))
         # An option is blamed when its path begins with the faulty one or the other way round; a mistake of the whole
-        # run, whose path is empty, is of no option.
+        # run has an empty path and belongs to no option.
         blamed = [
             change.option
             for change in changes
@@ -123,15 +128,6 @@ def _parse_override(text: str) -> _Change:
     return _Change(f"--set {text}", tuple(key.split(".")), parsed)
 
 
-def _changed(data: dict[str, Any], changes: Sequence[_Change]) -> dict[str, Any]:
-    for change in changes:
-        value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
-        for part in reversed(change.key):
-            value = {part: value}
-        data = _merged(data, value)
-    return data
-
-
 def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
     """What the setting holds so far, its default included."""
     for settings in (data, RunConfig().model_dump(mode="json")):
@@ -149,10 +145,10 @@ def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         old = merged.get(key)
-        # Ratios are values as a whole: merging them would keep entries that the change means to drop.
         if key == "reward" and isinstance(value, dict) and "design" not in value and old is not None:
-            # The settings of one design are none of another's: a change keeps the design or brings its own.
+            # Designs have different settings: a change without a design keeps the one that is there.
             merged[key] = {**(old if isinstance(old, dict) else {"design": old}), **value}
+        # Ratios are replaced as a whole: merging them would keep entries that the change means to drop.
         elif isinstance(old, dict) and isinstance(value, dict) and key not in WHOLE_SETTINGS:
             merged[key] = _merged(old, value)
         else:
@@ -164,10 +160,9 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
-        meant = _nearest_setting(key, field_names())
-        return f"unknown setting {key}; " + (
-            f"did you mean {meant}?" if meant else "`scope config` lists all settings"
-        )
+        meant = _nearest_setting(key)
+        advice = f"did you mean {meant}?" if meant else "`scope config` lists all settings"
+        return f"unknown setting {key}; {advice}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         # A rule between settings of one section names them itself; the whole section would bury the message.
@@ -175,15 +170,12 @@ def _first_problem(error: ValidationError) -> str:
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 
 
-def _nearest_setting(key: str, known: Sequence[str]) -> str | None:
+def _nearest_setting(key: str) -> str | None:
     """By parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
-    parts = key.split(".")
+    known, parts = field_names(), key.split(".")
     by_last = {name.rsplit(".", 1)[-1]: name for name in known}
-    return (
-        _nearest_path(parts, [name.split(".") for name in known])
-        or nearest(key, known)
-        or by_last.get(nearest(parts[-1], by_last) or "")
-    )
+    by_parts = _nearest_path(parts, [name.split(".") for name in known])
+    return by_parts or nearest(key, known) or by_last.get(nearest(parts[-1], by_last) or "")
 
 
 def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:

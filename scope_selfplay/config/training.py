@@ -60,16 +60,12 @@ class TrainConfig(ConfigSection):
         return self
 
     @model_validator(mode="after")
-    def _clips_as_the_loss_does(self) -> Self:
+    def _limits_fit_the_loss(self) -> Self:
         if self.loss == "cispo" and self.clip_low is not None and self.clip_low < 1:
             raise ValueError(
                 f"clip_low ({self.clip_low}) must be at least 1 with loss cispo, which clips its weights on one side "
                 "only; leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _caps_above_one(self) -> Self:
         if self.sampling_cap is not None and 0 < self.sampling_cap < 1:
             raise ValueError(
                 f"sampling_cap ({self.sampling_cap}) would weigh tokens less that engine and trainer agree on; use at "
@@ -130,22 +126,18 @@ class SolverConfig(TrainConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _routed_preset(cls, given: Any) -> Any:
+    def _preset_switches_routing_on(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and "routing" not in given and preset_of(given.get("reward")) in ROUTED:
             return {**given, "routing": "rubric"}
         return given
 
     @model_validator(mode="after")
-    def _routed_elsewhere(self) -> Self:
+    def _routing_and_lengths_fit(self) -> Self:
         if self.routing is not None and self.reward.design == self.routing.by:
             raise ValueError(
                 f"routing by {self.routing.by} needs another reward to go to than {self.reward.design}; "
                 "for example solver.reward=live"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _limits_in_order(self) -> Self:
         if self.length_hard <= self.length_soft:
             raise ValueError(f"length_hard ({self.length_hard}) must exceed length_soft ({self.length_soft})")
         return self

@@ -7,8 +7,3 @@ What is written: `manifests` (names and common parts), `servers`, `stage_jobs`.
 To the world: `api` (how the API is asked), `cluster` (the real API server), `leadership` (one controller at a time),
 `loop` (the process). A cluster in memory for tests: `scope_selfplay.testing.fake_cluster`.
 """
-
-from scope_selfplay.controller.api import VERBS
-from scope_selfplay.controller.loop import Inputs, control
-
-__all__ = ["VERBS", "Inputs", "control"]

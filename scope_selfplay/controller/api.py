@@ -20,7 +20,7 @@ TIMEOUT = 10.0
 """Seconds for one request."""
 TRIES = 6
 _LONGEST_PAUSE = 15.0
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+VERB_OF_METHOD = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 # Without the TTL controller (alpha before Kubernetes 1.21) finished Jobs stay until their owner goes.
 _MAY_BE_DROPPED = {"spec.ttlSecondsAfterFinished"}
@@ -38,12 +38,7 @@ class ObjectKind(StrEnum):
     @property
     def group(self) -> str:
         """The API group, empty for core."""
-        groups = {
-            ObjectKind.JOB: "batch",
-            ObjectKind.DEPLOYMENT: "apps",
-            ObjectKind.LEASE: "coordination.k8s.io",
-        }
-        return groups.get(self, "")
+        return {"Job": "batch", "Deployment": "apps", "Lease": "coordination.k8s.io"}.get(self, "")
 
     @property
     def resource(self) -> str:
@@ -86,16 +81,12 @@ class Transport(Protocol):
     namespace: str
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        body: Body | None,
-        content_type: str,
-        timeout: float,
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Reply:
-        """One request, `timeout` seconds in all. Raises NoReply; every status comes back as a Reply."""
+        """One request, `timeout` seconds in all; PATCH is server-side apply.
+
+        Raises NoReply; every status comes back as a Reply.
+        """
         ...
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
@@ -138,8 +129,9 @@ class ClusterClient:
         sleep: Callable[[float], object],
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._guard = guard
         self.verbs_used: set[tuple[str, str, str]] = set()
+        """(API group, resource, verb) of every request so far."""
+        self._guard = guard
         self._transport = transport
         self._rng = rng
         self._sleep = sleep
@@ -243,8 +235,7 @@ class ClusterClient:
     ) -> tuple[Reply, bool]:
         """The reply, and whether an earlier try may have done the write."""
         path = kind.path(self.namespace, name)
-        content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
-        verb = _VERBS.get(method) or ("list" if name is None else "get")
+        verb = VERB_OF_METHOD.get(method) or ("list" if name is None else "get")
         self.verbs_used.add((kind.group, kind.resource, verb))
         ambiguous, last = False, ""
         for number in range(TRIES):
@@ -252,9 +243,7 @@ class ClusterClient:
                 self._guard()
             pause = self._rng.uniform(0, min(_LONGEST_PAUSE, 0.5 * 2**number))
             try:
-                reply = self._transport.send(
-                    method, path, query=query or {}, body=body, content_type=content_type, timeout=TIMEOUT
-                )
+                reply = self._transport.send(method, path, query=query or {}, body=body, timeout=TIMEOUT)
             except NoReply as error:
                 ambiguous, last = True, str(error)
             else:

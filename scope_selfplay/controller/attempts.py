@@ -27,13 +27,13 @@ _MANIFEST_DELAY = 60.0
 class FailureResponse(StrEnum):
     FAIL = "fail"
     RETRY = "retry"
-    """Another attempt, and one less in the budget."""
+    """Another attempt, which costs one of `cluster.retries`."""
     RETRY_FREE = "retry_free"
-    """Another attempt after a pause that doubles, at no cost to the budget."""
+    """Another attempt after a pause that doubles; costs no retry."""
 
 
 class AttemptOutcome(StrEnum):
-    """In the order in which they explain each other where several pods of one Job ended differently."""
+    """How an attempt failed. Where the pods of one Job ended differently, the first one in this order decides."""
 
     USER = "user"
     OUT_OF_MEMORY = "out_of_memory"
@@ -50,46 +50,43 @@ class AttemptOutcome(StrEnum):
 
     @property
     def response(self) -> FailureResponse:
-        return _DECISIONS[self][0]
+        match self:
+            case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
+                return FailureResponse.FAIL
+            case (
+                AttemptOutcome.BUG | AttemptOutcome.KILLED | AttemptOutcome.LATE | AttemptOutcome.NO_MANIFEST
+            ):
+                return FailureResponse.RETRY
+            # Its Job may have failed a moment before: without a cost it could repeat for ever.
+            case AttemptOutcome.VANISHED:
+                return FailureResponse.RETRY
+            case _:
+                return FailureResponse.RETRY_FREE
 
     def explanation(self, message: str) -> str:
         """One line for a person: what happened, what the program said, what to do."""
         if self is AttemptOutcome.USER and message:
             return message
-        return _DECISIONS[self][1].format(f" ({message})" if message else "")
+        return _EXPLANATIONS[self].format(f" ({message})" if message else "")
 
 
-_DECISIONS = {
-    AttemptOutcome.USER: (FailureResponse.FAIL, "it ended with exit 64; its log says what to change"),
-    AttemptOutcome.OUT_OF_MEMORY: (
-        FailureResponse.FAIL,
-        "out of memory{}: raise cluster.<stage>.memory, or lower micro_batch or in_flight",
-    ),
-    AttemptOutcome.DISRUPTED: (
-        FailureResponse.RETRY_FREE,
-        "its pod was evicted, preempted or lost its node{}",
-    ),
-    AttemptOutcome.OUTSIDE: (FailureResponse.RETRY_FREE, "something outside was down{}"),
-    AttemptOutcome.BUG: (FailureResponse.RETRY, "it ended with an error{}; see its log"),
-    AttemptOutcome.KILLED: (FailureResponse.RETRY, "it was killed with SIGKILL{}"),
-    AttemptOutcome.STOPPED: (FailureResponse.RETRY_FREE, "it was stopped after saving"),
-    AttemptOutcome.LATE: (
-        FailureResponse.RETRY,
-        "it met its deadline; raise cluster.<stage>.deadline if it makes progress",
-    ),
-    AttemptOutcome.UNPLACED: (
-        FailureResponse.RETRY_FREE,
-        "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
-    ),
-    AttemptOutcome.NO_MANIFEST: (
-        FailureResponse.RETRY,
-        "it ended well and its manifest is not on the volume; see that all pods mount the same volume",
-    ),
-    # It may have failed a moment before: without a cost it could repeat for ever.
-    AttemptOutcome.VANISHED: (FailureResponse.RETRY, "its Job was deleted before the stage was done"),
-    AttemptOutcome.LOST: (FailureResponse.RETRY_FREE, "its pod is gone, and how it ended with it"),
+_OUT_OF_MEMORY = "out of memory{}: raise cluster.<stage>.memory, or lower micro_batch or in_flight"
+_NO_MANIFEST = "it ended well and its manifest is not on the volume; see that all pods mount the same volume"
+_EXPLANATIONS = {
+    AttemptOutcome.USER: "it ended with exit 64; its log says what to change",
+    AttemptOutcome.OUT_OF_MEMORY: _OUT_OF_MEMORY,
+    AttemptOutcome.DISRUPTED: "its pod was evicted, preempted or lost its node{}",
+    AttemptOutcome.OUTSIDE: "something outside was down{}",
+    AttemptOutcome.BUG: "it ended with an error{}; see its log",
+    AttemptOutcome.KILLED: "it was killed with SIGKILL{}",
+    AttemptOutcome.STOPPED: "it was stopped after saving",
+    AttemptOutcome.LATE: "it met its deadline; raise cluster.<stage>.deadline if it makes progress",
+    AttemptOutcome.UNPLACED: "no pod of it had a node before its deadline; free one, or lower cluster.<stage>",
+    AttemptOutcome.NO_MANIFEST: _NO_MANIFEST,
+    AttemptOutcome.VANISHED: "its Job was deleted before the stage was done",
+    AttemptOutcome.LOST: "its pod is gone, and how it ended with it",
 }
-"""What follows from an outcome, and how it is explained; {} is what the program said last."""
+"""{} is what the program said last."""
 
 
 def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
@@ -141,14 +138,14 @@ class AttemptHistory(Value):
     """Highest attempt whose end is in the numbers below."""
     failures_counted: int = 0
     """Failed attempts that cost budget."""
-    failures_spared: int = 0
-    """Failures in a row, up to now, that cost nothing."""
+    free_failures: int = 0
+    """Failures in a row, the latest included, that cost nothing."""
     scheduled: int = 0
     """Highest attempt of which a pod was seen on a node."""
     done: bool = False
-    """This shard is made; the whole stage is done by its manifest alone."""
+    """The documents of this shard are done; a whole stage is done only when its manifest exists."""
     shards: int | None = None
-    """Of a whole stage: how many Jobs share it, from the first one on."""
+    """Of a whole stage: how many Jobs share it, fixed when the first one is created."""
     outcome: AttemptOutcome | None = None
     message: str = ""
 
@@ -159,7 +156,7 @@ class AttemptHistory(Value):
                 "latest": max(self.latest, attempt),
                 "counted": attempt,
                 "failures_counted": self.failures_counted + costs,
-                "failures_spared": 0 if costs else self.failures_spared + 1,
+                "free_failures": 0 if costs else self.free_failures + 1,
                 "outcome": outcome,
                 "message": message,
             }
@@ -182,7 +179,7 @@ class GivenUp(Value):
     """A server that did not answer in time."""
 
     uid: str
-    """Of the Deployment that is to go; the next one has another."""
+    """The uid of the Deployment that is being deleted; its successor has another one."""
     times: int
     """How often in a row."""
 
@@ -247,10 +244,10 @@ def review_attempts(
 def shards_in_use(
     now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep
 ) -> tuple[StageShard | None, ...]:
-    """The shards of a stage, the Job that ends it last.
+    """The shards of a stage; the last one is the Job that ends it.
 
-    The count with which its first Job began holds until the stage is done: with two counts at once a document
-    would have two owners.
+    The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
+    once a document would have two owners.
     """
     return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
 

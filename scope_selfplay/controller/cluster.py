@@ -29,19 +29,10 @@ class KubernetesTransport:
         self._client: Any = client.ApiClient(settings)
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        body: Body | None,
-        content_type: str,
-        timeout: float,
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Reply:
         try:
-            raw = self._open(
-                method, path, query=query, body=body, content_type=content_type, timeout=timeout
-            ).response
+            raw = self._open(method, path, query=query, body=body, timeout=timeout).response
             data, status, headers = raw.data, raw.status, raw.headers
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise NoReply(_in_a_line(error)) from error
@@ -49,7 +40,7 @@ class KubernetesTransport:
 
     def watch(self, path: str, *, query: Mapping[str, str], timeout: float) -> Iterator[Body]:
         try:
-            raw = self._open("GET", path, query=query, timeout=timeout).response
+            raw = self._open("GET", path, query=query, body=None, timeout=timeout).response
             if raw.status != 200:
                 raise NoReply(f"watch {path}: {raw.status}")
             rest = b""
@@ -61,15 +52,9 @@ class KubernetesTransport:
             raise NoReply(_in_a_line(error)) from error
 
     def _open(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        timeout: float,
-        body: Body | None = None,
-        content_type: str = "application/json",
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Any:
+        content_type = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
         sent = self._client.param_serialize(
             method=method,
             resource_path=path,

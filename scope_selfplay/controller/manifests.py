@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.config import ClusterConfig, PodConfig, RunConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ClusterConfig, PodConfig
 from scope_selfplay.store import Stage
 
 Body = dict[str, Any]
@@ -136,12 +137,13 @@ class Program(NamedTuple):
     """Further fields of the container: ports, probes."""
 
 
-def pod_template(
-    config: RunConfig, program: Program, labels: dict[str, str], *, packs: Sequence[str]
-) -> Body:
-    """The template of a Job or a Deployment with one container; `packs` are the prompt packs to mount."""
-    cluster = config.cluster
-    volumes, mounts = _volumes(config, program.settings, packs)
+def pod_template(context: ManifestContext, program: Program, labels: dict[str, str]) -> Body:
+    """The template of a Job or a Deployment with one container."""
+    cluster = context.config.cluster
+    volumes, mounts = _volumes(context, program.settings)
+    amounts = {"cpu": program.settings.cpu, "memory": program.settings.memory}
+    if gpus_of(cluster, program.settings):
+        amounts[cluster.gpu_resource] = str(program.settings.gpus)
     environment: list[Body] = [
         {"name": name, "value": value} for name, value in {**_ENVIRONMENT, **program.environment}.items()
     ]
@@ -154,7 +156,7 @@ def pod_template(
         "image": program.image,
         "command": list(program.command),
         "env": environment,
-        "resources": _resources(cluster, program.settings),
+        "resources": {"requests": amounts, "limits": dict(amounts)},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -209,16 +211,18 @@ def lease(config: RunConfig, spec: Mapping[str, Any], resource_version: str | No
 
 
 def event(
-    context: ManifestContext, about: Mapping[str, str], *, reason: str, message: str, warning: bool, now: str
+    context: ManifestContext, namespace: str, *, reason: str, message: str, warning: bool, now: str
 ) -> Body:
-    """A core/v1 Event about `about` (apiVersion, kind, namespace, name, uid); `now` is RFC 3339 in UTC.
+    """A core/v1 Event about the controller's Job; `now` is RFC 3339 in UTC.
 
     The name follows from its text, so that the same text sent twice makes one Event.
     """
-    name = f"{about['name']}.{short_hash(reason, message, about['uid'])}"
+    owner = context.owner
+    name = f"{owner.name}.{short_hash(reason, message, owner.uid)}"
+    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": namespace, **owner._asdict()}
     return {
         **_object("Event", name, labels_of(context.config, Component.CONTROLLER)),
-        "involvedObject": dict(about),
+        "involvedObject": about,
         "reason": reason,
         "message": message[:1000],
         "type": "Warning" if warning else "Normal",
@@ -266,37 +270,28 @@ def short_hash(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
 
 
-def _resources(cluster: ClusterConfig, settings: PodConfig) -> Body:
-    amounts = {"cpu": settings.cpu, "memory": settings.memory}
-    if gpus_of(cluster, settings):
-        amounts[cluster.gpu_resource] = str(settings.gpus)
-    return {"requests": amounts, "limits": dict(amounts)}
-
-
-def _volumes(config: RunConfig, settings: PodConfig, packs: Sequence[str]) -> tuple[list[Body], list[Body]]:
+def _volumes(context: ManifestContext, settings: PodConfig) -> tuple[list[Body], list[Body]]:
+    """The volumes of a pod, and where its container mounts them."""
+    config = context.config
     claim = {"claimName": config.cluster.volume_claim}
-    volumes: list[Body] = [
-        {"name": "data", "persistentVolumeClaim": claim},
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "run", "configMap": {"name": f"{config.name}-config"}},
+    # Name, source, path, and whether the container may only read it.
+    volumes: list[tuple[str, Body, str, bool]] = [
+        ("data", {"persistentVolumeClaim": claim}, VOLUME, False),
+        ("tmp", {"emptyDir": {}}, "/tmp", False),
+        ("run", {"configMap": {"name": f"{config.name}-config"}}, CONFIG_FOLDER, True),
     ]
-    mounts: list[Body] = [
-        {"name": "data", "mountPath": VOLUME},
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "run", "mountPath": CONFIG_FOLDER, "readOnly": True},
-    ]
-    for pack in packs:
-        volumes.append({"name": f"prompts-{pack}", "configMap": {"name": f"prompts-{pack}"}})
-        path = f"{PROMPTS_FOLDER}/{pack}"
-        mounts.append({"name": f"prompts-{pack}", "mountPath": path, "readOnly": True})
-    for volume in config.cluster.volumes:
-        volumes.append({"name": volume.name, **volume.source})
-        mounts.append({"name": volume.name, "mountPath": volume.path, "readOnly": True})
+    for pack in context.packs:
+        name = f"prompts-{pack}"
+        volumes.append((name, {"configMap": {"name": name}}, f"{PROMPTS_FOLDER}/{pack}", True))
+    volumes += [(volume.name, volume.source, volume.path, True) for volume in config.cluster.volumes]
     if gpus_of(config.cluster, settings):
         # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    return volumes, mounts
+        volumes.append(("shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm", False))
+    mounts = [
+        {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
+        for name, _, path, read_only in volumes
+    ]
+    return [{"name": name, **source} for name, source, _, _ in volumes], mounts
 
 
 def _scheduling(cluster: ClusterConfig) -> Body:

@@ -131,12 +131,9 @@ def observe(
     servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
     return ObservedCluster(
         jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
-        servers=tuple(
-            _server(server, by_owner.get((None, server["metadata"]["name"]), [])) for server in servers
-        ),
+        servers=tuple(_server(body, by_owner.get((None, body["metadata"]["name"]), [])) for body in servers),
         services=tuple(
-            ObservedService(**_identity(service), body_hash=_annotation(service, BODY_HASH))
-            for service in services
+            ObservedService(**_identity(body), body_hash=_annotation(body, BODY_HASH)) for body in services
         ),
         pods=found,
         status=dict(status),
@@ -156,27 +153,21 @@ def owner_of(body: Body) -> str | None:
 
 
 def _identity(body: Body) -> dict[str, Any]:
-    metadata = body["metadata"]
-    return {
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "owner": owner_of(body),
-        "step": step_of(_labels(body)),
-    }
+    name, uid = body["metadata"]["name"], body["metadata"]["uid"]
+    return {"name": name, "uid": uid, "owner": owner_of(body), "step": step_of(_labels(body))}
 
 
 def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
     labels, conditions = _labels(body), _conditions(body)
     failed = conditions.get("Failed")
+    state = JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
     number, of = labels.get(SHARD, ""), labels.get(SHARDS, "")
     return ObservedJob(
         **_identity(body),
         attempt=int(labels[ATTEMPT]),
         shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
         spec_hash=_annotation(body, SPEC_HASH),
-        state=(
-            JobState.FAILED if failed else JobState.SUCCEEDED if "Complete" in conditions else JobState.ACTIVE
-        ),
+        state=JobState.FAILED if failed else state,
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
         pods=tuple(pods),
     )
@@ -200,10 +191,11 @@ def _pod(body: Body) -> ObservedPod:
     labels, status = _labels(body), body.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     containers = status.get("containerStatuses") or []
-    ended = _ended(containers)
+    states = [container.get(when) or {} for container in containers for when in ("state", "lastState")]
+    ended: Body = next((state["terminated"] for state in states if "terminated" in state), {})
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     phase = status.get("phase", "Pending")
-    unscheduled = phase == "Pending" and scheduled.get("status") == "False"
+    is_unscheduled = phase == "Pending" and scheduled.get("status") == "False"
     said = ended.get("message") or status.get("message") or target.get("message") or ""
     # What a person needs of the log's tail: our programs end with one line that says everything.
     lines = [line.strip() for line in said.splitlines() if line.strip()]
@@ -218,19 +210,10 @@ def _pod(body: Body) -> ObservedPod:
         oom_killed=ended.get("reason") == "OOMKilled",
         disrupted=status.get("reason") in _DISRUPTIONS or target.get("status") == "True",
         message=lines[-1][:400] if lines else "",
-        unscheduled=scheduled.get("message", "no node yet") if unscheduled else None,
+        unscheduled=scheduled.get("message", "no node yet") if is_unscheduled else None,
         stuck=_stuck(containers),
         node=(body.get("spec") or {}).get("nodeName") or "",
     )
-
-
-def _ended(containers: Sequence[Body]) -> Body:
-    for container in containers:
-        for state in (container.get("state") or {}, container.get("lastState") or {}):
-            if "terminated" in state:
-                terminated: Body = state["terminated"]
-                return terminated
-    return {}
 
 
 def _stuck(containers: Sequence[Body]) -> str | None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scope_selfplay.config import RunConfig, ServerConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ServerConfig
 from scope_selfplay.controller.manifests import (
     CONFIG_FOLDER,
     KEY_VARIABLE,
@@ -125,7 +126,7 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
     """One replica that is replaced only after it has gone: there are no GPUs for two."""
     config = context.config
     labels = _server_labels(config, server)
-    template = pod_template(config, server_program(config, server), labels, packs=context.packs)
+    template = pod_template(context, _server_program(config, server), labels)
     grace = _RETRIEVER_GRACE if server.component is Component.RETRIEVER else _GRACE
     template["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": grace}
     for mount in template["spec"]["containers"][0]["volumeMounts"]:
@@ -151,7 +152,7 @@ def server_service(context: ManifestContext, server: Server) -> Body:
     return stamped(context, "Service", server.name, labels, spec)
 
 
-def server_program(config: RunConfig, server: Server) -> Program:
+def _server_program(config: RunConfig, server: Server) -> Program:
     """How a server is started and asked whether it lives."""
     settings, images = settings_of(config, server.component), config.cluster.images
     liveness: Body = {**_health(), "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 3}
@@ -163,9 +164,8 @@ def server_program(config: RunConfig, server: Server) -> Program:
         url = f"http://127.0.0.1:{PORT}/v1/completions"
         command = ["python3", "-c", _CANARY, url, served_name(config, server.component), str(settings.canary)]
         # Each look at /metrics may take 5 s.
-        timeout = settings.canary + 15
-        liveness = {"exec": {"command": command}, "periodSeconds": 60, "timeoutSeconds": timeout}
-        liveness["failureThreshold"] = 3
+        times = {"periodSeconds": 60, "timeoutSeconds": settings.canary + 15, "failureThreshold": 3}
+        liveness = {"exec": {"command": command}, **times}
     elif server.component is not Component.JUDGE:
         cores = settings.cpu.removesuffix("m")
         whole_cores = int(cores) // 1000 if settings.cpu.endswith("m") else int(float(cores))
@@ -205,7 +205,7 @@ def served_name(config: RunConfig, component: Component) -> str:
 def _server_command(config: RunConfig, server: Server) -> list[str]:
     settings = settings_of(config, server.component)
     address = ["--host", "0.0.0.0", "--port", str(PORT)]
-    key = [KEY_VARIABLE] if config.cluster.key_secret else []
+    has_key = config.cluster.key_secret is not None
     if is_vllm(config, server.component):
         name, width = served_name(config, server.component), str(settings.gpus)
         known = ["--served-model-name", name, "--tensor-parallel-size", width]
@@ -213,12 +213,12 @@ def _server_command(config: RunConfig, server: Server) -> list[str]:
     match server.component:
         case Component.RETRIEVER:
             command = ["scope", "serve-retriever", server.model]
-            return [*command, *address, *(f"--token-env={each}" for each in key), *settings.args]
         case Component.JUDGE:
             command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
         case _:
             command = ["scope", "serve-model", server.model]
-    return [*command, *address, *(f"--api-key-env={each}" for each in key), *settings.args]
+    option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
+    return [*command, *address, *([f"{option}={KEY_VARIABLE}"] if has_key else []), *settings.args]
 
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from scope_selfplay.config import RunConfig, StageConfig
+from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ChallengerStageConfig, SolverStageConfig, StageConfig
 from scope_selfplay.controller.manifests import (
     ATTEMPT,
     CONFIG_FOLDER,
@@ -48,7 +49,7 @@ def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Se
         labels[SHARDS] = str(attempt.shard.of)
         if attempt.shard.number is not None:
             labels[SHARD] = str(attempt.shard.number)
-    template = pod_template(config, _stage_program(context, attempt, servers), labels, packs=context.packs)
+    template = pod_template(context, _stage_program(context, attempt, servers), labels)
     template["spec"] |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": settings.grace}
     spec: Body = {
         "backoffLimit": 0,
@@ -82,13 +83,8 @@ def stage_settings(config: RunConfig, stage: Stage) -> StageConfig:
 
 
 def nodes_of(config: RunConfig, stage: Stage) -> int:
-    match stage:
-        case Stage.CHALLENGER:
-            return config.cluster.train_challenger.nodes
-        case Stage.SOLVER:
-            return config.cluster.train_solver.nodes
-        case _:
-            return 1
+    settings = stage_settings(config, stage)
+    return settings.nodes if isinstance(settings, ChallengerStageConfig | SolverStageConfig) else 1
 
 
 def shard_count(config: RunConfig, stage: Stage) -> int:

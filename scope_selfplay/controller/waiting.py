@@ -10,7 +10,7 @@ from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.attempts import GivenUp, pause_after
 from scope_selfplay.controller.manifests import BODY_HASH, RunStep
 from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
-from scope_selfplay.controller.plan_parts import Apply, PlanPart, RunEnd, Situation, warn
+from scope_selfplay.controller.plan_parts import Apply, ControllerEvent, PlanPart, RunEnd, Situation, warn
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of
 from scope_selfplay.controller.stage_jobs import nodes_of, rank_service
 from scope_selfplay.errors import ExitCode
@@ -83,7 +83,7 @@ def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
 def check_late_servers(
     now: Situation, late: Sequence[Server], given_up: Mapping[str, GivenUp]
 ) -> tuple[dict[str, GivenUp], PlanPart]:
-    """Says what these servers wait for, and gives up those that wait for nothing; all that are given up by now."""
+    """The servers that are given up by now, and what the others wait for; one that waits for nothing is given up."""
     found = {server.name: server for server in now.observed.servers}
     kept = {server.name: given_up[server.name] for server in late if server.name in given_up}
     decision = PlanPart()
@@ -127,22 +127,16 @@ def _check_late(
 
 def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
     if job.pods:
-        return _why_pods_wait(now, job.pods)
+        return sum((_why_pod_waits(now, pod) for pod in job.pods), PlanPart())
     is_late, looked = now.has_waited(f"nopod/{job.uid}", _EVENT_AFTER)
-    if not is_late:
-        return looked
     # The message is left to what is known about the Job's servers.
-    told = warn("NoPod", f"{job.name} has no pod for five minutes; a quota?")
-    return looked + PlanPart(events=told.events)
+    told = ControllerEvent("NoPod", f"{job.name} has no pod for five minutes; a quota?", True)
+    return looked + PlanPart(events=(told,)) if is_late else looked
 
 
 def why_server_waits(now: Situation, server: ObservedServer) -> PlanPart:
     problem = warn("NoPod", f"{server.name}: {server.problem}") if server.problem is not None else PlanPart()
-    return problem + _why_pods_wait(now, server.pods)
-
-
-def _why_pods_wait(now: Situation, pods: Sequence[ObservedPod]) -> PlanPart:
-    return sum((_why_pod_waits(now, pod) for pod in pods), PlanPart())
+    return sum((_why_pod_waits(now, pod) for pod in server.pods), problem)
 
 
 def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:

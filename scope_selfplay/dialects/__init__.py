@@ -11,15 +11,7 @@ from scope_selfplay.dialects.families import DIALECTS
 from scope_selfplay.dialects.turn import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, TurnParts
 from scope_selfplay.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "ANSWER_TAGS",
-    "DIALECTS",
-    "TASK_TAGS",
-    "THINK_TAGS",
-    "Dialect",
-    "TurnParts",
-    "dialect",
-]
+__all__ = ["ANSWER_TAGS", "DIALECTS", "TASK_TAGS", "THINK_TAGS", "Dialect", "TurnParts", "dialect"]
 
 
 def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto") -> Dialect:

@@ -13,11 +13,12 @@ encloses and our enclosed `user` message give the same prompt. Only the call is 
 answer tag that the model weighs in its thinking must not end the turn.
 
 OLMo-3: a search is a function call with a JSON value, results come back in the role `environment`. Several calls of
-one block stand on lines of their own. The Instruct models do not think natively; the template of the Think models
+one block are on lines of their own. The Instruct models do not think natively; the template of the Think models
 opens the thinking in the prompt.
 """
 
 import json
+from contextlib import suppress
 
 from scope_selfplay.dialects.turn import MAX_CALLS, Dialect, valid_query
 from scope_selfplay.wire.strict_json import load_strict
@@ -68,28 +69,20 @@ QWEN3 = Dialect(
 )
 
 
-def _read_function_calls(content: str) -> str | None:
-    queries = map(_read_function_call, content.split("\n", MAX_CALLS))
-    return next((query for query in queries if query is not None), None)
-
-
-def _read_function_call(line: str) -> str | None:
-    line = line.strip()
-    if not (line.startswith("search(") and line.endswith(")")):
-        return None
-    name, equals, value = line[len("search(") : -1].partition("=")
-    if name.strip() != "query" or not equals:
-        return None
-    try:
-        return valid_query(load_strict(value))
-    except ValueError:
-        return None
+def _read_first_function_call(content: str) -> str | None:
+    for line in map(str.strip, content.split("\n", MAX_CALLS)):
+        name, equals, value = line.removeprefix("search(").removesuffix(")").partition("=")
+        if line.startswith("search(") and line.endswith(")") and name.strip() == "query" and equals:
+            with suppress(ValueError):
+                if (query := valid_query(load_strict(value))) is not None:
+                    return query
+    return None
 
 
 OLMO3 = Dialect(
     name="olmo3",
     search_tags=("<function_calls>", "</function_calls>"),
-    read_query=_read_function_calls,
+    read_query=_read_first_function_call,
     write_query=lambda query: f"search(query={_json_without_tags(query)})",
     result_tags=None,
     tool_role="environment",

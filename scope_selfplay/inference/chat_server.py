@@ -143,24 +143,22 @@ def completion(served: ServedRequest, reply: ServedReply, model: str) -> dict[st
     choice: dict[str, object] = {"index": 0, "message": message, "finish_reason": reply.finish}
     if served.body.get("logprobs") and reply.odds:
         choice["logprobs"] = {"content": [_logprobs(reply)]}
-    tokens_in, tokens_out = count_tokens(served.prompt), count_tokens(reply.text + (reply.reasoning or ""))
-    usage = {
-        "prompt_tokens": tokens_in,
-        "completion_tokens": tokens_out,
-        "total_tokens": tokens_in + tokens_out,
-    }
+    tokens_in, tokens_out = (
+        -(-len(text) // 4) for text in (served.prompt, reply.text + (reply.reasoning or ""))
+    )
     return {
         "id": "chatcmpl-0",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
         "choices": [choice],
-        "usage": usage,
+        "usage": usage(tokens_in, tokens_out),
     }
 
 
-def count_tokens(text: str) -> int:
-    return -(-len(text) // 4)
+def usage(tokens_in: int, tokens_out: int) -> dict[str, int]:
+    total = tokens_in + tokens_out
+    return {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": total}
 
 
 def refuse(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -124,12 +124,7 @@ class InProcessModel:
         return await self.sample(request, seed_from(*key))
 
     async def sample(
-        self,
-        request: Generate,
-        seed: int,
-        *,
-        temperature: float | None = None,
-        stops: Stops | None = None,
+        self, request: Generate, seed: int, *, temperature: float | None = None, stops: Stops | None = None
     ) -> Sample:
         """`generate` by the seed that a key gives; a server may ask for another temperature and for stops by id."""
         if self.model is None:
@@ -201,7 +196,7 @@ class InProcessModel:
         donor = int(common.argmax())
         start = int(common[donor])
         same = donor in free and common[donor] == self._lengths[donor]
-        slot = donor if same else min(free, key=lambda each: self._last_used[each])
+        slot = donor if same else min(free, key=self._last_used.__getitem__)
         free.remove(slot)
         if slot != donor and start:
             self.cache.copy_prefix(donor, slot, start)
@@ -239,7 +234,11 @@ class InProcessModel:
 
     def _advance(self, sequence: _Sequence, token: int) -> None:
         ids, texts = sequence.stops
-        stopped = token in ids or (bool(texts) and self._ends_with(sequence, texts))
+        stopped = token in ids
+        if texts and not stopped:
+            # A stop string spans at most its own length in tokens; a few more cover a token that starts before it.
+            tail = self._codec.decode(sequence.ids[-max(map(len, texts)) - 4 :])
+            stopped = any(text in tail for text in texts)
         if not stopped and len(sequence.ids) < len(sequence.noise):
             return
         self._last_used[sequence.slot] = self._clock
@@ -247,11 +246,6 @@ class InProcessModel:
         finish = Finish.STOP if stopped else Finish.LENGTH
         if not sequence.future.done():
             sequence.future.set_result(Sample(tuple(sequence.ids), tuple(sequence.logprobs), finish))
-
-    def _ends_with(self, sequence: _Sequence, texts: tuple[str, ...]) -> bool:
-        # A stop string spans at most its own length in tokens; a few more cover a token that starts before it.
-        tail = self._codec.decode(sequence.ids[-max(map(len, texts)) - 4 :])
-        return any(text in tail for text in texts)
 
 
 class Drawn(NamedTuple):

@@ -7,7 +7,7 @@ as ids, for vLLM looks for text in what it has stripped of special tokens.
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -142,10 +142,12 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient | None, model:
     name = model or next(iter(rows))
     if name not in rows:
         raise ConfigError(f"{client.url} does not serve {name}; it serves {sorted(rows)}")
-    info = await _info(root) if root is not None else {}
-    length = rows[name].get("max_model_len")
-    where = rows[name].get("root")
-    weights = info.get("weights")
+    weights = None
+    if root is not None:
+        # What `scope serve-model` says of itself; vLLM has no such page.
+        with suppress(Refused, ServerUnavailable):
+            weights = (await root.ask("GET", "/info")).get("weights")
+    length, where = rows[name].get("max_model_len"), rows[name].get("root")
     return Served(
         name,
         where if isinstance(where, str) else None,
@@ -175,14 +177,6 @@ def read_sample(answer: dict[str, Any], request: Generate) -> Sample:
     if seen is not None and tuple(seen) != request.prompt_ids:
         raise InferenceError("the server sampled from another prompt than it was given; does it truncate?")
     return Sample(ids, logprobs, finish)
-
-
-async def _info(root: JsonClient) -> dict[str, Any]:
-    """What `scope serve-model` says of itself; vLLM has no such page."""
-    try:
-        return await root.ask("GET", "/info")
-    except (Refused, ServerUnavailable):
-        return {}
 
 
 def _token_id(value: object) -> int:

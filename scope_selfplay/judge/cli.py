@@ -119,10 +119,7 @@ _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 
 
 @judge.command("try")
-@click.argument(
-    "role",
-    type=click.Choice(ROLES),
-)
+@click.argument("role", type=click.Choice(ROLES))
 @click.option("--task", required=True, help="The task.", **_TEXT)
 @click.option("--task-type", default="long_form_qa", show_default=True)
 @click.option(
@@ -214,9 +211,14 @@ def _show(prompt: JudgePrompt[Any], result: dict[str, Any] | None) -> None:
 
 
 def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> JudgePrompt[Any]:
-    task = Task(id="try", text=options["task"], type=options["task_type"], document_id="")
+    task = Task(
+        id="try",
+        text=options["task"],
+        type=options["task_type"],
+        document_id="",
+        reference=options["reference"],
+    )
     documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(options["document"])]
-    reference, winners = options["reference"], options["winners"]
     match role:
         case _ if role in list(Gate):
             return prompts.gate(Gate(role), task, documents[0] if documents else None)
@@ -230,14 +232,14 @@ def _prompt_of(role: str, prompts: JudgePrompts, options: Mapping[str, Any]) -> 
             return prompts.grade(task, _criterion(options), _answers(options, 1)[0])
         case "scores" | "preference":
             first, second = map(_rollout, range(2), _answers(options, 2))
-            return prompts.compare(task, (first, second), Style(role), rubric=None, reference=reference)
+            return prompts.compare(task, (first, second), Style(role), None)
         case "select":
             candidates = list(map(_rollout, count(), _answers(options, None)))
-            return prompts.select(task, None, candidates, winners)
+            return prompts.select(task, None, candidates, options["winners"])
         case _:
             scale = Scale(role)
             criterion = _criterion(options) if scale is Scale.EXPLICIT else None
-            return prompts.score(task, _answers(options, 1)[0], criterion, scale=scale, reference=reference)
+            return prompts.score(task, _answers(options, 1)[0], criterion, scale)
 
 
 def _answers(options: Mapping[str, Any], number: int | None) -> Sequence[str]:

@@ -13,6 +13,7 @@ Patterns have no unbounded repeats and never give back what they took, so every 
 
 import hashlib
 import hmac
+import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -53,17 +54,18 @@ class Fencer:
 
     def fence(self, name: str, text: str, *, limit: int | None = None) -> str:
         """`text`, cleaned and cut, between marks that show `name`."""
-        return _between(name, self._mark(name, text), self._shown(text, limit))
+        most = self._limit if limit is None else min(limit, self._limit)
+        # Cut before it is cleaned: what a hostile text costs is bounded by the limit, not by its length.
+        shown = clean(text[:most])
+        if len(text) > most:
+            shown += f"\n[cut here: {len(text) - most} more characters]"
+        return _between(name, self._digest(name, text).hex()[:MARK_DIGITS], shown)
 
     def label(self, text: str, taken: Sequence[str] = ()) -> str:
         """A pronounceable name for one candidate, from its text alone; another one where it is `taken`."""
-        attempt = 0
-        while True:
-            digest = self._digest("label", f"{attempt}\x1f{text}")
-            label = "".join(_SYLLABLES[byte % len(_SYLLABLES)] for byte in digest[:5])
-            if label not in taken:
-                return label
-            attempt += 1
+        digests = (self._digest("label", f"{attempt}\x1f{text}") for attempt in itertools.count())
+        labels = ("".join(_SYLLABLES[byte % len(_SYLLABLES)] for byte in digest[:5]) for digest in digests)
+        return next(label for label in labels if label not in taken)
 
     def candidate(self, label: str, parts: Sequence[tuple[str, str]], *, limit: int | None = None) -> str:
         """One candidate under its label; its parts (name, text) each stand in a fence of their own.
@@ -73,18 +75,9 @@ class Fencer:
         left = self._limit if limit is None else min(limit, self._limit)
         shown: list[str] = []
         for name, text in reversed(parts):
-            shown.append(_between(name, self._mark(name, text), self._shown(text, left)))
+            shown.append(self.fence(name, text, limit=left))
             left = max(0, left - len(text))
         return _between("candidate", label, "\n".join(reversed(shown)))
-
-    def _shown(self, text: str, limit: int | None) -> str:
-        """Cut before it is cleaned: what a hostile text costs is bounded by the limit, not by its length."""
-        limit = self._limit if limit is None else min(limit, self._limit)
-        shown = clean(text[:limit])
-        return shown if len(text) <= limit else f"{shown}\n[cut here: {len(text) - limit} more characters]"
-
-    def _mark(self, name: str, text: str) -> str:
-        return self._digest(name, text).hex()[:MARK_DIGITS]
 
     def _digest(self, name: str, text: str) -> bytes:
         message = f"{name}\x1f{text}".encode("utf-8", "surrogatepass")
@@ -102,7 +95,9 @@ def clean(text: str) -> str:
     Look-alike forms that Unicode normalisation (NFKC) folds to ASCII are folded only where a tag hides in
     them, so that an ordinary `x²` stays what it is. Homoglyphs of other scripts are no tags and stay.
     """
-    text = _without_controls(_encodable(text).replace("\r\n", "\n"))
+    # Pairs of surrogates are joined, half ones replaced.
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = _without_controls(text.replace("\r\n", "\n"))
     # With no run of three left, no line of the text can be a mark, whatever its digits.
     text = text.replace(_OPEN, _HARMLESS_LESS_THAN * 3).replace(_CLOSE, "\u203a" * 3)
     if not text.isascii():
@@ -180,15 +175,6 @@ def _mark_of(line: str) -> tuple[str, str] | None:
 
 def _between(name: str, mark: str, text: str) -> str:
     return f"{_OPEN}{name} {mark}{_CLOSE}\n{text}\n{_OPEN}end {mark}{_CLOSE}"
-
-
-def _encodable(text: str) -> str:
-    """Pairs of surrogates joined, half ones replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _without_controls(text: str) -> str:

@@ -5,7 +5,7 @@ style, relevance in the wild, or any language but the embedded one.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scope_selfplay.embedded.language import (
@@ -39,6 +39,7 @@ MAX_CRITERIA = 5
 MIN_CRITERIA = 3
 QUERY_CRITERIA = 5
 """Fewest criteria of a rubric that is written from the query alone (Tournament-GRPO)."""
+_STATED = {True: "The answer states it.", False: "The answer does not state it."}
 _FOREIGN = Verdict(value=None, fault=Fault.REFUSED, reasoning="The task is not about this world.")
 
 
@@ -67,9 +68,8 @@ class LexicalJudge:
         found = self._resolve(task.text)
         if isinstance(found, str):
             return Verdict(value=False, reasoning=found)
-        rule = _GATE_RULES.get(gate)
-        if rule is not None:
-            return rule(found, document)
+        if gate is Gate.SOURCE:
+            return _source_verdict(found, document)
         names = " -> ".join(entity.name for entity in found.path)
         return Verdict(value=True, reasoning=f"Every entity can be found: {names}.")
 
@@ -89,14 +89,12 @@ class LexicalJudge:
             chain = write_identity(question.links, question.anchor, target.name).removesuffix(".")
             asked.insert(0, _criterion(f"Identifies this: {chain}.", Priority.IMPORTANT))
         region = f"Provides the region of {target.name}, {target.region}."
-        hidden = [_criterion(region, Priority.BONUS, dimension="hidden")]
-        hidden += [
-            _criterion(
-                f"Identifies the {noun} of {target.name} as {value}.", Priority.BONUS, dimension="hidden"
-            )
-            for noun, value in target.facts.items()
-            if noun not in question.nouns
+        others = [noun for noun in target.facts if noun not in question.nouns]
+        unasked = [
+            region,
+            *(f"Identifies the {noun} of {target.name} as {target.facts[noun]}." for noun in others),
         ]
+        hidden = [_criterion(text, Priority.BONUS, dimension="hidden") for text in unasked]
         # At least one is hidden: the Solver cannot read it off the task (SCOPE's rubrics have such, too).
         wanted = max(least, min(len(asked) + 1, MAX_CRITERIA))
         criteria = (asked[:MAX_CRITERIA] + hidden)[:wanted]
@@ -104,19 +102,10 @@ class LexicalJudge:
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         met = is_stated(criterion.text, answer)
-        return Verdict(
-            value=met, reasoning="The answer states it." if met else "The answer does not state it."
-        )
+        return Verdict(value=met, reasoning=_STATED[met])
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
         rubric = rubric or self._rubric(task)
         if rubric is None:
@@ -141,18 +130,11 @@ class LexicalJudge:
         return Selected(sorted(order, key=lambda row: -scores[row])[:winners], verdict)
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore:
         if isinstance(rubric, Criterion):
             stated = is_stated(rubric.text, answer)
-            reasoning = "The answer states it." if stated else "The answer does not state it."
-            return PointwiseScore(10.0 * stated, Verdict(value=True, reasoning=reasoning))
+            return PointwiseScore(10.0 * stated, Verdict(value=True, reasoning=_STATED[stated]))
         rubric = rubric or self._rubric(task)
         if rubric is None:
             return PointwiseScore(None, _FOREIGN)
@@ -218,14 +200,7 @@ def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:
     if not found.known:
         return Verdict(value=False, reasoning=f"Nothing that it asks about {found.path[-1].name} is known.")
     touched = [entity.name for entity in found.path if entity.name in near]
-    if not touched:
-        return Verdict(
-            value=False, reasoning=f"Nothing in the task is about {source.name} or what it links to."
-        )
-    return Verdict(
-        value=True, reasoning=f"The task is about {touched[0]}, which the source is about or links to."
-    )
-
-
-_GATE_RULES: Mapping[Gate, Callable[[_Resolved, Document | None], Verdict]] = {Gate.SOURCE: _source_verdict}
-"""What a gate asks of a task about this world; a gate that is not here passes every such task."""
+    reasoning = f"Nothing in the task is about {source.name} or what it links to."
+    if touched:
+        reasoning = f"The task is about {touched[0]}, which the source is about or links to."
+    return Verdict(value=bool(touched), reasoning=reasoning)

@@ -12,7 +12,7 @@ from scope_selfplay.errors import JudgeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.grading import grade_rollout, is_opener
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
-from scope_selfplay.ranking import ComparisonGraph
+from scope_selfplay.ranking.matches import ComparisonGraph
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -51,11 +51,6 @@ class JudgeTally:
         self.calls += 1
         self.failed += verdict.fault is not None
         self.unreadable += verdict.fault == "unreadable"
-
-    def count(self, *, failed: bool) -> None:
-        """A call of which only is known whether it brought a verdict."""
-        self.calls += 1
-        self.failed += failed
 
 
 def check_failure_budget(calls: int, failed: int, budget: float, *, kinds: str = "") -> None:
@@ -126,7 +121,8 @@ class MeteredJudge:
             return None
         rubric = await self.judge.write_rubric(task, documents)
         if not documents:
-            self.tally.count(failed=rubric is None)
+            self.tally.calls += 1
+            self.tally.failed += rubric is None
             self._note(missing=rubric is None)
         return rubric
 
@@ -146,21 +142,12 @@ class MeteredJudge:
         return grade
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
         """One presentation, in this order. Without outcome where a score is not a finite number. Recorded."""
         if not self._may_ask():
             return Comparison(first_id=first.id, second_id=second.id, outcome=None, verdict=_NOT_ASKED)
-        comparison = await self.judge.compare(
-            task, first, second, style=style, rubric=rubric, reference=reference
-        )
+        comparison = await self.judge.compare(task, first, second, style=style, rubric=rubric)
         if comparison.outcome is not None and not all(map(math.isfinite, comparison.outcome)):
             comparison = comparison.model_copy(update={"outcome": None})
         self._counted(comparison.verdict, missing=comparison.outcome is None)
@@ -185,17 +172,11 @@ class MeteredJudge:
         return selected
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore:
         if not self._may_ask():
             return PointwiseScore(None, _NOT_ASKED)
-        score = await self.judge.score(task, answer, rubric, scale=scale, reference=reference)
+        score = await self.judge.score(task, answer, rubric, scale=scale)
         self._counted(score.verdict, missing=score.value is None)
         return score
 
@@ -209,11 +190,9 @@ class MeteredJudge:
         criterion: int | None = None,
     ) -> float | None:
         """A rollout's answer on the scale's own range; None when no verdict came. Recorded."""
-        if not self._may_ask():
+        value, verdict = await self.score(task, rollout.answer or "", rubric, scale=scale)
+        if verdict is _NOT_ASKED:
             return None
-        answer = rollout.answer or ""
-        value, verdict = await self.judge.score(task, answer, rubric, scale=scale, reference=task.reference)
-        self._counted(verdict, missing=value is None)
         self.records.scores.append(
             Score(rollout_id=rollout.id, scale=scale.value, value=value, criterion=criterion, verdict=verdict)
         )

@@ -1,9 +1,9 @@
 """What a judge did: metrics `scope_judge_*` for operators, an account per role for a stage's report."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client import Counter as PrometheusCounter
@@ -11,7 +11,6 @@ from prometheus_client import Counter as PrometheusCounter
 from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault
 
-_PREFIX = "scope_judge_"
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
@@ -46,26 +45,28 @@ class JudgeMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.calls = self._counter("calls", "Judgements by outcome (read, or why not)", "role", "outcome")
-        self.attempts = self._counter("attempts", "Completions asked for", "role")
-        self.replies = self._counter(
-            "replies", "Completions by where they came from (asked, cached, joined)", "role", "source"
+        ours: dict[str, Any] = {"namespace": "scope_judge", "registry": self._registry}
+        self.calls = PrometheusCounter(
+            "calls", "Judgements by outcome (read, or why not)", ["role", "outcome"], **ours
         )
-        self.tokens = self._counter("tokens", "Tokens paid for", "role", "direction")
-        self.seconds = self._histogram("call_seconds", "Seconds per judgement", _SECONDS)
-        self.completion_tokens = self._histogram("completion_tokens", "Tokens per completion", _TOKENS)
-        self.endpoint_faults = self._counter("endpoint_faults", "Requests that gave no completion", "fault")
-        self.in_flight = Gauge(_PREFIX + "in_flight", "Requests on their way", registry=self._registry)
-        self.breaker_open = Gauge(
-            _PREFIX + "breaker_open", "1 while an endpoint is not asked", registry=self._registry
+        self.attempts = PrometheusCounter("attempts", "Completions asked for", ["role"], **ours)
+        self.replies = PrometheusCounter(
+            "replies",
+            "Completions by where they came from (asked, cached, joined)",
+            ["role", "source"],
+            **ours,
         )
+        self.tokens = PrometheusCounter("tokens", "Tokens paid for", ["role", "direction"], **ours)
+        self.seconds = Histogram("call_seconds", "Seconds per judgement", ["role"], buckets=_SECONDS, **ours)
+        self.completion_tokens = Histogram(
+            "completion_tokens", "Tokens per completion", ["role"], buckets=_TOKENS, **ours
+        )
+        self.endpoint_faults = PrometheusCounter(
+            "endpoint_faults", "Requests that gave no completion", ["fault"], **ours
+        )
+        self.in_flight = Gauge("in_flight", "Requests on their way", **ours)
+        self.breaker_open = Gauge("breaker_open", "1 while an endpoint is not asked", **ours)
         self.begin_stage()
-
-    def _counter(self, name: str, meaning: str, *labels: str) -> PrometheusCounter:
-        return PrometheusCounter(_PREFIX + name, meaning, labels, registry=self._registry)
-
-    def _histogram(self, name: str, meaning: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(_PREFIX + name, meaning, ["role"], buckets=buckets, registry=self._registry)
 
     def begin_stage(self) -> None:
         """Let the accounts of the stage begin at zero; what operators see goes on."""

@@ -4,7 +4,7 @@
     verdict = await judge.grade(task, criterion, answer, key=key)
 
 Works in any event loop, one after the other or side by side. `key` seeds nothing here: the judge's draws
-follow from the run's seed and from what is judged (see `asking`).
+follow from the run's seed and from what is judged (see `calls`).
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class ModelJudge:
         await self._caller.close()
 
     def account(self) -> dict[str, dict[str, object]]:
-        """What the stage prompt, by role: calls, attempts, cached, joined, tokens in and out, faults."""
+        """What the stage asked, by role: calls, attempts, cached, joined, tokens in and out, faults."""
         return {role.value: account.report() for role, account in sorted(self.metrics.accounts.items())}
 
     async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
@@ -95,14 +95,7 @@ class ModelJudge:
         return _scored(await self._caller.ask(self.prompts.grade(task, criterion, answer)))
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
         """One presentation, `first` first; who wants both orders asks twice. Equal answers tie unasked."""
         if same_text(shown_answer(first.answer), shown_answer(second.answer)):
@@ -111,7 +104,7 @@ class ModelJudge:
             return Comparison(
                 first_id=first.id, second_id=second.id, outcome=Outcome(middle, middle), verdict=tie
             )
-        prompt = self.prompts.compare(task, (first, second), style, rubric=rubric, reference=reference)
+        prompt = self.prompts.compare(task, (first, second), style, rubric)
         reply = await self._caller.ask(prompt)
         outcome, probability = reply.value, None
         if outcome is not None and (soft := _soft_preference(reply)) is not None:
@@ -127,17 +120,11 @@ class ModelJudge:
         return Selected(reply.value, reply.verdict(None if reply.value is None else True))
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore:
         if is_opener(answer):
             return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
-        prompt = self.prompts.score(task, answer, rubric, scale=scale, reference=reference)
+        prompt = self.prompts.score(task, answer, rubric, scale)
         reply = await self._caller.ask(prompt)
         return PointwiseScore(reply.value, reply.verdict(None if reply.value is None else True))
 

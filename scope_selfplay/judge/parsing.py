@@ -23,9 +23,7 @@ _TEN = 10.0
 
 def drop_thinking(completion: str) -> str | None:
     """What follows the last `</think>`; None where thinking was begun and never ended."""
-    text = (
-        completion[completion.rfind(END_THINK) + len(END_THINK) :] if END_THINK in completion else completion
-    )
+    text = completion.rpartition(END_THINK)[2]
     return None if THINK in text else text
 
 

@@ -50,7 +50,6 @@ _ONE_PREFERENCE = (
     "Write no analysis and no box this time. Answer at once with one letter: A, B, or T for a tie."
 )
 
-
 ROLE_OF_PROMPT = {
     **{PromptRole.of_gate(gate): JudgeRole.GATES for gate in Gate},
     PromptRole.RUBRIC: JudgeRole.RUBRIC,
@@ -116,43 +115,27 @@ class JudgePrompts:
         return self._scored(
             PromptRole.GRADE,
             task=self._task(task),
-            answer=self._answer(answer),
+            answer=self._fencer.fence("answer", answer),
             criterion=self._fencer.fence("criterion", criterion.text),
         )
 
     def compare(
-        self,
-        task: Task,
-        pair: tuple[Rollout, Rollout],
-        style: Style,
-        *,
-        rubric: Rubric | None,
-        reference: str | None,
+        self, task: Task, pair: tuple[Rollout, Rollout], style: Style, rubric: Rubric | None
     ) -> JudgePrompt[Outcome]:
-        parts = [_trajectory(rollout, tools=style is Style.SCORES) for rollout in pair]
-        first_label = self._fencer.label(_text_of(parts[0]))
-        labels = (first_label, self._fencer.label(_text_of(parts[1]), taken=[first_label]))
-        first, second = (
-            self._fencer.candidate(label, shown, limit=self._budget // 2)
-            for label, shown in zip(labels, parts, strict=True)
-        )
-        slots = {
-            "task": self._task(task),
-            "first": first,
-            "second": second,
-            "first_label": labels[0],
-            "second_label": labels[1],
-        }
+        slots = {"task": self._task(task)}
+        labels: list[str] = []
+        for place, rollout in zip(("first", "second"), pair, strict=True):
+            parts = _trajectory(rollout, tools=style is Style.SCORES)
+            labels.append(self._fencer.label("\x1f".join(text for _, text in parts), taken=labels))
+            slots[place] = self._fencer.candidate(labels[-1], parts, limit=self._budget // 2)
+            slots[f"{place}_label"] = labels[-1]
         if style is Style.SCORES:
-            role = PromptRole.COMPARE_SCORES
-            native = JudgeRole.COMPARE in self._native
+            role, native = PromptRole.COMPARE_SCORES, JudgeRole.COMPARE in self._native
             prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
             return self._short(role, prompt, parse_two_scores)
-        prompt = self._pack.render(
-            PromptRole.COMPARE_PREFERENCE, **slots, reference=self._reference(reference)
-        )
-        role, written = PromptRole.COMPARE_PREFERENCE, parse_preference
-        return self._closed(role, prompt, PREFERENCES, _ONE_PREFERENCE, written)
+        role = PromptRole.COMPARE_PREFERENCE
+        prompt = self._pack.render(role, **slots, reference=self._reference(task))
+        return self._closed(role, prompt, PREFERENCES, _ONE_PREFERENCE, parse_preference)
 
     def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
@@ -182,18 +165,12 @@ class JudgePrompts:
         return JudgePrompt(PromptRole.SELECT, prompt, read)
 
     def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, scale: Scale
     ) -> JudgePrompt[float]:
         """Raises ValueError for a scale that needs one criterion, or none, and got the other."""
         if isinstance(rubric, Criterion) is not (scale is Scale.EXPLICIT):
             raise ValueError(f"a score of the {scale} scale is not by {type(rubric).__name__}")
-        slots = {"task": self._task(task), "answer": self._answer(answer)}
+        slots = {"task": self._task(task), "answer": self._fencer.fence("answer", answer)}
         if isinstance(rubric, Criterion):
             criterion = self._fencer.fence("criterion", _listed(rubric))
             prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
@@ -201,8 +178,7 @@ class JudgePrompts:
         if scale is Scale.IMPLICIT:
             prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
             return self._short(PromptRole.SCORE_IMPLICIT, prompt, parse_rating)
-        shown = self._reference(reference)
-        prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=shown)
+        prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=self._reference(task))
         return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt, parse_correctness)
 
     def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt[bool]:
@@ -231,9 +207,6 @@ class JudgePrompts:
     def _task(self, task: Task) -> str:
         return self._fencer.fence("task", task.text)
 
-    def _answer(self, answer: str) -> str:
-        return self._fencer.fence("answer", answer, limit=self._budget)
-
     def _document(self, document: Document, among: int) -> str:
         text = f"{document.title}\n{document.text}" if document.title else document.text
         return self._fencer.fence("document", text, limit=self._budget // among)
@@ -244,8 +217,8 @@ class JudgePrompts:
         lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
         return self._fencer.fence("rubric", "\n".join(lines))
 
-    def _reference(self, reference: str | None) -> str | None:
-        return None if reference is None else self._fencer.fence("reference", reference)
+    def _reference(self, task: Task) -> str | None:
+        return None if task.reference is None else self._fencer.fence("reference", task.reference)
 
 
 def shown_answer(answer: str | None) -> str:
@@ -269,7 +242,3 @@ def _trajectory(rollout: Rollout, *, tools: bool) -> list[tuple[str, str]]:
             found = "\n".join(f"{passage.title}: {passage.text}" for passage in turn.passages)
             parts += [("search", turn.query), ("results", found)]
     return [*parts, ("answer", shown_answer(rollout.answer))]
-
-
-def _text_of(parts: Sequence[tuple[str, str]]) -> str:
-    return "\x1f".join(text for _, text in parts)

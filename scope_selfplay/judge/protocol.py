@@ -55,14 +55,7 @@ class Judge(Protocol):
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict: ...
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison: ...
 
     async def select(
@@ -72,11 +65,5 @@ class Judge(Protocol):
         ...
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore: ...

@@ -41,16 +41,9 @@ class VerifierJudge:
         return _REFUSED
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
-        rewards = [await _reward(rollout.answer, reference or task.reference) for rollout in (first, second)]
+        rewards = [await _reward(rollout.answer, task.reference) for rollout in (first, second)]
         one, other = rewards
         if one is None or other is None:
             return Comparison(first_id=first.id, second_id=second.id, outcome=None, verdict=_REFUSED)
@@ -71,15 +64,9 @@ class VerifierJudge:
         return Selected(right, Verdict(value=True, reasoning=reasoning))
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore:
-        reward = await _reward(answer, reference or task.reference)
+        reward = await _reward(answer, task.reference)
         if reward is None:
             return PointwiseScore(None, _REFUSED)
         verdict = Verdict(value=True, reasoning="right" if reward else "wrong")

@@ -36,7 +36,7 @@ VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 _COMPONENT = "app.kubernetes.io/component"
 
 
-class FolderCheck(NamedTuple):
+class RunCheck(NamedTuple):
     """What a run's folder holds, what the run will add to it, and what is wrong; `notes` are not mistakes."""
 
     config: RunConfig
@@ -45,14 +45,7 @@ class FolderCheck(NamedTuple):
     notes: list[str]
 
 
-class ClusterCheck(NamedTuple):
-    """What is wrong between a run and its cluster; `notes` name what this user may not see there."""
-
-    problems: list[ManifestProblem]
-    notes: list[str]
-
-
-def check_folder(folder: Path) -> FolderCheck:
+def check_folder(folder: Path) -> RunCheck:
     """Render, schemas, references, config, prompt packs and images. Raises ConfigError when nothing renders.
 
     The config is the one that the controller will see: with what components set on its command line.
@@ -66,8 +59,7 @@ def check_folder(folder: Path) -> FolderCheck:
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
     found = [
         *reference_problems(everything, elsewhere),
-        *_pack_problems(config, packs),
-        *_image_problems(config, objects),
+        *_folder_problems(config, objects, packs),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
         *_judge_problems(config),
@@ -84,14 +76,16 @@ def check_folder(folder: Path) -> FolderCheck:
         found += schema_problems(everything)
     else:
         notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
-    return FolderCheck(config, everything, found, notes)
+    return RunCheck(config, everything, found, notes)
 
 
-def check_cluster(checked: FolderCheck, folder: Path, cluster: Kubectl) -> ClusterCheck:
-    """What this cluster would refuse or never start. Raises OutsideError for one that does not answer."""
-    config, objects = checked.config, checked.objects
-    problems = [ManifestProblem("cluster", line) for line in cluster.refusals(folder)]
-    notes: list[str] = []
+def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck:
+    """`checked` with what this cluster would refuse or never start; notes name what this user may not see there.
+
+    Raises OutsideError for a cluster that does not answer.
+    """
+    config, objects, problems, notes = checked
+    problems = [*problems, *(ManifestProblem("cluster", line) for line in cluster.refusals(folder))]
     checks: dict[str, Callable[[], Iterator[ManifestProblem]]] = {
         "the volume": lambda: claim_problems(config, objects, cluster),
         "storage classes": lambda: storage_problems(objects, cluster),
@@ -102,8 +96,8 @@ def check_cluster(checked: FolderCheck, folder: Path, cluster: Kubectl) -> Clust
         try:
             problems += list(check())
         except ConfigError as error:
-            notes.append(f"{what} not checked: {error}")
-    return ClusterCheck(problems, notes)
+            notes = [*notes, f"{what} not checked: {error}"]
+    return RunCheck(config, objects, problems, notes)
 
 
 def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
@@ -131,24 +125,22 @@ def packs_of(objects: Sequence[Body]) -> list[str]:
     return sorted(name.removeprefix("prompts-") for name in names if name.startswith("prompts-"))
 
 
-def _pack_problems(config: RunConfig, packs: Sequence[str]) -> Iterator[ManifestProblem]:
+def _folder_problems(
+    config: RunConfig, objects: Sequence[Body], packs: Sequence[str]
+) -> Iterator[ManifestProblem]:
+    """Prompt packs that are not there, and a controller whose image is not that of its Jobs."""
     for name in (config.domain, *([config.judge.prompts] if config.judge.kind == "model" else [])):
         if name not in packs:
             message = "does not exist, and run.yaml names this pack; add ../prompts to the resources"
             yield ManifestProblem(f"ConfigMap/prompts-{name}", message)
-
-
-def _image_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
-    """The controller's image is set by kustomize, those of its Jobs by run.yaml."""
+    # The controller's image is set by kustomize, those of its Jobs by run.yaml.
     expected = config.cluster.images.worker
     for pods in pods_of(objects):
-        for container in pods.containers:
-            if pods.labels.get(_COMPONENT) == "controller" and container["image"] != expected:
-                yield ManifestProblem(
-                    pods.owner,
-                    f"has image {container['image']}, its Jobs take cluster.images.worker {expected} of run.yaml; "
-                    "make them the same",
-                )
+        for container in pods.containers if pods.labels.get(_COMPONENT) == "controller" else ():
+            image = container["image"]
+            if image != expected:
+                message = f"has image {image}, its Jobs take cluster.images.worker {expected} of run.yaml"
+                yield ManifestProblem(pods.owner, f"{message}; make them the same")
 
 
 def _notes(config: RunConfig) -> Iterator[str]:
@@ -182,11 +174,9 @@ def _trainer_problems(config: RunConfig) -> Iterator[ManifestProblem]:
         is_trained = name == "train_solver" or not config.challenger.frozen
         colocated = config.model.engine == "vllm_colocated"
         if is_trained and colocated and not gpus_of(cluster, getattr(cluster, name)):
-            yield ManifestProblem(
-                f"cluster.{name}",
-                "has no GPU, and model.engine vllm_colocated samples on the trainer's; give it gpus, or set "
-                "model.engine: in_process",
-            )
+            message = "has no GPU, and model.engine vllm_colocated samples on the trainer's"
+            advice = "give it gpus, or set model.engine: in_process"
+            yield ManifestProblem(f"cluster.{name}", f"{message}; {advice}")
     for name, settings in stages.items():
         # Each GPU has a process of its own, and each process whole groups.
         pod = getattr(cluster, name)
@@ -199,10 +189,8 @@ def _trainer_problems(config: RunConfig) -> Iterator[ManifestProblem]:
 
 def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
     """What runs on a GPU has CUDA in its image, and the worker's has none."""
-    cluster = config.cluster
-    trainers = [
-        name for name in ("train_challenger", "train_solver") if gpus_of(cluster, getattr(cluster, name))
-    ]
+    cluster, stages = config.cluster, ("train_challenger", "train_solver")
+    trainers = [stage for stage in stages if gpus_of(cluster, getattr(cluster, stage))]
     servers = [
         component.value
         for component in (Component.JUDGE, Component.SOLVER, Component.CHALLENGER)
@@ -228,7 +216,7 @@ def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     for version in VERSIONS:
         for body in objects:
             kind, api = str(body.get("kind")), str(body.get("apiVersion"))
-            # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are called.
+            # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are named.
             validator = _validator(version, kind.lower(), re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api))
             if validator is None:
                 found.append(ManifestProblem(name_of(body), f"Kubernetes {version} has no {kind} of {api}"))

@@ -8,7 +8,8 @@ the run that the config names and no policy lets a pod out to. Pure.
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
@@ -24,7 +25,7 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     names = Counter(map(name_of, objects))
     message = "appears twice; give one of them another name"
     found = [ManifestProblem(name, message) for name, count in names.items() if count > 1]
-    found += _labels(objects)
+    found += _label_problems(objects)
     known = {*names, *elsewhere}
     all_pods = pods_of(objects)
     for pods in all_pods:
@@ -37,7 +38,10 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
                 if selector is not None and not matches(selector, labels):
                     found.append(ManifestProblem(name_of(body), "its selector does not match its own pods"))
             case "RoleBinding":
-                found += _binding_problems(body, known)
+                for bound in (body["roleRef"], *(body.get("subjects") or [])):
+                    name = f"{bound['kind']}/{bound['name']}"
+                    if name not in known and not name.startswith("ClusterRole/"):
+                        found.append(ManifestProblem(name_of(body), f"binds {name}, which does not exist"))
             case "Service":
                 found += _service_problems(body, all_pods)
             case "NetworkPolicy":
@@ -45,18 +49,16 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     return [*found, *_call_problems(objects)]
 
 
-def _labels(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
-    """YAML reads an unquoted 01 or on as something else than text, and the server refuses it."""
+def _label_problems(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """YAML reads an unquoted `01` or `on` as something other than text, and the server refuses it."""
     for body in objects:
         metadata = body.get("metadata") or {}
         template = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
-        for place in (metadata, template):
-            for kind in ("labels", "annotations"):
-                for key, value in (place.get(kind) or {}).items():
-                    if not isinstance(value, str):
-                        yield ManifestProblem(
-                            name_of(body), f"{kind}.{key} is {value!r}, not text; put it in quotes"
-                        )
+        for place, kind in product((metadata, template), ("labels", "annotations")):
+            for key, value in (place.get(kind) or {}).items():
+                if not isinstance(value, str):
+                    message = f"{kind}.{key} is {value!r}, not text; put it in quotes"
+                    yield ManifestProblem(name_of(body), message)
 
 
 def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
@@ -67,39 +69,29 @@ def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
     for volume in volumes.values():
         # Volumes of `cluster.volumes` exist outside the run.
         if not volume["name"].startswith("extra-"):
-            yield from _volume(pods.owner, volume, known)
+            yield from _volume_problems(pods.owner, volume, known)
     mounted = set()
     for container in pods.containers:
         for mount in container.get("volumeMounts") or []:
             mounted.add(mount["name"])
             if mount["name"] not in volumes:
-                yield ManifestProblem(
-                    pods.owner, f"mounts the volume {mount['name']}, which is not among its volumes"
-                )
+                message = f"mounts the volume {mount['name']}, which is not among its volumes"
+                yield ManifestProblem(pods.owner, message)
         for variable in container.get("env") or []:
             source = (variable.get("valueFrom") or {}).get("configMapKeyRef")
             if source and not source.get("optional") and f"ConfigMap/{source['name']}" not in known:
-                yield ManifestProblem(
-                    pods.owner,
-                    f"{variable['name']} comes from ConfigMap {source['name']}, which does not exist",
-                )
+                message = f"{variable['name']} comes from ConfigMap {source['name']}, which does not exist"
+                yield ManifestProblem(pods.owner, message)
     for name in sorted(volumes.keys() - mounted):
         yield ManifestProblem(pods.owner, f"has a volume {name} that no container mounts")
 
 
-def _volume(owner: str, volume: Body, known: set[str]) -> Iterator[ManifestProblem]:
+def _volume_problems(owner: str, volume: Body, known: set[str]) -> Iterator[ManifestProblem]:
     config, claim = volume.get("configMap"), volume.get("persistentVolumeClaim")
     if config and not config.get("optional") and f"ConfigMap/{config['name']}" not in known:
         yield ManifestProblem(owner, f"mounts ConfigMap {config['name']}, which does not exist")
     if claim and f"PersistentVolumeClaim/{claim['claimName']}" not in known:
         yield ManifestProblem(owner, f"mounts the claim {claim['claimName']}, which does not exist")
-
-
-def _binding_problems(body: Body, known: set[str]) -> Iterator[ManifestProblem]:
-    for bound in (body["roleRef"], *(body.get("subjects") or [])):
-        name = f"{bound['kind']}/{bound['name']}"
-        if name not in known and not name.startswith("ClusterRole/"):
-            yield ManifestProblem(name_of(body), f"binds {name}, which does not exist")
 
 
 def _service_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProblem]:
@@ -179,57 +171,47 @@ def _target(service: Body, server: Pods, port: int) -> int:
     return port
 
 
-class ExternalServer(NamedTuple):
-    """A URL of the config, under the setting that names it, and the parts of the run that call it."""
-
-    setting: str
-    url: str
-    callers: tuple[Component, ...]
-
-
 def external_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """One problem for each external server that some caller's NetworkPolicies keep it from."""
     policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
     pods = pods_of(objects)
     by_component = {caller.labels.get("app.kubernetes.io/component"): caller for caller in reversed(pods)}
-    for server in external_servers(config):
-        address = urlsplit(server.url)
+    for setting, url, callers in _external_servers(config):
+        address = urlsplit(url)
         port = address.port or _PORTS.get(address.scheme, 80)
         # A Service of the run has been checked with the references.
-        if address.hostname in services:
+        if not url or address.hostname in services:
             continue
         kept = [
             component.value
-            for component in server.callers
+            for component in callers
             if component in by_component
             and not allows(policies, "Egress", by_component[component], None, port, pods)
         ]
         if kept:
             yield ManifestProblem(
-                server.setting,
-                f"names {server.url}, and no NetworkPolicy lets {' and '.join(kept)} out to port {port}; add the "
+                setting,
+                f"names {url}, and no NetworkPolicy lets {' and '.join(kept)} out to port {port}; add the "
                 "component external-servers (port 443), or a policy of your own",
             )
 
 
-def external_servers(config: RunConfig) -> list[ExternalServer]:
-    """Servers that the config names and the run does not start itself."""
+def _external_servers(config: RunConfig) -> Iterator[tuple[str, str, tuple[Component, ...]]]:
+    """Setting, URL and callers of every server that the run does not start itself; the URL may be empty."""
     cluster, judge, partners = config.cluster, config.judge, config.partners
     both, trainer, worker = (Component.TRAINER, Component.WORKER), (Component.TRAINER,), (Component.WORKER,)
-    found: list[tuple[str, str | None, tuple[Component, ...]]] = []
     if judge.kind == "model":
         if not cluster.judge.serve:
-            found.append(("judge.endpoint.base_url", judge.endpoint.base_url, both))
+            yield "judge.endpoint.base_url", judge.endpoint.base_url, both
         for role in type(judge.endpoints).model_fields:
             endpoint = getattr(judge.endpoints, role)
-            found.append((f"judge.endpoints.{role}.base_url", endpoint and endpoint.base_url, both))
+            yield f"judge.endpoints.{role}.base_url", endpoint.base_url if endpoint else "", both
     if not cluster.retriever.serve:
-        found.append(("search.url", config.search.url, both))
+        yield "search.url", config.search.url or "", both
     if not cluster.solver.serve:
-        found.append(("partners.solver.base_url", partners.solver.base_url, both))
+        yield "partners.solver.base_url", partners.solver.base_url or "", both
     if not cluster.challenger.serve:
-        found.append(("partners.challenger.base_url", partners.challenger.base_url, worker))
+        yield "partners.challenger.base_url", partners.challenger.base_url or "", worker
     if config.model.engine == "vllm_server":
-        found.append(("model.vllm_url", config.model.vllm_url, trainer))
-    return [ExternalServer(setting, url, callers) for setting, url, callers in found if url]
+        yield "model.vllm_url", config.model.vllm_url or "", trainer

@@ -96,20 +96,18 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
     from scope_selfplay.k8s.kubectl import Kubectl
 
     checked = check_folder(folder)
-    found, notes = checked.problems, checked.notes
     if online:
-        on_cluster = check_cluster(checked, folder, Kubectl(namespace))
-        found, notes = [*found, *on_cluster.problems], [*notes, *on_cluster.notes]
+        checked = check_cluster(checked, folder, Kubectl(namespace))
     if as_json:
-        problems = [problem._asdict() for problem in found]
-        click.echo(json.dumps({"problems": problems, "notes": notes}, indent=1))
+        problems = [problem._asdict() for problem in checked.problems]
+        click.echo(json.dumps({"problems": problems, "notes": checked.notes}, indent=1))
     else:
-        for problem in found:
+        for problem in checked.problems:
             click.echo(str(problem))
-        for note in notes:
+        for note in checked.notes:
             click.echo(f"note: {note}", err=True)
-        click.echo(f"{len(checked.objects)} objects, {len(found)} problem(s)", err=True)
-    if found:
+        click.echo(f"{len(checked.objects)} objects, {len(checked.problems)} problem(s)", err=True)
+    if checked.problems:
         sys.exit(ExitCode.USER)
 
 

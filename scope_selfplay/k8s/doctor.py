@@ -1,9 +1,11 @@
 """`scope k8s doctor`: what this cluster can run for this user, and what is missing. Changes nothing."""
 
+from collections.abc import Sequence
+
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
 from scope_selfplay.k8s.check_cluster import gpus_offered, is_default_class
-from scope_selfplay.k8s.kubectl import Kubectl
+from scope_selfplay.k8s.kubectl import Body, Kubectl
 
 _NEEDED = {
     "run": ("jobs.batch", "configmaps", "persistentvolumeclaims", "serviceaccounts"),
@@ -16,7 +18,7 @@ _NEEDED = {
 
 
 def examine(cluster: Kubectl) -> list[Finding]:
-    """The cluster first: without it nothing else is asked."""
+    """Findings about the cluster; only its own one where it does not answer."""
     try:
         version = cluster.version()
     except ScopeError as error:
@@ -28,14 +30,19 @@ def examine(cluster: Kubectl) -> list[Finding]:
         found = f"lacking: {lacking}" if lacking else "all there"
         advice = f"ask for the right to create {lacking} in this namespace"
         findings.append(Finding(f"rights to {what}", not lacking, found, advice))
-    return [*findings, _storage(cluster), _gpus(cluster), _quotas(cluster)]
+    for what, kind, finding_of, subject in (
+        ("storage", "storageclasses", _storage, ""),
+        ("GPUs", "nodes", _gpus, "nodes "),
+        ("quotas", "resourcequotas", _quotas, ""),
+    ):
+        try:
+            findings.append(finding_of(cluster.objects(kind)))
+        except ScopeError as error:
+            findings.append(Finding(what, True, f"{subject}cannot be seen ({error})"))
+    return findings
 
 
-def _storage(cluster: Kubectl) -> Finding:
-    try:
-        classes = cluster.objects("storageclasses")
-    except ScopeError as error:
-        return Finding("storage", True, f"cannot be seen ({error})")
+def _storage(classes: Sequence[Body]) -> Finding:
     names = [
         f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}" for body in classes
     ]
@@ -43,22 +50,14 @@ def _storage(cluster: Kubectl) -> Finding:
     return Finding("storage", bool(names), ", ".join(names) or "no StorageClass", advice)
 
 
-def _gpus(cluster: Kubectl) -> Finding:
+def _gpus(nodes: Sequence[Body]) -> Finding:
     advice = "not needed for k8s/runs/tiny; paper scale needs 6 GPUs and NVIDIA's device plugin"
-    try:
-        nodes = cluster.objects("nodes")
-    except ScopeError as error:
-        return Finding("GPUs", True, f"nodes cannot be seen ({error})")
     offered = {node["metadata"]["name"]: gpus_offered(node, "nvidia.com/gpu") for node in nodes}
     found = ", ".join(f"{name} {count:.0f}" for name, count in offered.items() if count)
     return Finding("GPUs", bool(found), found or f"none on {len(nodes)} nodes", advice)
 
 
-def _quotas(cluster: Kubectl) -> Finding:
-    try:
-        quotas = cluster.objects("resourcequotas")
-    except ScopeError as error:
-        return Finding("quotas", True, f"cannot be seen ({error})")
+def _quotas(quotas: Sequence[Body]) -> Finding:
     hard = [
         f"{name}={value}"
         for quota in quotas

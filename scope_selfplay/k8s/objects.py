@@ -62,13 +62,9 @@ def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[_Made]:
     """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
     Solver promoted."""
     context = _context(config, packs)
-    bodies: list[_Made] = []
-    servers: dict[str, Server] = {}
-    for iteration, stage in stages_of(config):
-        if iteration <= 1:
-            step = RunStep(iteration, stage)
-            servers |= {server.name: server for server in _servers(config, step)}
-            bodies += _stage_bodies(context, step)
+    steps = [RunStep(iteration, stage) for iteration, stage in stages_of(config) if iteration <= 1]
+    bodies = [body for step in steps for body in _stage_bodies(context, step)]
+    servers = {server.name: server for step in steps for server in _servers(config, step)}
     return [*bodies, *_server_bodies(context, servers.values())]
 
 
@@ -158,7 +154,7 @@ def allows(
     run: Sequence[Pods] = (),
 ) -> bool:
     """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives;
-    a peer that is None is some host that is no pod of `run`.
+    a peer that is None is a host outside the pods of `run`.
 
     Pods that no policy of the direction selects may do anything; else one rule must allow it.
     """

@@ -35,8 +35,8 @@ from scope_selfplay.k8s.patches import (
     yaml_text,
 )
 from scope_selfplay.k8s.prepare import prepare_files
-from scope_selfplay.prompts import load_pack, pack_chain
-from scope_selfplay.prompts.folder import pack_path, shipped_prompts
+from scope_selfplay.prompts import load_pack
+from scope_selfplay.prompts.folder import pack_chain, pack_path, shipped_prompts
 from scope_selfplay.run_directory import with_judge_prompts
 
 _SETUP_NOTE = (
@@ -120,9 +120,8 @@ def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[Body
 
 def _index_container(config: RunConfig) -> Body:
     """A small world's index is made in seconds, before the controller starts."""
-    extra = [
-        {"name": volume.name, "mountPath": volume.path, "readOnly": True} for volume in config.cluster.volumes
-    ]
+    volumes = config.cluster.volumes
+    extra = [{"name": volume.name, "mountPath": volume.path, "readOnly": True} for volume in volumes]
     return {
         "name": "index",
         "image": IMAGE,
@@ -130,10 +129,7 @@ def _index_container(config: RunConfig) -> Body:
         "args": ["--config", f"{CONFIG_FOLDER}/run.yaml", "--index", config.cluster.retriever.index],
         "env": [{"name": "HF_HUB_OFFLINE", "value": "1"}, {"name": "HOME", "value": "/tmp"}],
         # The larger request of both containers is held for as long as the controller lives: no more than its own.
-        "resources": {
-            "requests": {"cpu": "250m", "memory": "1Gi"},
-            "limits": {"cpu": "1", "memory": "1Gi"},
-        },
+        "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -188,10 +184,9 @@ def components_of(folder: Path) -> list[str]:
         setup = yaml.safe_load(_read(file) or "") or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
-    shipped = re.compile(r"(\.\./)+k8s/components/([^/]+)/?")
     listed = setup.get("components") if isinstance(setup, dict) else None
-    paths = [(str(path), shipped.fullmatch(str(path))) for path in listed or []]
-    return [match[2] if match else path for path, match in paths]
+    shipped = r"\A(\.\./)+k8s/components/([^/]+)/?\Z"
+    return [re.sub(shipped, r"\2", str(path)) for path in listed or []]
 
 
 def link_config(folder: Path) -> None:

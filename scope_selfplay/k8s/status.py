@@ -20,7 +20,14 @@ def read_status(cluster: Kubectl, run: str) -> dict[str, Any]:
         "run": run,
         "status": (status_map or {}).get("data") or {},
         "jobs": [_job(body) for body in jobs],
-        "servers": [_server(body) for body in cluster.objects("deployments", selector)],
+        "servers": [
+            {
+                "name": body["metadata"]["name"],
+                "server": body["metadata"]["labels"].get(SERVER, ""),
+                "ready": bool((body.get("status") or {}).get("readyReplicas", 0)),
+            }
+            for body in cluster.objects("deployments", selector)
+        ],
     }
 
 
@@ -68,15 +75,6 @@ def _job(body: Body) -> dict[str, Any]:
         "attempt": labels.get(ATTEMPT, ""),
         "state": named[0] if named else "running" if status.get("active") else "waiting",
         "started": status.get("startTime"),
-    }
-
-
-def _server(body: Body) -> dict[str, Any]:
-    ready = (body.get("status") or {}).get("readyReplicas", 0)
-    return {
-        "name": body["metadata"]["name"],
-        "server": body["metadata"]["labels"].get(SERVER, ""),
-        "ready": bool(ready),
     }
 
 

@@ -24,15 +24,15 @@ from typing import Any
 from scope_selfplay.errors import ConfigError
 
 LONGEST = 200
-"""Characters of a box beyond which it is no final answer."""
+"""The most characters of a box that counts as a final answer."""
 DEEPEST = 10
-"""Brackets within brackets beyond which it is none either: reading them takes time that doubles with each."""
+"""The most brackets within brackets of such a box: reading them takes time that doubles with every level."""
 CPU_SECONDS = 2
 """CPU time for one comparison; the operating system counts whole seconds."""
 _MEMORY = 2 << 30
 # The first reply comes when the library is imported, on a slow disk after many seconds.
 _WALL_SECONDS = 120.0
-# Characters at the end of an answer in which its box must stand.
+# Characters at the end of an answer in which its box must be.
 _TAIL = 10_000
 _BOX = "\\boxed"
 _YES, _NO = b"1", b"0"
@@ -49,7 +49,7 @@ def boxed_reward(answer: str, reference: str) -> float | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last closed `\boxed{...}`, its braces balanced; None without one.
+    r"""The content of the last closed `\boxed{...}`, its braces balanced; None without one.
 
     Only the end of the text is read, and of a box no more than it may hold: a megabyte of unclosed boxes costs little.
     """
@@ -84,7 +84,7 @@ def _balanced(text: str) -> str | None:
 
 
 class BoxedVerifier:
-    """A process that compares answers; started when first asked, one question at a time, safe between threads."""
+    """A process that compares answers: started on the first question, one question at a time, safe between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,15 +124,15 @@ class BoxedVerifier:
         line = json.dumps([found, expected]).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
             worker.stdin.write(line)
-        is_readable = _heard(worker)
+        is_readable = _reply_of(worker)
         if is_readable is False:
             return None
-        is_equal = _heard(worker) if is_readable else None
+        is_equal = _reply_of(worker) if is_readable else None
         if is_equal is not None:
             return is_equal
         has_died = worker.poll() is not None
         self.close()
-        # It died over the answer. Alive and silent is no verdict on it: its CPU time is not used up.
+        # An answer that killed the process is wrong; a process that is alive and silent has CPU time left: no verdict.
         return False if has_died and is_readable else None
 
     def _started(self) -> subprocess.Popen[bytes] | None:
@@ -146,7 +146,7 @@ class BoxedVerifier:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
             self._worker, self._end = worker, weakref.finalize(self, _end, worker)
-            is_ready = _heard(worker)
+            is_ready = _reply_of(worker)
             if is_ready is False:
                 self.close()
                 raise ConfigError(
@@ -159,7 +159,7 @@ class BoxedVerifier:
 
 @functools.cache
 def _shared(process: int) -> BoxedVerifier:
-    """One verifier a process; a forked child must not read its parent's replies."""
+    """One verifier per process; a forked child must not read its parent's replies."""
     return BoxedVerifier()
 
 
@@ -172,8 +172,8 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _heard(worker: subprocess.Popen[bytes]) -> bool | None:
-    """What the process says next; None when it has ended or stays silent."""
+def _reply_of(worker: subprocess.Popen[bytes]) -> bool | None:
+    """The next reply of the process; None when it has ended or stays silent."""
     assert worker.stdout is not None
     if not select.select([worker.stdout], [], [], _WALL_SECONDS)[0]:
         return None
@@ -185,7 +185,7 @@ def _heard(worker: subprocess.Popen[bytes]) -> bool | None:
 
 
 def _serve() -> None:
-    """Answer questions until the parent goes away. The first byte says whether the library is there."""
+    """Answer questions until the parent goes away. The first byte tells whether the library is installed."""
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     # Whatever a library prints must not look like a reply.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -49,7 +49,7 @@ def new(
     chosen, grades = tuple(map(ProblemKind, kinds)) or tuple(ProblemKind), levels or LEVELS
     try:
         kept = problems(rng_from(seed, "held-out"), held_out, kinds=chosen, levels=grades)
-        unseen = frozenset(each.question for each in kept)
+        unseen = frozenset(problem.question for problem in kept)
         train = problems(rng_from(seed, "train"), count, kinds=chosen, levels=grades, without=unseen)
     except ValueError as error:
         raise UserError(f"scope math new: {error}; ask for fewer, or for more kinds and levels") from None
@@ -69,7 +69,7 @@ def new(
 
 def _lines(found: list[MathProblem]) -> str:
     rows = [
-        {"question": each.question, "answer": each.answer, "type": f"{each.kind}_{each.level}"}
-        for each in found
+        {"question": problem.question, "answer": problem.answer, "type": f"{problem.kind}_{problem.level}"}
+        for problem in found
     ]
     return "".join(json.dumps(row) + "\n" for row in rows)

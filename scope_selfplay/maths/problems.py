@@ -42,23 +42,22 @@ def problems(
     Raises ValueError where there are not as many.
     """
     found: list[MathProblem] = []
-    seen, vain = set(without), 0
+    seen, repeats = set(without), 0
     while len(found) < count:
         kind, level = kinds[len(found) % len(kinds)], levels[len(found) // len(kinds) % len(levels)]
         question, answer = _MAKERS[kind](rng, level)
         if question in seen:
-            vain += 1
-            if vain > 200 * count:
-                raise ValueError(
-                    f"there are no {count} different problems of {', '.join(kinds)} at levels {levels}"
-                )
+            repeats += 1
+            if repeats > 200 * count:
+                asked = f"{', '.join(kinds)} at levels {levels}"
+                raise ValueError(f"there are no {count} different problems of {asked}")
             continue
         seen.add(question)
-        found.append(MathProblem(question, written(answer), kind.value, level))
+        found.append(MathProblem(question, latex(answer), kind.value, level))
     return found
 
 
-def written(value: Fraction) -> str:
+def latex(value: Fraction) -> str:
     """A whole number, or a reduced fraction in LaTeX."""
     if value.denominator == 1:
         return str(value.numerator)
@@ -95,7 +94,7 @@ def _fractions(rng: random.Random, level: int) -> tuple[str, Fraction]:
 
 
 def _equation(rng: random.Random, level: int) -> tuple[str, Fraction]:
-    """Level 1: a x = c; 2: a x + b = c; 3: a x + b = d x + e. The solution is whole but on level 3."""
+    """Level 1: a x = c; 2: a x + b = c; 3: a x + b = d x + e. The solution is whole except on level 3."""
     top = _DIGITS[level]
     a, x = rng.randint(2, 9 * level), rng.randint(-top, top)
     b = rng.choice([-1, 1]) * rng.randint(1, top)
@@ -104,7 +103,7 @@ def _equation(rng: random.Random, level: int) -> tuple[str, Fraction]:
     left = f"{a}x {'+' if b > 0 else '-'} {abs(b)}"
     if level == 2:
         return f"Solve for x: {left} = {a * x + b}", Fraction(x)
-    d = rng.choice([each for each in range(2, 19) if each != a])
+    d = rng.choice([factor for factor in range(2, 19) if factor != a])
     e = rng.randint(1, top)
     return f"Solve for x: {left} = {d}x + {e}", Fraction(e - b, a - d)
 

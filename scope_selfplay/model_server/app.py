@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -63,18 +63,12 @@ class ModelInfo(NamedTuple):
 class ModelMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        name = "scope_model_"
-        self.requests = Counter(
-            name + "requests", "Completion requests by status", ["status"], registry=self.registry
-        )
-        self.seconds = Histogram(
-            name + "request_seconds", "Seconds per completion", buckets=_SECONDS, registry=self.registry
-        )
-        self.tokens = Counter(
-            name + "tokens", "Tokens read and sampled", ["direction"], registry=self.registry
-        )
-        self.running = Gauge(name + "running", "Sequences being decoded", registry=self.registry)
-        self.waiting = Gauge(name + "waiting", "Sequences that wait for a slot", registry=self.registry)
+        ours: dict[str, Any] = {"namespace": "scope_model", "registry": self.registry}
+        self.requests = Counter("requests", "Completion requests by status", ["status"], **ours)
+        self.seconds = Histogram("request_seconds", "Seconds per completion", buckets=_SECONDS, **ours)
+        self.tokens = Counter("tokens", "Tokens read and sampled", ["direction"], **ours)
+        self.running = Gauge("running", "Sequences being decoded", **ours)
+        self.waiting = Gauge("waiting", "Sequences that wait for a slot", **ours)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scope_selfplay.inference.chat_server import usage
 from scope_selfplay.inference.codec import Stops
 from scope_selfplay.inference.protocol import Generate, Sample
 from scope_selfplay.wire.strict_json import parse_object
@@ -102,18 +103,13 @@ def render_response(parsed: CompletionRequest, sample: Sample, text: str, model:
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": sample.logprobs, "top_logprobs": None}
     if parsed.with_ids:
         choice |= {"token_ids": sample.ids, "prompt_token_ids": parsed.request.prompt_ids}
-    tokens_in, tokens_out = len(parsed.request.prompt_ids), len(sample.ids)
     return {
         "id": "cmpl-0",
         "object": "text_completion",
         "created": int(time.time()),
         "model": model,
         "choices": [choice],
-        "usage": {
-            "prompt_tokens": tokens_in,
-            "completion_tokens": tokens_out,
-            "total_tokens": tokens_in + tokens_out,
-        },
+        "usage": usage(len(parsed.request.prompt_ids), len(sample.ids)),
     }
 
 

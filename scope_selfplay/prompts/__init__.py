@@ -7,38 +7,9 @@ check and load it), `new_pack`, `cli`. Only `folder` and `new_pack` touch the di
 and YAML are imported when first needed.
 """
 
-from scope_selfplay.prompts.contracts import CONTRACTS, INPUTS, OUTPUTS, Contract, Output, PromptRole
-from scope_selfplay.prompts.domain import Domain, JudgeKind, TaskType
-from scope_selfplay.prompts.folder import (
-    check_pack,
-    load_pack,
-    pack_chain,
-    pack_origins,
-)
-from scope_selfplay.prompts.new_pack import new_pack, own_prompt
-from scope_selfplay.prompts.pack import Pack, PromptValue, diff_packs
-from scope_selfplay.prompts.problems import PackProblem
-from scope_selfplay.prompts.resolve import Origin
+from scope_selfplay.prompts.contracts import CONTRACTS, PromptRole
+from scope_selfplay.prompts.domain import TaskType
+from scope_selfplay.prompts.folder import check_pack, load_pack
+from scope_selfplay.prompts.pack import Pack, diff_packs
 
-__all__ = [
-    "CONTRACTS",
-    "INPUTS",
-    "OUTPUTS",
-    "Contract",
-    "Domain",
-    "JudgeKind",
-    "Origin",
-    "Output",
-    "Pack",
-    "PackProblem",
-    "PromptRole",
-    "PromptValue",
-    "TaskType",
-    "check_pack",
-    "diff_packs",
-    "load_pack",
-    "new_pack",
-    "own_prompt",
-    "pack_chain",
-    "pack_origins",
-]
+__all__ = ["CONTRACTS", "Pack", "PromptRole", "TaskType", "check_pack", "diff_packs", "load_pack"]

@@ -39,22 +39,14 @@ class PromptRole(StrEnum):
         return f"{self}.md"
 
 
-POLICY_ROLES = frozenset(
-    {
-        PromptRole.CHALLENGER,
-        PromptRole.CHALLENGER_NEXT,
-        PromptRole.CHALLENGER_INVALID,
-        PromptRole.CHALLENGER_FINAL,
-        PromptRole.SOLVER,
-    }
-)
+POLICY_ROLES = frozenset(role for role in PromptRole if role.startswith(("challenger", "solver")))
 GATE_ROLES = {PromptRole.of_gate(gate): gate for gate in Gate}
 GATE_EXAMPLES = 4
 """Fewest worked examples that a gate shows on each side; one example ends with a score alone on its line."""
 
 
 class Output(StrEnum):
-    """What the model is asked to write; the name stands in a file's front matter."""
+    """What the model is asked to write; a file's front matter names it."""
 
     SEARCH = "search"
     TASK = "task"
@@ -131,14 +123,7 @@ class Contract:
 CONTRACTS = {
     # 1,024 prompt tokens for the Challenger (Table 9) leave the rest to a 100-word passage and the task type.
     PromptRole.CHALLENGER: Contract(
-        (
-            "document_title",
-            "document_text",
-            "task_type",
-            "task_description",
-            "search_turns",
-            "search_syntax",
-        ),
+        ("document_title", "document_text", "task_type", "task_description", "search_turns", "search_syntax"),
         (),
         Output.TASK,
         800,
@@ -202,13 +187,6 @@ INPUTS = {
 }
 """Every input and what the caller puts there."""
 
-ABSENT: dict[str, str | bool] = {
-    "budget": "",
-    "task_type": "",
-    "rubric": "",
-    "reference": "",
-    "first_label": "",
-    "second_label": "",
-    "native_thinking": False,
-}
+_TEXTS = ("budget", "task_type", "rubric", "reference", "first_label", "second_label")
+ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "native_thinking": False}
 """What an optional input holds when the caller leaves it out; one that is not here must be given."""

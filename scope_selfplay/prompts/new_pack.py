@@ -20,8 +20,8 @@ from scope_selfplay.prompts.resolve import KUSTOMIZATION_FILE
 def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia") -> list[Path]:
     """Begin `folder`/`domain`, extending another domain or with a blank of every file; returns its files.
 
-    Raises PromptError when the name is none or that of a shipped pack, the folder exists, or `extends` does
-    not.
+    Raises PromptError for a name that is not valid or that a shipped pack has, a folder that exists, and an
+    `extends` that does not.
     """
     target = Path(folder) / domain
     if not NAME.fullmatch(domain):
@@ -60,25 +60,21 @@ def own_prompt(folder: Path | str, role: PromptRole) -> Path:
     target.write_text(text, encoding="utf-8")
     listing = Path(folder) / KUSTOMIZATION_FILE
     if listing.is_file():
-        with_listed = _with_listed(listing.read_text(encoding="utf-8"), role.file_name)
-        listing.write_text(with_listed, encoding="utf-8")
+        kustomization = listing.read_text(encoding="utf-8")
+        mapping = read_mapping(kustomization, KUSTOMIZATION_FILE)
+        # `load_pack` has checked it.
+        assert isinstance(mapping, YamlMapping), mapping
+        generators = mapping.values["configMapGenerator"]
+        assert isinstance(generators, list)
+        last = mapping.line("configMapGenerator", 0, "files", len(generators[0]["files"]) - 1)
+        lines = kustomization.split("\n")
+        lines.insert(last, f"{lines[last - 1].partition('-')[0]}- {role.file_name}")
+        listing.write_text("\n".join(lines), encoding="utf-8")
     return target
 
 
-def _with_listed(kustomization: str, name: str) -> str:
-    """The text of a sound kustomization.yaml, with one more file in its ConfigMap after the last."""
-    mapping = read_mapping(kustomization, KUSTOMIZATION_FILE)
-    assert isinstance(mapping, YamlMapping), mapping
-    generators = mapping.values["configMapGenerator"]
-    assert isinstance(generators, list)
-    last = mapping.line("configMapGenerator", 0, "files", len(generators[0]["files"]) - 1)
-    lines = kustomization.split("\n")
-    indent = lines[last - 1].partition("-")[0]
-    return "\n".join([*lines[:last], f"{indent}- {name}", *lines[last:]])
-
-
 def _starting_files(domain: str, extends: str | None) -> dict[str, str]:
-    """File name -> text. A pack that extends another is complete; else every file says what to write."""
+    """File name -> text. A pack that extends another is complete; else every file describes what to write."""
     title = domain.replace("-", " ").capitalize()
     if extends is not None:
         text = _EXTENDING.format(title=title, extends=extends, gates=", ".join(Gate))
@@ -121,13 +117,8 @@ task_types:
 def _prompt_to_fill(role: PromptRole) -> str:
     contract = CONTRACTS[role]
     output = OUTPUTS[contract.output]
-    lines = [
-        "---",
-        f"role: {role}",
-        f"inputs: [{', '.join(contract.required)}]",
-        f"output: {contract.output}",
-        "---",
-    ]
+    inputs = ", ".join(contract.required)
+    lines = ["---", f"role: {role}", f"inputs: [{inputs}]", f"output: {contract.output}", "---"]
     lines += [f"{{# The code reads {output.parsed}. #}}"]
     lines += [f"{{# May be used too: {name}, {INPUTS[name]}. #}}" for name in contract.optional]
     if role in GATE_ROLES:

@@ -44,10 +44,7 @@ class Pack(Value):
         may be left out or None. Raises PromptError when the pack has no such role, TypeError when an input is
         foreign or lacking.
         """
-        prompt, contract = (
-            next((prompt for prompt in self.prompts if prompt.role == role), None),
-            CONTRACTS[role],
-        )
+        prompt, contract = next((own for own in self.prompts if own.role == role), None), CONTRACTS[role]
         if prompt is None:
             advice = f"add {role.file_name}, or extend a pack that has it"
             raise PromptError(f"the prompt pack {self.domain.name} has no {role} prompt; {advice}")
@@ -83,7 +80,7 @@ def diff_packs(a: Pack, b: Pack) -> str:
 
 
 def _contents(pack: Pack) -> dict[str, str]:
-    """The resolved files without the domain's name, which is where a pack lies and not what it says."""
+    """The resolved files without the domain's name, which belongs to a pack's place and not to its contents."""
     import yaml
 
     domain = pack.domain

@@ -130,7 +130,7 @@ def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[PackProble
 def _declared_problems(
     role: PromptRole, front: YamlMapping, declared: list[str], anatomy: Anatomy, taught: bool
 ) -> Iterator[PackProblem]:
-    """Inputs that the front matter lists in vain or lacks; one misspelling is told once, where it stands."""
+    """Inputs that the front matter lists in vain or lacks; a misspelt input is reported once, at its line."""
     contract, uses = CONTRACTS[role], anatomy.uses
     meant = {nearest(name, contract.inputs) for name in (*uses, *declared) if name not in contract.inputs}
     for index, name in enumerate(declared):
@@ -176,26 +176,20 @@ def _text_faults(
         yield TemplateFault(
             1, f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"
         )
-    if role in GATE_ROLES:
-        yield from _example_faults(body)
-    yield from _foreign_faults(role, body)
-    yield from _order_faults(anatomy)
-
-
-def _example_faults(body: str) -> Iterator[TemplateFault]:
-    """An example is counted by its last line, a score alone; scores inside sentences are instructions."""
+    # An example is counted by its last line, a score alone; scores inside sentences are instructions.
     lines = [line.strip() for line in body.split("\n")]
     for side, score in (("pass", "<score>1</score>"), ("fail", "<score>0</score>")):
-        found = lines.count(score)
-        if found < GATE_EXAMPLES:
+        if role in GATE_ROLES and (found := lines.count(score)) < GATE_EXAMPLES:
             message = (
                 f"shows {found} examples that {side}; a gate shows at least {GATE_EXAMPLES} on each side"
             )
             yield TemplateFault(1, f"{message}, each ended by {score} alone on a line")
+    yield from _foreign_faults(role, body)
+    yield from _order_faults(anatomy)
 
 
 def _foreign_faults(role: PromptRole, body: str) -> Iterator[TemplateFault]:
-    """What belongs to a model family, to another template language, or to nobody's eyes."""
+    """Texts of one model family, of another template language, and invisible characters."""
     for number, line in enumerate(body.split("\n"), start=1):
         for found in _SPECIAL_TOKEN.findall(line):
             advice = "the chat template writes those, so take it out"

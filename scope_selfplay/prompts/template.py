@@ -57,9 +57,8 @@ def dissect(body: str) -> Anatomy:
         tree = _environment().parse(body)
     except jinja2.TemplateSyntaxError as error:
         advice = "check that every {{ has its }} and every {% if %} its {% endif %}"
-        return Anatomy(
-            {}, "", (TemplateFault(error.lineno, f"is not valid Jinja: {error.message}; {advice}"),)
-        )
+        fault = TemplateFault(error.lineno, f"is not valid Jinja: {error.message}; {advice}")
+        return Anatomy({}, "", (fault,))
     uses: dict[str, int] = {}
     for name in tree.find_all(nodes.Name):
         if name.ctx != "load":
@@ -83,15 +82,11 @@ def _faults(tree: "nodes.Template") -> list[TemplateFault]:
             faults.append(TemplateFault(node.lineno, f"uses {what}, which prompts do not allow: {advice}"))
         elif isinstance(node, nodes.Filter) and node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS)
-            faults.append(
-                TemplateFault(
-                    node.lineno, f"uses the filter {node.name}; prompts have {', '.join(FILTERS)}{hint}"
-                )
-            )
+            message = f"uses the filter {node.name}; prompts have {', '.join(FILTERS)}{hint}"
+            faults.append(TemplateFault(node.lineno, message))
         elif isinstance(node, nodes.Test) and node.name not in TESTS:
-            faults.append(
-                TemplateFault(node.lineno, f"uses the test `is {node.name}`; prompts have `is none` only")
-            )
+            message = f"uses the test `is {node.name}`; prompts have `is none` only"
+            faults.append(TemplateFault(node.lineno, message))
     return sorted(faults)
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology, standing
+from scope_selfplay.ranking.matches import Match, MatchScores, Score, Strengths, Topology, rank_points
 from scope_selfplay.ranking.topologies import meet_anchor
 from scope_selfplay.schemas import Outcome
 
@@ -122,6 +122,6 @@ def _note(lasted: list[int], slots: Sequence[Slot], stage: int) -> None:
 def _places(lasted: Sequence[int], scores: MatchScores) -> Strengths:
     """Later defeat first, then the mean score; who only ever had byes or failed matches was never judged."""
     means = [scores.mean(entrant) for entrant in range(len(lasted))]
-    return standing(
+    return rank_points(
         [None if mean is None else (stage, mean) for stage, mean in zip(lasted, means, strict=True)]
     )

@@ -135,14 +135,14 @@ def rank_rewards(strengths: Sequence[float | None]) -> Strengths:
 
     N counts the judged entrants. If there is only one, it gets 0.5, what everybody gets when all are equal.
     """
-    places = standing([None if strength is None else (strength,) for strength in strengths])
+    places = rank_points([None if strength is None else (strength,) for strength in strengths])
     rivals = sum(place is not None for place in places) - 1
     if rivals < 1:
         return [None if place is None else 0.5 for place in places]
     return [None if place is None else place / rivals for place in places]
 
 
-def standing(keys: Sequence[tuple[float, ...] | None]) -> Strengths:
+def rank_points(keys: Sequence[tuple[float, ...] | None]) -> Strengths:
     """How many judged entrants each one is ahead of, ties counting half; a higher key is better."""
     ascending = sorted(key for key in keys if key is not None)
     below: dict[tuple[float, ...], int] = {}

@@ -17,11 +17,7 @@ def is_flat(rewards: Sequence[float | None]) -> bool:
 
 
 def route(
-    groups: Sequence[Sequence[float | None]],
-    prices: Sequence[int],
-    rng: random.Random,
-    *,
-    budget: int,
+    groups: Sequence[Sequence[float | None]], prices: Sequence[int], rng: random.Random, *, budget: int
 ) -> list[bool]:
     """Which flat groups of a step go to tournaments: as many as the budget of judge calls pays for.
 

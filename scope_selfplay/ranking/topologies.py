@@ -64,7 +64,7 @@ def meet_anchor(n: int, anchor: int, scores: MatchScores, anchor_score: AnchorSc
     return strengths
 
 
-class LiveBoard:
+class LiveLeaderboard:
     """The running leaderboard of one group; it is driven by whoever sees rollouts finish (Reasoning Arena, section 4).
 
     Ordered by the mean soft share of the judged matches, one half before the first one, ties by arrival.
@@ -117,7 +117,7 @@ class LiveBoard:
 
 def live(arrival: Sequence[int], *, gamma: float = 0.9) -> Topology:
     """The board for a known order of arrival: a wave for each newcomer but the first."""
-    board = LiveBoard(gamma=gamma)
+    board = LiveLeaderboard(gamma=gamma)
     for entrant in arrival:
         matches = board.join(entrant)
         outcomes = (yield matches) if matches else []

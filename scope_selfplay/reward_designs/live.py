@@ -9,11 +9,12 @@ from scope_selfplay.config.rewards import LiveReward
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.fences import plain_text
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.ranking import LiveBoard, Match, Outcome, min_max
+from scope_selfplay.ranking.matches import Match, min_max
+from scope_selfplay.ranking.topologies import LiveLeaderboard
 from scope_selfplay.reward_designs.answers import Rewards, entrants_of
 from scope_selfplay.reward_designs.design import ComparisonDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
-from scope_selfplay.schemas import Rollout
+from scope_selfplay.schemas import Outcome, Rollout
 
 _OPPONENTS = 3
 
@@ -25,7 +26,7 @@ class LiveDesign(ComparisonDesign[LiveReward]):
     while_generating = True
 
     async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards:
-        board = LiveBoard(gamma=self.settings.gamma)
+        board = LiveLeaderboard(gamma=self.settings.gamma)
         await _LiveTournament(group, judge, board).play()
         rollouts = await group.all_rollouts()
         entrants = entrants_of(rollouts)
@@ -45,7 +46,7 @@ class LiveDesign(ComparisonDesign[LiveReward]):
 class _LiveTournament:
     """The matches of one group; the board's entrants are the group's member numbers."""
 
-    def __init__(self, group: RolloutGroup, judge: MeteredJudge, board: LiveBoard) -> None:
+    def __init__(self, group: RolloutGroup, judge: MeteredJudge, board: LiveLeaderboard) -> None:
         self._group = group
         self._judge = judge
         self._board = board
@@ -81,7 +82,5 @@ class _LiveTournament:
 
     async def _compare(self, first: Rollout, second: Rollout) -> Outcome | None:
         task, rubric = self._group.task, self._group.rubric
-        comparison = await self._judge.compare(
-            task, first, second, style=Style.PREFERENCE, rubric=rubric, reference=task.reference
-        )
+        comparison = await self._judge.compare(task, first, second, style=Style.PREFERENCE, rubric=rubric)
         return comparison.outcome

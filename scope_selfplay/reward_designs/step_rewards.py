@@ -1,4 +1,4 @@
-"""The rewards of a whole step: every group judged by the design, flat groups routed to it, thin ones masked.
+"""The rewards of a whole step: groups judged by the design, flat ones routed to it, those short of verdicts masked.
 
 Routing (Reasoning Arena, equations 3-5): a group keeps its own rewards where they differ, and goes to the design
 where they are all equal. Without a budget this is decided group by group while others are still generated; with
@@ -18,7 +18,7 @@ import scope_selfplay.reward_designs as package
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import AnyReward, RubricReward, VerifierReward
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route
+from scope_selfplay.ranking.routing import LiveRoute, informative_share, is_flat, route
 from scope_selfplay.reward_designs.answers import Rewards, entrants_of
 from scope_selfplay.reward_designs.design import JudgedGroup, PerRolloutDesign, RewardDesign
 from scope_selfplay.reward_designs.groups import ArrivalOrder, RolloutGroup

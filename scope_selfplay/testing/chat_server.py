@@ -72,24 +72,9 @@ class FaultKind(StrEnum):
     """The right text with finish_reason `length`."""
 
 
-GARBAGE = (
-    FaultKind.NO_VERDICT,
-    FaultKind.TWO_VERDICTS,
-    FaultKind.ONLY_THINKING,
-    FaultKind.NEARLY,
-    FaultKind.EMPTY,
-    FaultKind.HUGE,
-    FaultKind.CUT_OFF,
-)
-TRANSPORT = (
-    FaultKind.BUSY,
-    FaultKind.ERROR,
-    FaultKind.UNAVAILABLE,
-    FaultKind.RESET,
-    FaultKind.HALF_BODY,
-    FaultKind.NOT_JSON,
-    FaultKind.NO_CHOICES,
-    FaultKind.WRONG_MODEL,
+GARBAGE = tuple(map(FaultKind, "no_verdict two_verdicts only_thinking nearly empty huge cut_off".split()))
+TRANSPORT = tuple(
+    map(FaultKind, "busy error unavailable reset half_body not_json no_choices wrong_model".split())
 )
 
 

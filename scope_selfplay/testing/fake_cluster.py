@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.controller.api import VERBS, Body, NoReply, ObjectKind, Reply
+from scope_selfplay.controller.api import VERB_OF_METHOD, VERBS, Body, NoReply, ObjectKind, Reply
 
 
 class ApiFault(StrEnum):
@@ -48,7 +48,6 @@ class Refusal(Exception):
 
 
 _KINDS = {(kind.group, kind.resource): kind for kind in ObjectKind}
-_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(r"^/(?:api|apis/([a-z.0-9]+))/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 _SERVICE_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
@@ -87,24 +86,16 @@ class FakeCluster:
 
     def advance(self, seconds: float) -> None:
         """Let time pass; whoever acts in a cluster acts then, once a tick."""
-        left = seconds
-        while left > 0:
-            step = min(self._tick, left)
+        while seconds > 0:
+            step = min(self._tick, seconds)
             self.now += step
-            left -= step
+            seconds -= step
             for act in self.on_advance:
                 act(step)
             self.collect_garbage()
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        body: Body | None,
-        content_type: str,
-        timeout: float,
+        self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
     ) -> Reply:
         kind, name = self._locate(path)
         call = ApiCall(len(self.calls), method, kind, name or (body or {}).get("metadata", {}).get("name"))
@@ -173,8 +164,8 @@ class FakeCluster:
         if kind is ObjectKind.POD and body.get("status", {}).get("phase") in ("Pending", "Running"):
             body["metadata"].setdefault("deletionTimestamp", f"{self.now:.0f}")
             self.touch(kind, name)
-            return
-        del self._objects[kind, name]
+        else:
+            del self._objects[kind, name]
 
     def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
@@ -216,19 +207,16 @@ class FakeCluster:
             return Reply(error.status, {}, {"message": str(error)})
 
     def _check_rights(self, method: str, kind: ObjectKind, name: str | None) -> None:
-        verbs = {"list" if method == "GET" and name is None else _VERBS[method]}
+        verbs = {VERB_OF_METHOD.get(method) or ("list" if name is None else "get")}
         if method == "PATCH" and (kind, name) not in self._objects:
             verbs.add("create")
         for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):
             raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
 
     def _list(self, kind: ObjectKind, selector: str) -> Body:
-        wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
-        found = [
-            body
-            for body in self.objects(kind).values()
-            if wanted.items() <= (body["metadata"].get("labels") or {}).items()
-        ]
+        wanted = dict(part.split("=", 1) for part in selector.split(",") if part).items()
+        bodies = self.objects(kind).values()
+        found = [body for body in bodies if wanted <= (body["metadata"].get("labels") or {}).items()]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": _copy(found)}
 
     def _create(self, kind: ObjectKind, body: Body) -> Body:
@@ -238,9 +226,8 @@ class FakeCluster:
         _check(kind, body)
         limit = self.quota.get(kind.resource)
         if limit is not None and len(self.objects(kind)) >= limit:
-            raise Refusal(
-                403, f'{kind.resource} "{name}" is forbidden: exceeded quota: small, limited: {limit}'
-            )
+            why = f"exceeded quota: small, limited: {limit}"
+            raise Refusal(403, f'{kind.resource} "{name}" is forbidden: {why}')
         for path in self._drops:
             *folders, last = path.split(".")
             part = body
@@ -262,9 +249,7 @@ class FakeCluster:
         for part in ("labels", "annotations", "ownerReferences"):
             if part in body["metadata"]:
                 found["metadata"][part] = body["metadata"][part]
-        return self._change(
-            kind, found, {key: value for key, value in body.items() if key in ("spec", "data")}
-        )
+        return self._change(kind, found, {key: body[key] for key in ("spec", "data") if key in body})
 
     def _change(self, kind: ObjectKind, found: Body, parts: Body) -> Body:
         if any(found.get(key) != value for key, value in parts.items()):

@@ -20,7 +20,7 @@ GPU = "nvidia.com/gpu"
 
 @dataclass(frozen=True)
 class PodEnding:
-    """How one pod ends; `status` is laid over the pod's own."""
+    """How one pod ends; the fields of `status` replace those of the pod's own status."""
 
     exit_code: int = 0
     reason: str = ""
@@ -106,10 +106,11 @@ class FakeNodes:
             ended = float(status["endedAt"])
             if self._cluster.now - ended >= job["spec"].get("ttlSecondsAfterFinished", float("inf")):
                 self._cluster.remove(ObjectKind.JOB, name)
-            return None
+            return
         began = float(job["metadata"]["creationTimestamp"])
         if self._cluster.now - began >= job["spec"].get("activeDeadlineSeconds", float("inf")):
-            return self._finish_job(name, job, "Failed", "DeadlineExceeded")
+            self._finish_job(name, job, "Failed", "DeadlineExceeded")
+            return
         count = job["spec"].get("completions", 1)
         names = [f"{name}-{rank}-{job['metadata']['uid']}" for rank in range(count)]
         pods = [self._pod_of(job, pod_name, rank) for rank, pod_name in enumerate(names)]
@@ -120,16 +121,13 @@ class FakeNodes:
             for pod, pod_name in zip(pods, names, strict=True)
         )
         if "Failed" in phases or is_lost:
-            return self._finish_job(name, job, "Failed", "BackoffLimitExceeded")
-        if len(phases) == count and set(phases) == {"Succeeded"}:
-            return self._finish_job(name, job, "Complete", "")
-        return None
+            self._finish_job(name, job, "Failed", "BackoffLimitExceeded")
+        elif len(phases) == count and set(phases) == {"Succeeded"}:
+            self._finish_job(name, job, "Complete", "")
 
     def _finish_job(self, name: str, job: Body, condition: str, reason: str) -> None:
-        job["status"] = {
-            "conditions": [{"type": condition, "status": "True", "reason": reason}],
-            "endedAt": self._cluster.now,
-        }
+        conditions = [{"type": condition, "status": "True", "reason": reason}]
+        job["status"] = {"conditions": conditions, "endedAt": self._cluster.now}
         self._cluster.touch(ObjectKind.JOB, name)
         for pod in self._owned(job):
             if _is_alive(pod):
@@ -159,10 +157,8 @@ class FakeNodes:
         pods = self._cluster.objects(ObjectKind.POD)
         if name in pods:
             return pods[name]
-        limit = self._cluster.quota.get("pods")
-        if limit is not None and len(pods) >= limit:
-            return None
-        if self._cluster.created.get((ObjectKind.POD, name)):
+        is_full = len(pods) >= self._cluster.quota.get("pods", float("inf"))
+        if is_full or self._cluster.created.get((ObjectKind.POD, name)):
             return None
         template = owner["spec"]["template"]
         labels = dict(template["metadata"]["labels"])
@@ -202,15 +198,17 @@ class FakeNodes:
         if self.never_starts(name):
             waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
             self._set(name, pod, "Pending", conditions=[], containerStatuses=[waiting])
-            return
-        self._set(name, pod, "Running", conditions=[])
+        else:
+            self._set(name, pod, "Running", conditions=[])
 
     def _run(self, name: str, pod: Body) -> None:
         running = self._in_state(name, "running")
-        owner = self._owner(pod)
+        reference = pod["metadata"]["ownerReferences"][0]
+        owners = self._cluster.objects(ObjectKind(reference["kind"])).values()
+        owner = next((owner for owner in owners if owner["metadata"]["uid"] == reference["uid"]), None)
         if owner is None:
             return
-        if pod["metadata"]["ownerReferences"][0]["kind"] == ObjectKind.DEPLOYMENT:
+        if reference["kind"] == ObjectKind.DEPLOYMENT:
             if running >= self.startup and not _is_ready(pod):
                 self._set(name, pod, "Running", conditions=[{"type": "Ready", "status": "True"}])
             return
@@ -236,14 +234,6 @@ class FakeNodes:
         uid = owner["metadata"]["uid"]
         pods = self._cluster.objects(ObjectKind.POD).values()
         return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == uid]
-
-    def _owner(self, pod: Body) -> Body | None:
-        uid = pod["metadata"]["ownerReferences"][0]["uid"]
-        owners = [
-            *self._cluster.objects(ObjectKind.JOB).values(),
-            *self._cluster.objects(ObjectKind.DEPLOYMENT).values(),
-        ]
-        return next((owner for owner in owners if owner["metadata"]["uid"] == uid), None)
 
 
 def _gpus(pod: Body) -> int:

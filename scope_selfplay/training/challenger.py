@@ -22,8 +22,8 @@ from scope_selfplay.schemas import (
 )
 from scope_selfplay.store import Appender
 from scope_selfplay.training.generation import Learner, make_learner
-from scope_selfplay.training.job import GrpoJob, RollStep, StepResult
-from scope_selfplay.training.step_metrics import RolloutClock, conduct, mean
+from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
+from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
 def format_of(rollout: Rollout, expected_searches: int) -> float:
@@ -55,7 +55,7 @@ def reward_challenger(
     )
 
 
-def make_challenger_roll(
+def challenger_sampler(
     model: Any,
     job: GrpoJob,
     context: RunContext,
@@ -64,12 +64,12 @@ def make_challenger_roll(
     *,
     provenance: Provenance,
     key: Key,
-) -> RollStep:
-    """What makes and rewards the rollouts of one Challenger step; a task is tried while others are written."""
+) -> StepSampler:
+    """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
     learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
     settings = context.config.challenger
 
-    async def roll(records: Sequence[str], step: int) -> StepResult:
+    async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
         results = await asyncio.gather(
@@ -86,7 +86,7 @@ def make_challenger_roll(
             reward_challenger(rollout, tried.candidate, structure, settings)
             for (rollout, tried), structure in zip(results, structures, strict=True)
         ]
-        _keep(job, results)
+        _store_records(job, results)
         metrics = _metrics(context, results, structures) | {
             "masked": mean([reward is None for reward in rewards]),
             **sampling.clock.seconds(),
@@ -94,7 +94,7 @@ def make_challenger_roll(
         rewarded = zip(results, rewards, strict=True)
         return StepResult([learner.rewarded(rollout, reward) for (rollout, _), reward in rewarded], metrics)
 
-    return roll
+    return sample_step
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ def _metrics(
         "in_window": mean([in_window(value, tasks.low, tasks.high) for value in known]),
         "unresolved": mean([candidate.status is CandidateStatus.UNRESOLVED for candidate in candidates]),
         "no_task": mean([candidate.reason is Reason.NO_TASK for candidate in candidates]),
-        **conduct([rollout for rollout, _ in results]),
+        **behaviour_metrics([rollout for rollout, _ in results]),
     }
 
 
-def _keep(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
+def _store_records(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
     by_rollouts = {tried.candidate.rollout_ids: tried for _, tried in results}
     with (
         Appender(job.records_folder.candidates) as candidates,

@@ -1,8 +1,8 @@
 """The policy losses by name: which of TRL's formulas each is, how far it clips, and what its mean is taken over.
 
 A trajectory may be one row or several (`rows`), and must count once all the same. So every loss is written as a
-weighted sum over tokens: `token_weights` says what a token of a trajectory weighs, `divisor` what the sum is divided
-by. With one row per trajectory this is what TRL computes under the loss's own name (a test compares them).
+weighted sum over tokens: `token_weights` says what a token of a trajectory weighs, `loss_divisor` what the sum is
+divided by. With one row per trajectory this is what TRL computes under the loss's own name (a test compares them).
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def token_weights(mean: Mean, lengths: Sequence[int], longest: int) -> list[floa
     return [longest / max(length, 1) for length in lengths]
 
 
-def divisor(mean: Mean, trajectories: int, tokens: int, *, longest: int, budget: int) -> float:
+def loss_divisor(mean: Mean, trajectories: int, tokens: int, *, longest: int, budget: int) -> float:
     """What the weighted sum of a step is divided by, from the counts of all processes.
 
     `tokens` are those sampled; `budget` is the number that a trajectory may spend after its prompt.

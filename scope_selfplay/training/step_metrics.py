@@ -85,7 +85,7 @@ def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, float | None]:
     }
 
 
-def conduct(rollouts: Sequence[Rollout]) -> dict[str, float | None]:
+def behaviour_metrics(rollouts: Sequence[Rollout]) -> dict[str, float | None]:
     """How the policy behaved in a step: searches, turns, finished share."""
     finished = [rollout.status is RolloutStatus.FINISHED for rollout in rollouts]
     return {

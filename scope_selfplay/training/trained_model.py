@@ -73,10 +73,7 @@ def trained_model(start: Path, base: Path, lora: LoraConfig) -> TrainedModel:
         return TrainedModel(adapted, model, base)
     model = load_model(start)
     shape = Adapter(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.target_modules),
-        task_type="CAUSAL_LM",
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), task_type="CAUSAL_LM"
     )
     return TrainedModel(get_peft_model(model, shape), model, start, needs_reference=start != base)
 
@@ -95,15 +92,20 @@ def export_policy(
     if leads:
         if trained.under is not None:
             _merge(part, trained)
-        for arguments in part.rglob("training_args.bin"):
-            arguments.unlink()
-        tokenizer.save_pretrained(str(part))
-        write_atomic(part / "README.md", model_card(lineage))
-        write_receipt(part)
+        finish_checkpoint(part, tokenizer, lineage)
         shutil.rmtree(folder.checkpoint, ignore_errors=True)
         part.rename(folder.checkpoint)
     trainer.accelerator.wait_for_everyone()
     return folder.checkpoint
+
+
+def finish_checkpoint(folder: Path, tokenizer: Any, lineage: Lineage) -> None:
+    """Adds the tokenizer, the card and the receipt to saved weights, and removes the trainer's pickled arguments."""
+    for arguments in folder.rglob("training_args.bin"):
+        arguments.unlink()
+    tokenizer.save_pretrained(str(folder))
+    write_atomic(folder / "README.md", model_card(lineage))
+    write_receipt(folder)
 
 
 def _merge(part: Path, trained: TrainedModel) -> None:

@@ -1,6 +1,5 @@
 """What every call to a configured endpoint obeys: which URLs and addresses, how many bytes, what pauses."""
 
-import asyncio
 import ipaddress
 import math
 import os
@@ -8,8 +7,6 @@ import socket
 from collections.abc import Collection
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -39,51 +36,6 @@ class GuardedResolver(AbstractResolver):
 
     async def close(self) -> None:
         await self._inner.close()
-
-
-class GuardedSession:
-    """One pool of kept-alive connections. No redirects, no proxy of the environment, no cookies."""
-
-    def __init__(self, url: str, *, token: str | None, connections: int, max_response: int) -> None:
-        """`url` is a checked one; `max_response`: bytes of one body."""
-        self.url = url
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connections = connections
-        self._max_response = max_response
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, resolver=GuardedResolver()),
-            headers=self._headers,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def exchange(
-        self, method: str, path: str, body: bytes | None, seconds: float
-    ) -> tuple[aiohttp.ClientResponse, bytes | None]:
-        """One request with a JSON body or none: the response, and its bytes or None where they are too many.
-
-        Raises TimeoutError after `seconds`, and aiohttp.ClientError or OSError for a connection that fails.
-        """
-        assert self._session is not None, "use `async with`"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        async with (
-            asyncio.timeout(seconds),
-            self._session.request(
-                method, self.url + path, data=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            return response, await _read_capped(response, self._max_response)
 
 
 def checked_url(url: str, allowed_hosts: Collection[str], *, what: str = "endpoint") -> str:
@@ -132,16 +84,6 @@ def retry_after(header: str | None) -> float:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         seconds = (moment - datetime.now(UTC)).total_seconds()
     return min(max(seconds, 0.0), LONGEST_PAUSE) if math.isfinite(seconds) else 0.0
-
-
-async def _read_capped(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
-    """The whole body; None as soon as it has more than `limit` bytes."""
-    data = bytearray()
-    async for part in response.content.iter_any():
-        data += part
-        if len(data) > limit:
-            return None
-    return bytes(data)
 
 
 def _is_link_local(host: str) -> bool:

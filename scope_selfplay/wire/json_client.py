@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import aiohttp
 
 from scope_selfplay.errors import OutsideError
-from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedSession, checked_url, retry_after
+from scope_selfplay.wire.guarded_http import LOOPBACK, GuardedResolver, checked_url, retry_after
 from scope_selfplay.wire.strict_json import parse_object
 
 T = TypeVar("T")
@@ -51,13 +51,7 @@ class HttpFault(OutsideError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 0,
-        body: bytes = b"",
-        after: float = 0.0,
-        timed_out: bool = False,
+        self, message: str, *, status: int = 0, body: bytes = b"", after: float = 0.0, timed_out: bool = False
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -74,7 +68,9 @@ class ServerUnavailable(HttpFault):
     """Nothing usable came; asking again may help, and did not where `JsonClient.ask` raises it."""
 
 
-class JsonClient(GuardedSession):
+class JsonClient:
+    """One pool of kept-alive connections to one server; use with `async with`."""
+
     def __init__(
         self,
         url: str,
@@ -88,12 +84,24 @@ class JsonClient(GuardedSession):
         """`what` names the URL in complaints. Raises ConfigError for one that may not be called."""
         self.retry_policy = retry_policy or RetryPolicy()
         self._jitter = jitter or random.Random()
-        super().__init__(
-            checked_url(url, allowed_hosts, what=what),
-            token=token,
-            connections=self.retry_policy.connections,
-            max_response=self.retry_policy.max_response,
+        self.url = checked_url(url, allowed_hosts, what=what)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=self.retry_policy.connections, resolver=GuardedResolver())
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     async def ask(
         self,
@@ -133,9 +141,13 @@ class JsonClient(GuardedSession):
         check: Callable[[aiohttp.ClientResponse], None] | None = None,
     ) -> dict[str, Any]:
         """As `ask`, in one attempt of at most `seconds`."""
+        assert self._session is not None, "use `async with`"
         where = f"{self.url}{path}"
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        call = self._session.request(method, where, data=body, headers=headers, allow_redirects=False)
         try:
-            response, data = await self.exchange(method, path, body, seconds)
+            async with asyncio.timeout(seconds), call as response:
+                data = await _read_capped(response, self.retry_policy.max_response)
         except TimeoutError:
             raise ServerUnavailable(f"{where}: no answer within {seconds:.0f} s", timed_out=True) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -150,6 +162,16 @@ class JsonClient(GuardedSession):
             return parse_object(data)
         except ValueError as error:
             raise ServerUnavailable(f"{where}: the response is {error}") from None
+
+
+async def _read_capped(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+    """The whole body; None as soon as it has more than `limit` bytes."""
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) > limit:
+            return None
+    return bytes(data)
 
 
 def _fault_of(response: aiohttp.ClientResponse, data: bytes, where: str) -> HttpFault:

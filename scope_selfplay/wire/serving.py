@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"{host}:{port} not an address to listen at ({error}); choose another --host"
+            f"{host}:{port} is not an address to listen at ({error}); choose another --host"
         ) from None
     # asyncio turns Nagle's delay off only where the protocol is named: 40 ms an answer on a kept connection.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.planning.plan import candidate_judge_calls, iteration_volume
+from scope_selfplay.config import parse_config
+from scope_selfplay.planning.memory import Assumptions
+from scope_selfplay.planning.plan import candidate_judge_calls, make_plan
 from scope_selfplay.rewards import (
     challenger_format,
     challenger_reward,
@@ -25,6 +27,7 @@ from scope_selfplay.rewards import (
     solver_reward,
 )
 from scope_selfplay.schemas import Priority
+from scope_selfplay.store import Stage
 from tests.reference_files import reference_cases
 
 Case = dict[str, Any]
@@ -61,21 +64,19 @@ def implicit_and_pairwise(case: Case) -> Case:
 
 
 def iteration_budget(case: Case) -> Case:
-    volume = iteration_volume(
-        steps=case["steps"],
-        challenger_prompts=case["batch_challenger"],
-        solver_prompts=case["batch_solver"],
-        group_size=case["G"],
-        difficulty_rollouts=case["N_train"],
-        criteria=case["K"],
-    )
+    shared = {"steps": case["steps"], "group_size": case["G"]}
+    challenger = shared | {"batch": case["batch_challenger"], "rollouts": case["N_train"]}
+    config = parse_config({"challenger": challenger, "solver": shared | {"batch": case["batch_solver"]}})
+    plan = make_plan(config, gpus=6, gates=2, assumptions=Assumptions(criteria=case["K"]), parameters=8e9)
+    stages = {stage.stage: stage for stage in plan.stages}
+    challenger_stage, solver_stage = stages[Stage.CHALLENGER], stages[Stage.SOLVER]
     return {
-        "challenger_rollouts": volume.challenger_rollouts,
-        "solver_rollouts_in_stage1": volume.difficulty_rollouts,
-        "stage1_judge_calls_all_pass": volume.challenger_judge_calls,
-        "filtered_tasks_target": volume.tasks_kept,
-        "solver_train_rollouts": volume.solver_rollouts,
-        "solver_train_grade_calls": volume.solver_grade_calls,
+        "challenger_rollouts": challenger_stage.challenger_rollouts,
+        "solver_rollouts_in_stage1": challenger_stage.solver_rollouts,
+        "stage1_judge_calls_all_pass": challenger_stage.judge_calls,
+        "filtered_tasks_target": solver_stage.prompts,
+        "solver_train_rollouts": solver_stage.solver_rollouts,
+        "solver_train_grade_calls": solver_stage.judge_calls,
     }
 
 
@@ -140,11 +141,6 @@ def test_a_reference_case_gives_its_expected_values(case: Case) -> None:
         (solver_reward, "floor", 0.05),
         (in_window, "low", 0.2),
         (in_window, "high", 0.8),
-        (iteration_volume, "steps", 20),
-        (iteration_volume, "challenger_prompts", 64),
-        (iteration_volume, "solver_prompts", 256),
-        (iteration_volume, "group_size", 8),
-        (iteration_volume, "difficulty_rollouts", 8),
     ],
 )
 def test_a_default_is_the_papers_number(function: Callable[..., Any], name: str, value: float) -> None:

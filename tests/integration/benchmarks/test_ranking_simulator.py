@@ -14,7 +14,7 @@ from benchmarks.simulator.fidelity import Estimate, Fidelity, measure
 from benchmarks.simulator.goals import check_goals, pareto_front
 from benchmarks.simulator.judge import SimulatedJudge
 from benchmarks.simulator.speed import compare_speed, live_plan
-from scope_selfplay.ranking import Match
+from scope_selfplay.ranking.matches import Match
 
 pytestmark = pytest.mark.integration
 

@@ -74,19 +74,13 @@ def _transport(port: int) -> Any:
 
 
 def _send(server_port: int, method: str = "GET", timeout: float = 5.0, **rest: Any) -> Any:
-    settings = {"query": {}, "body": None, "content_type": "application/json", **rest}
+    settings = {"query": {}, "body": None, **rest}
     return _transport(server_port).send(method, "/api/v1/namespaces/ml/pods", timeout=timeout, **settings)
 
 
 def test_an_apply_is_sent_as_one_and_fields_that_no_model_knows_stay(server: Server) -> None:
     body = {"metadata": {"name": "x"}, "spec": {"invented": {"deep": [1]}}}
-    reply = _send(
-        server.server_port,
-        "PATCH",
-        body=body,
-        content_type="application/apply-patch+yaml",
-        query={"force": "true"},
-    )
+    reply = _send(server.server_port, "PATCH", body=body, query={"force": "true"})
     (seen,) = server.seen
     assert (reply.status, seen["method"], seen["path"]) == (
         200,
@@ -106,7 +100,7 @@ def test_every_status_comes_back_once_and_nothing_is_retried(server: Server, sta
     assert len(server.seen) == 1
 
 
-def test_a_reply_that_is_no_json_is_a_message(server: Server) -> None:
+def test_a_reply_that_is_not_json_becomes_a_message(server: Server) -> None:
     server.status, server.body = 502, b"<html>bad gateway</html>"
     assert _send(server.server_port).body == {"message": "<html>bad gateway</html>"}
 
@@ -119,7 +113,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(server: Server) -> No
     assert len(server.seen) == 1
 
 
-def test_a_refused_connection_is_no_answer() -> None:
+def test_a_refused_connection_raises_no_reply() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -127,7 +121,7 @@ def test_a_refused_connection_is_no_answer() -> None:
         _send(port)
 
 
-def test_a_watch_yields_lines_and_an_expired_one_is_no_answer(server: Server) -> None:
+def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server) -> None:
     server.body = b'{"type": "ADDED"}\n{"type": "DELETED"}\n'
     watch = _transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0)
     assert [change["type"] for change in watch] == ["ADDED", "DELETED"]

@@ -53,15 +53,15 @@ def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
     return TrainingRow([40, 41, 42], ids, mask, [-5.0 * each for each in mask])
 
 
-def make_roll(score: Score, asked: list[tuple[list[str], int]] | None = None) -> Any:
+def make_sampler(score: Score, asked: list[tuple[list[str], int]] | None = None) -> Any:
     def for_model(model: Any) -> Any:
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             if asked is not None:
                 asked.append((list(records), step))
             scored = [score(record, place % GROUP, step) for place, record in enumerate(records)]
             return StepResult(scored, {"rubric": 0.5})
 
-        return roll
+        return sample_step
 
     return for_model
 
@@ -69,7 +69,7 @@ def make_roll(score: Score, asked: list[tuple[list[str], int]] | None = None) ->
 def train(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     """Train on made-up rows; returns what was asked for."""
     asked: list[tuple[list[str], int]] = []
-    train_grpo(job, make_roll(score, asked))
+    train_grpo(job, make_sampler(score, asked))
     return asked
 
 

@@ -20,7 +20,7 @@ from scope_selfplay.training.job import StepResult
 from scope_selfplay.training.ranks import Termination
 from scope_selfplay.training.step_metrics import StepMetrics
 from scope_selfplay.training.trained_model import trained_model
-from tests.integration.loop.seam import by_member, job_of, make_roll, same, train
+from tests.integration.loop.seam import by_member, job_of, make_sampler, same, train
 
 pytestmark = pytest.mark.integration
 
@@ -63,10 +63,10 @@ def saver(policy: Path, folder: Path) -> Any:
     """A warm trainer that has trained two steps and saved both."""
     job = job_of(policy, folder, steps=2)
     trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
-    roll = make_roll(by_member)(trained.sampled)
+    sample_step = make_sampler(by_member)(trained.sampled)
 
     def sample(records: list[str], step: int, trainer: Any) -> StepResult:
-        return asyncio.run(roll(records, step))
+        return asyncio.run(sample_step(records, step))
 
     trainer = make_trainer(job, trained, sample, StepMetrics(job), Termination())
     trainer.train()

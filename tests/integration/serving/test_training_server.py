@@ -57,18 +57,18 @@ def served_job(policy: Path, folder: Path, url: str, **options: Any) -> GrpoJob:
 def sampling(see: Callable[[int], None]) -> Any:
     """Rollouts of one sampled turn; `see` is called with the step when they begin."""
 
-    def make_roll(source: Any) -> Any:
+    def make_sampler(source: Any) -> Any:
         async def one(step: int, place: int) -> RewardedRollout:
             sample = await source.generate(Generate((40, 41, 42), 3), (step, place))
             return RewardedRollout([row(sampled=sample.ids)], float(place % 2))
 
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             see(step)
             return StepResult(await asyncio.gather(*(one(step, i) for i in range(len(records)))), {})
 
-        return roll
+        return sample_step
 
-    return make_roll
+    return make_sampler
 
 
 def work_along(policy: Path, folder: Path, url: str, number: int, port: int) -> None:
@@ -163,5 +163,5 @@ def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
 @pytest.mark.parametrize("fault", [TypeError("ours"), FileNotFoundError("config.json")])
 def test_what_no_server_has_said_stays_as_it_is(fault: Exception) -> None:
     model = ModelConfig(engine="vllm_server", vllm_url="http://127.0.0.1:8000")
-    with pytest.raises(type(fault)), generation.weights_brought(model):
+    with pytest.raises(type(fault)), generation.weight_transfer_errors(model):
         raise fault

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import DEFAULT_CONFIG
-from scope_selfplay.config import PRESETS, RunConfig, changed_settings, field_names, load_config, parse_config
+from scope_selfplay.config import RunConfig, changed_settings, field_names, load_config, parse_config
+from scope_selfplay.config.rewards import PRESETS
 from scope_selfplay.errors import ConfigError
 from tests.configuration_page import PAGE, field_of, render
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.controller.manifests import SPEC_HASH, RunStep, StageShard, event, lease, status_map
+from scope_selfplay.controller.manifests import (
+    SPEC_HASH,
+    Owner,
+    RunStep,
+    StageShard,
+    event,
+    lease,
+    status_map,
+)
 from scope_selfplay.controller.servers import server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import StageAttempt, rank_service, stage_job
 from scope_selfplay.store import Stage
@@ -48,11 +56,11 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
         stage_job(placed, StageAttempt(making, 1, StageShard(None, 4)), servers),
         server_deployment(placed, servers[0]),
     ]
-    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": "ml", "name": "r1-controller", "uid": "u1"}
+    owned = placed._replace(owner=Owner("r1-controller", "u1"))
     files["bookkeeping"] = [
         status_map(placed, {"phase": "running"}, "41"),
         lease(placed.config, {"holderIdentity": "pod-1", "leaseDurationSeconds": 60}, None),
-        event(placed, about, reason="StageDone", message="done", warning=False, now="2026-01-02T03:04:05Z"),
+        event(owned, "ml", reason="StageDone", message="done", warning=False, now="2026-01-02T03:04:05Z"),
     ]
     return files
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scope_selfplay.corpus import assign_sources, shuffled, take_unused
 from scope_selfplay.corpus.sampling import apportion, exact_shares
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.prompts import Domain
+from scope_selfplay.prompts.domain import Domain
 from scope_selfplay.schemas import Document, rng_from
 
 RATIO = Domain(name="any", title="Any", task_types=()).search_turns

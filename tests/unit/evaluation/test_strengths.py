@@ -1,4 +1,4 @@
-"""Ratings with intervals: what a known judge must give, and that a place in the prompt pays nothing."""
+"""Ratings with intervals: what a known judge must give, and that the order in the prompt changes nothing."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.evaluation.strengths import JudgedPair, Strengths
-from scope_selfplay.ranking import Match, fit_margins
+from scope_selfplay.ranking.margins import fit_margins
+from scope_selfplay.ranking.matches import Match
 from scope_selfplay.schemas import Outcome
 
 NAMES = ("S_0", "S_1", "S_2")

@@ -15,8 +15,8 @@ from scope_selfplay.training.launching import (
     RankEnding,
     RankTimeouts,
     TrainingNode,
-    explaining,
     module_command,
+    most_telling,
     node_of,
     rank_environments,
     run_ranks,
@@ -46,12 +46,12 @@ ACCELERATE = Path(__file__).parents[3] / "k8s" / "base" / "accelerate"
     ],
 )
 def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...], expected: int) -> None:
-    assert explaining([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
+    assert most_telling([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
 
 
-def test_of_equal_endings_the_first_in_time_speaks() -> None:
+def test_of_equal_endings_the_first_in_time_decides() -> None:
     assert (
-        explaining([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).last_line
+        most_telling([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).last_line
         == "first"
     )
 
@@ -127,21 +127,23 @@ def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
     lines: list[str] = []
     wrong = "print('wrong setting', file=sys.stderr); sys.exit(64)"
     waits = "time.sleep(60); print('waited to the end', file=sys.stderr)"
-    ending = ranks(waits, wrong, limits=RankTimeouts(grace=60, patience=0.2), lines=lines)
+    ending = ranks(waits, wrong, limits=RankTimeouts(grace=60, after_failure=0.2), lines=lines)
     assert ending == RankEnding(1, 64, "wrong setting")
     assert lines == ["[rank 1] wrong setting"]
 
 
-def test_ranks_that_had_to_be_killed_beside_a_failed_one_are_no_explanation() -> None:
+def test_ranks_that_had_to_be_killed_beside_a_failed_one_explain_nothing() -> None:
     assert (
-        ranks("time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, patience=0.2), lines=[]).code
+        ranks(
+            "time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, after_failure=0.2), lines=[]
+        ).code
         == 1
     )
 
 
 def test_a_killed_rank_ends_the_job_with_137() -> None:
     killed = "os.kill(os.getpid(), signal.SIGKILL)"
-    assert ranks("sys.exit(1)", killed, limits=RankTimeouts(grace=60, patience=5), lines=[]).code == 137
+    assert ranks("sys.exit(1)", killed, limits=RankTimeouts(grace=60, after_failure=5), lines=[]).code == 137
 
 
 SAVES = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(143)));"
@@ -161,6 +163,6 @@ def test_sigterm_reaches_every_rank_which_has_the_grace_to_save(second: str, gra
     stopper = threading.Thread(target=stop_when_ready)
     stopper.start()
     waits = "print('ready', file=sys.stderr, flush=True); time.sleep(60)"
-    ending = ranks(SAVES + waits, second + waits, limits=RankTimeouts(grace, patience=0.2), lines=lines)
+    ending = ranks(SAVES + waits, second + waits, limits=RankTimeouts(grace, after_failure=0.2), lines=lines)
     stopper.join()
     assert ending.code == code

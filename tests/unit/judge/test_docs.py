@@ -2,13 +2,8 @@
 
 import pytest
 
-from scope_selfplay.config import (
-    CallConfig,
-    EndpointConfig,
-    JudgeConfig,
-    JudgeRetryConfig,
-    RoleEndpointsConfig,
-)
+from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig, JudgeRetryConfig
+from scope_selfplay.config.judge import RoleEndpointsConfig
 from scope_selfplay.judge.cli import ROLES, judge, serve_judge
 from scope_selfplay.judge.metrics import JudgeMetrics
 from tests.judges import REPOSITORY

@@ -109,7 +109,10 @@ async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOve
 async def test_a_preference_is_read_from_its_box(judge_over: JudgeOver) -> None:
     async with judge_over(says(r"Both fine. \boxed{B}")) as judge:
         comparison = await judge.compare(
-            TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE, reference="Two"
+            TASK.model_copy(update={"reference": "Two"}),
+            rollout(1, "One."),
+            rollout(2, "Two."),
+            style=Style.PREFERENCE,
         )
 
     assert comparison.outcome == Outcome(0, 1) and comparison.verdict.value is False
@@ -152,9 +155,8 @@ async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
         with pytest.raises(ValueError, match="scale"):
             await judge.score(TASK, "Floods.", CRITERION, scale=Scale.IMPLICIT)
     async with judge_over(says(r"\boxed{0.5}")) as judge:
-        assert (
-            await judge.score(TASK, "Floods.", None, scale=Scale.CORRECTNESS, reference="Floods")
-        ).value == 0.5
+        task = TASK.model_copy(update={"reference": "Floods"})
+        assert (await judge.score(task, "Floods.", None, scale=Scale.CORRECTNESS)).value == 0.5
 
 
 def _one_token(request: ServedRequest) -> ServedReply:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import JudgeConfig, JudgeRole, RoleEndpointsConfig, RunConfig, load_config
+from scope_selfplay.config import JudgeConfig, JudgeRole, RunConfig, load_config
+from scope_selfplay.config.judge import RoleEndpointsConfig
 from scope_selfplay.errors import ConfigError, RunMismatchError
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.progress import SilentProgress

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
-from scope_selfplay.k8s.check import ClusterCheck, check_cluster, check_folder
+from scope_selfplay.k8s.check import RunCheck, check_cluster, check_folder
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
@@ -87,5 +87,5 @@ def with_components(top: Path, source: Path, *components: str, text: str | None 
     return folder
 
 
-def cluster_check(folder: Path) -> ClusterCheck:
+def cluster_check(folder: Path) -> RunCheck:
     return check_cluster(check_folder(folder), folder, Kubectl())

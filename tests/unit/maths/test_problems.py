@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, problems, written
+from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, latex, problems
 
 
 def read(answer: str) -> Fraction:
@@ -84,4 +84,4 @@ def test_more_problems_than_there_are_is_an_error_and_no_endless_loop() -> None:
     ],
 )
 def test_answers_are_reduced(number: Fraction, text: str) -> None:
-    assert written(number) == text and read(text) == number
+    assert latex(number) == text and read(text) == number

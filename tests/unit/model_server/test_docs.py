@@ -33,5 +33,5 @@ def test_every_path_and_metric_is_in_the_docs() -> None:
     paths = [line.split('"')[1] for line in source.splitlines() if "Route(" in line]
     assert len(paths) == 5 and [path for path in paths if f"{path}`" not in PAGE] == []
     names = ("requests", "request_seconds", "tokens", "running", "waiting")
-    assert [name for name in names if f'name + "{name}"' not in source] == []
+    assert [name for name in names if f'("{name}", ' not in source] == []
     assert [name for name in names if f"scope_model_{name}" not in PAGE] == []

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.errors import ExitCode, PromptError
-from scope_selfplay.prompts import CONTRACTS, PackProblem, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts import CONTRACTS, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts.problems import PackProblem
 from scope_selfplay.prompts.prompt_file import quarter_of_bytes
 from tests.unit.prompts.packs import copy_wikipedia, replace_in, write_pack
 from tests.unit.prompts.planted import PLANTED, Planted
@@ -22,7 +23,7 @@ def test_a_planted_mistake_is_the_one_problem_with_file_line_and_advice(
     line = text[: text.index(case.at)].count("\n") + 1
     problems = check_pack(pack)
     assert [(problem.file, problem.line) for problem in problems] == [(path.as_posix(), line)], problems
-    assert case.says in problems[0].message
+    assert case.message in problems[0].message
 
 
 def test_loading_a_pack_with_a_mistake_says_it_in_one_clear_line(tmp_path: Path) -> None:

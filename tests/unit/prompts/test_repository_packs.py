@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.gates import Gate
-from scope_selfplay.prompts import CONTRACTS, INPUTS, OUTPUTS, Pack, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts import CONTRACTS, Pack, PromptRole, check_pack, load_pack
+from scope_selfplay.prompts.contracts import INPUTS, OUTPUTS
 from scope_selfplay.prompts.domain import KEYS
 from scope_selfplay.prompts.problems import YamlMapping, read_mapping
 from tests.unit.prompts.packs import PROMPTS

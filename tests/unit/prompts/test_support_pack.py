@@ -6,7 +6,8 @@ import pytest
 
 from scope_selfplay.corpus import read_documents
 from scope_selfplay.gates import Gate
-from scope_selfplay.prompts import Pack, PromptRole, load_pack, pack_origins
+from scope_selfplay.prompts import Pack, PromptRole, load_pack
+from scope_selfplay.prompts.folder import pack_origins
 from scope_selfplay.schemas import CorpusReader, Document
 from tests.unit.prompts.packs import PROMPTS
 

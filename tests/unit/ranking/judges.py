@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
-from scope_selfplay.ranking import Match, Outcome, Strengths
+from scope_selfplay.ranking.matches import Match, Strengths
+from scope_selfplay.schemas import Outcome
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import Match, balanced_matches
+from scope_selfplay.ranking.circulant import balanced_matches
+from scope_selfplay.ranking.matches import Match
 
 SIZES_AND_CALLS = st.integers(2, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(n - 1, 3 * n * n)))
 

@@ -5,20 +5,13 @@ from collections import Counter
 import pytest
 
 from scope_selfplay.errors import InferenceError
-from scope_selfplay.ranking import (
-    Match,
-    Outcome,
-    Topology,
-    balanced,
-    fit_margins,
-    group_tournament,
-    play,
-    play_groups,
-    position_offset,
-    round_robin,
-    single_elimination,
-    swiss,
-)
+from scope_selfplay.ranking.brackets import single_elimination
+from scope_selfplay.ranking.driver import play, play_groups
+from scope_selfplay.ranking.margins import balanced, fit_margins, position_offset
+from scope_selfplay.ranking.matches import Match, Topology
+from scope_selfplay.ranking.rounds import group_tournament, swiss
+from scope_selfplay.ranking.topologies import round_robin
+from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import Unshuffled, best_of, drive, lower_number, perfect, qualities
 
 

@@ -3,16 +3,10 @@ import random
 
 import pytest
 
-from scope_selfplay.ranking import (
-    ComparisonGraph,
-    Match,
-    Outcome,
-    balanced_matches,
-    fit_margins,
-    fit_step,
-    position_offset,
-    score_level,
-)
+from scope_selfplay.ranking.circulant import balanced_matches
+from scope_selfplay.ranking.margins import fit_margins, fit_step, position_offset, score_level
+from scope_selfplay.ranking.matches import ComparisonGraph, Match
+from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import biased, failing, perfect, qualities
 
 

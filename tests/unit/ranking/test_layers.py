@@ -19,9 +19,3 @@ def test_ranking_knows_numbers_and_no_judge() -> None:
                     f"{name}.".startswith(f"{own}.") for own in ALLOWED
                 )
                 assert known, f"{module.name} imports {name}"
-
-
-def test_everything_exported_is_there() -> None:
-    exported = scope_selfplay.ranking.__all__
-    assert exported == sorted(exported)
-    assert all(hasattr(scope_selfplay.ranking, name) for name in exported)

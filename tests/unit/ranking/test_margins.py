@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import Match, Outcome, balanced, balanced_matches, fit_margins, position_offset
+from scope_selfplay.ranking.circulant import balanced_matches
+from scope_selfplay.ranking.margins import balanced, fit_margins, position_offset
+from scope_selfplay.ranking.matches import Match
+from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import biased, drive, failing, perfect, qualities
 
 SIZES_AND_CALLS = st.integers(2, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(n - 1, 3 * n * n)))

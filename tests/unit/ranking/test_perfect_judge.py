@@ -6,18 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scope_selfplay.ranking import (
-    Strengths,
-    Topology,
-    anchor,
-    balanced,
-    double_elimination,
-    group_tournament,
-    live,
-    round_robin,
-    single_elimination,
-    swiss,
-)
+from scope_selfplay.ranking.brackets import double_elimination, single_elimination
+from scope_selfplay.ranking.margins import balanced
+from scope_selfplay.ranking.matches import Strengths, Topology
+from scope_selfplay.ranking.rounds import group_tournament, swiss
+from scope_selfplay.ranking.topologies import anchor, live, round_robin
 from tests.unit.ranking.judges import best_of, drive, perfect, qualities
 
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 16]

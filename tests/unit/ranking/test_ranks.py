@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import min_max, rank_rewards
+from scope_selfplay.ranking.matches import min_max, rank_rewards
 
 STRENGTHS = st.lists(st.none() | st.floats(-1e6, 1e6), max_size=12)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import LiveRoute, informative_share, is_flat, route
+from scope_selfplay.ranking.routing import LiveRoute, informative_share, is_flat, route
 
 FLAT, DIVERSE = [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]
 GROUPS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=4), max_size=12)

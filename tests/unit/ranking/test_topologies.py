@@ -6,19 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_selfplay.ranking import (
-    LiveBoard,
-    Match,
-    Outcome,
-    Topology,
-    anchor,
-    balanced,
-    double_elimination,
-    live,
-    round_robin,
-    single_elimination,
-    swiss,
-)
+from scope_selfplay.ranking.brackets import double_elimination, single_elimination
+from scope_selfplay.ranking.margins import balanced
+from scope_selfplay.ranking.matches import Match, Topology
+from scope_selfplay.ranking.rounds import swiss
+from scope_selfplay.ranking.topologies import LiveLeaderboard, anchor, live, round_robin
+from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import drive, failing, lower_number, perfect, qualities
 
 DESIGNS: dict[str, Callable[[int, random.Random], Topology]] = {
@@ -232,7 +225,7 @@ def test_a_live_newcomer_meets_three_different_earlier_entrants(order: list[int]
 
 
 def test_a_live_board_does_not_wait_for_verdicts() -> None:
-    board = LiveBoard()
+    board = LiveLeaderboard()
     open_matches = [match for entrant in (4, 2, 7) for match in board.join(entrant)]
     assert len(open_matches) == 3
     assert board.strengths() == [None] * 8
@@ -244,7 +237,7 @@ def test_a_live_board_does_not_wait_for_verdicts() -> None:
 
 
 def test_nobody_joins_a_live_board_twice() -> None:
-    board = LiveBoard()
+    board = LiveLeaderboard()
     board.join(3)
     with pytest.raises(ValueError, match="joined before"):
         board.join(3)

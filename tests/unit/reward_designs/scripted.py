@@ -69,14 +69,7 @@ class ScriptedJudge:
         return Verdict(value=worth(answer, criterion) >= 5)
 
     async def compare(
-        self,
-        task: Task,
-        first: Rollout,
-        second: Rollout,
-        *,
-        style: Style,
-        rubric: Rubric | None = None,
-        reference: str | None = None,
+        self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
         self._see("compare", rubric, first, second)
         outcome: Outcome | None = None
@@ -97,13 +90,7 @@ class ScriptedJudge:
         return Selected(order[:winners], Verdict(value=True, reasoning="by their worth"))
 
     async def score(
-        self,
-        task: Task,
-        answer: str,
-        rubric: Rubric | Criterion | None,
-        *,
-        scale: Scale,
-        reference: str | None = None,
+        self, task: Task, answer: str, rubric: Rubric | Criterion | None, *, scale: Scale
     ) -> PointwiseScore:
         self.asked.append(("score", answer))
         if answer in self._fails:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.config import DESIGNS, PRESETS
+from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollouts
 
 PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")

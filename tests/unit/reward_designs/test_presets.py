@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import DESIGNS, PRESETS, SolverConfig
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.judge.metered import JudgeRecords
-from scope_selfplay.ranking import ComparisonGraph, Match, fit_step, min_max
+from scope_selfplay.ranking.margins import fit_step
+from scope_selfplay.ranking.matches import ComparisonGraph, Match, min_max
 from scope_selfplay.reward_designs.answers import entrants_of
 from scope_selfplay.reward_designs.step_rewards import design_classes, open_design
 from scope_selfplay.schemas import Comparison, Outcome, Rollout

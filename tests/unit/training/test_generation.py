@@ -9,7 +9,7 @@ from scope_selfplay.config import ModelConfig, load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.training import generation
-from scope_selfplay.training.generation import policy_source, run_rollouts, trl_generation
+from scope_selfplay.training.generation import run_rollouts, sampling_source, trl_generation
 
 
 def job(engine: str) -> Any:
@@ -20,7 +20,7 @@ def job(engine: str) -> Any:
 
 def test_in_process_is_the_model_itself_and_nothing_of_trls() -> None:
     model = object()
-    assert policy_source(job("in_process"), model) is model
+    assert sampling_source(job("in_process"), model) is model
     assert trl_generation(ModelConfig(), 300) == {}
 
     async def rollouts() -> int:
@@ -33,7 +33,7 @@ def test_a_colocated_vllm_gets_its_share_of_the_memory_and_the_length_of_a_rollo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generation, "find_spec", lambda name: object())
-    assert isinstance(policy_source(job("vllm_colocated"), None), SteppedEngine)
+    assert isinstance(sampling_source(job("vllm_colocated"), None), SteppedEngine)
     options = trl_generation(ModelConfig(engine="vllm_colocated", vllm_memory=0.4), 300)
     assert options["vllm_mode"] == "colocate" and options["vllm_max_model_length"] == 300
     assert options["vllm_gpu_memory_utilization"] == 0.4
@@ -42,7 +42,7 @@ def test_a_colocated_vllm_gets_its_share_of_the_memory_and_the_length_of_a_rollo
 def test_a_vllm_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs vLLM, which is not installed; pip install"):
-        policy_source(job("vllm_colocated"), None)
+        sampling_source(job("vllm_colocated"), None)
 
 
 @pytest.mark.parametrize("url", ["http://gpu:8000", "http://gpu:8000/", "http://gpu:8000/v1"])

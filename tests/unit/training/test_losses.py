@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.config import SolverConfig, parse_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.training.losses import Mean, divisor, loss_of, token_weights
+from scope_selfplay.training.losses import Mean, loss_divisor, loss_of, token_weights
 
 lengths = st.lists(st.integers(0, 500), min_size=1, max_size=8)
 
@@ -48,7 +48,7 @@ def test_cispo_with_a_lower_clip_is_refused() -> None:
 def test_under_grpo_every_trajectory_with_tokens_weighs_the_same(tokens: list[int]) -> None:
     longest = max(tokens)
     weights = token_weights(Mean.TRAJECTORIES, tokens, longest)
-    share = divisor(Mean.TRAJECTORIES, len(tokens), sum(tokens), longest=longest, budget=1000)
+    share = loss_divisor(Mean.TRAJECTORIES, len(tokens), sum(tokens), longest=longest, budget=1000)
     for length, weight in zip(tokens, weights, strict=True):
         assert not length or weight >= 1
         assert weight * length == pytest.approx(longest if length else 0)
@@ -58,5 +58,5 @@ def test_under_grpo_every_trajectory_with_tokens_weighs_the_same(tokens: list[in
 
 def test_token_means_weigh_all_tokens_alike() -> None:
     assert token_weights(Mean.TOKENS, [3, 9], 9) == token_weights(Mean.BUDGET, [3, 9], 9) == [1.0, 1.0]
-    assert divisor(Mean.TOKENS, 2, 12, longest=9, budget=100) == 12
-    assert divisor(Mean.BUDGET, 2, 12, longest=9, budget=100) == 200
+    assert loss_divisor(Mean.TOKENS, 2, 12, longest=9, budget=100) == 12
+    assert loss_divisor(Mean.BUDGET, 2, 12, longest=9, budget=100) == 200
