@@ -30,6 +30,16 @@ CONFIG = Path("/etc/scope/run/run.yaml")
 PACKS = Path("/etc/scope/prompts")
 ROOT = Path("/data/runs")
 
+processes_option = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    envvar="SCOPE_PROCESSES",
+    show_default=True,
+    show_envvar=True,
+    help="Processes on this node, one for each GPU.",
+)
+
 
 class StageArguments(NamedTuple):
     """The command line of a stage job."""
@@ -69,13 +79,6 @@ def run_job(command: click.Command, name: str) -> None:
     """The entry point of a job: it ends on SIGTERM from the first moment, also as the first process of a container."""
     end_on_sigterm()
     run_command(command, f"python -m jobs.{name}")
-
-
-def processes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """On how many processes this node trains."""
-    option: dict[str, Any] = {"envvar": "SCOPE_PROCESSES", "show_default": True, "show_envvar": True}
-    meaning = "Processes on this node, one for each GPU."
-    return click.option("--processes", type=click.IntRange(min=1), default=1, help=meaning, **option)(command)
 
 
 def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> None:

@@ -1,6 +1,6 @@
 """What can go wrong, told apart by who can fix it.
 
-A UserError is mended by the user (exit 64), an OutsideError by waiting and running the same command again (exit 75).
+The user corrects the input of a UserError (exit 64); after an OutsideError the same command is run again (exit 75).
 Everything else that escapes is our own bug (exit 1, traceback).
 """
 
@@ -25,7 +25,7 @@ class ScopeError(Exception):
 
 
 class UserError(ScopeError):
-    """The user's input; says what was found, what was expected, and what to do."""
+    """The user's input; the message says what was found, what was expected, and what to do."""
 
     exit_code = ExitCode.USER
 

@@ -53,7 +53,7 @@ def read_given_tasks(path: str, setting: str = "solver.tasks") -> list[Candidate
     with file.open("rb") as lines:
         line = next((line for line in lines if line.strip()), b"{}")
     first: dict[str, Any] = {}
-    # Reading the whole file says where it is damaged.
+    # A damaged line is reported with its number when the whole file is read.
     with suppress(ValueError):
         first = parse_object(line)
     if "question" in first:

@@ -80,9 +80,8 @@ async def make_candidate(
         return CandidateRecords(draft.decided(Reason.NO_TASK))
     task = draft.task = _task_of(source, rollout)
 
-    verdicts = await asyncio.gather(
-        *(context.judge.gate(gate, task, source.document) for gate in context.gates)
-    )
+    calls = [context.judge.gate(gate, task, source.document) for gate in context.gates]
+    verdicts = await asyncio.gather(*calls)
     draft.gates = dict(zip(context.gates, verdicts, strict=True))
     refusal = _refusal(draft.gates)
     if refusal is not None:
@@ -97,10 +96,7 @@ async def make_candidate(
     answers = await _solver_answers(context, task, rubric, difficulty, key)
     rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
     draft.rollout_ids = tuple(rollout.id for rollout in rollouts)
-    draft.mean = _mean_score(context.config, grades)
-    if draft.mean is None:
-        return CandidateRecords(draft.decided(_missing_scores_reason(answers)), rollouts, grades)
-    reason = _window_reason(context.config, draft.mean) if difficulty.window else Reason.ACCEPTED
+    draft.mean, reason = _judged_difficulty(context.config, answers, window=difficulty.window)
     return CandidateRecords(draft.decided(reason), rollouts, grades)
 
 
@@ -137,7 +133,7 @@ async def _solver_answers(
     context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
 ) -> Sequence[tuple[Rollout, Grade]]:
     async def answer(number: int) -> tuple[Rollout, Grade]:
-        # Keyed by the task, not by who asked: the same task of two Challenger rollouts has the same difficulty.
+        # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
         rollout_key = (*key, task.id, number)
         episode = context.solver_episode(difficulty.policy_format, rollout_key, task)
         rollout = await context.sample_rollout(episode, difficulty.solver, rollout_key)
@@ -146,30 +142,27 @@ async def _solver_answers(
     return await asyncio.gather(*(answer(number) for number in range(difficulty.rollouts)))
 
 
-def _mean_score(config: RunConfig, grades: Sequence[Grade]) -> float | None:
-    """None where more scores are missing than `tasks.max_missing` allows."""
-    known = [grade.score for grade in grades if grade.score is not None]
-    if not known or len(grades) - len(known) > config.tasks.max_missing * len(grades):
-        return None
-    return sum(known) / len(known)
+def _judged_difficulty(
+    config: RunConfig, answers: Sequence[tuple[Rollout, Grade]], *, window: bool
+) -> tuple[float | None, Reason]:
+    """The mean score and what follows from it; no mean where more scores are missing than `tasks.max_missing` allows.
 
-
-def _missing_scores_reason(answers: Sequence[tuple[Rollout, Grade]]) -> Reason:
-    """The commonest cause; an answer without a score is the judge's."""
-    faults = Counter(rollout.fault for rollout, grade in answers if grade.score is None)
-    fault, _ = faults.most_common(1)[0]
-    return Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault]
-
-
-def _window_reason(config: RunConfig, mean: float) -> Reason:
-    if in_window(mean, config.tasks.low, config.tasks.high):
-        return Reason.ACCEPTED
-    return Reason.TOO_HARD if mean < config.tasks.low else Reason.TOO_EASY
+    The reason is then the commonest cause of a missing score; an answer without a score is the judge's.
+    """
+    settings, scores = config.tasks, [grade.score for _, grade in answers if grade.score is not None]
+    if not scores or len(answers) - len(scores) > settings.max_missing * len(answers):
+        faults = Counter(rollout.fault for rollout, grade in answers if grade.score is None)
+        fault, _ = faults.most_common(1)[0]
+        return None, Reason.JUDGE_FAILED if fault is None else _FAULT_REASONS[fault]
+    mean = sum(scores) / len(scores)
+    if not window or in_window(mean, settings.low, settings.high):
+        return mean, Reason.ACCEPTED
+    return mean, Reason.TOO_HARD if mean < settings.low else Reason.TOO_EASY
 
 
 @dataclass
 class _Draft:
-    """What is known of a candidate until the reason for its status is."""
+    """What is known of a candidate before its status is decided."""
 
     challenger_rollout_id: str
     provenance: Provenance

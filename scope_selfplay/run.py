@@ -18,6 +18,7 @@ from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
+from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
@@ -134,6 +135,11 @@ class Run:
 
     def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
         return policy_format_for(self.context, self.codec, role, policy.identity, greedy=greedy)
+
+    def difficulty(self, solver: Policy, rollouts: int, *, window: bool) -> Difficulty:
+        """A frozen Solver to try candidates on."""
+        engine, policy_format = self.engine(solver, Role.SOLVER), self.policy_format(solver, Role.SOLVER)
+        return Difficulty(engine, policy_format, rollouts, window)
 
     def provenance(
         self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None

@@ -86,7 +86,7 @@ class GroupTournamentReward(RewardSettings):
     """The rubric shown: the `task`'s own, one written from the `query` alone (the paper), or `none`."""
 
     @model_validator(mode="after")
-    def _somebody_is_out(self) -> Self:
+    def _each_group_loses_an_answer(self) -> Self:
         if not self.winners < self.group_size or self.winners > self.final:
             raise ValueError(
                 f"group_size ({self.group_size}), winners ({self.winners}) and final ({self.final}) need "

@@ -83,7 +83,7 @@ class CorpusConfig(ConfigSection):
     """Size of the second world that the held-out tasks are about."""
 
     @model_validator(mode="after")
-    def _samples_what_lies_there(self) -> Self:
+    def _has_documents_to_sample(self) -> Self:
         if self.sample is not None and self.path in ("embedded", "none"):
             raise ValueError(f"sample {self.sample} needs a path to draw from, found {self.path}")
         return self
@@ -246,7 +246,7 @@ def changed_settings(before: RunConfig, after: RunConfig) -> list[str]:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    # A name that only one of the two has is a difference as well.
+    # A name that only one of the two runs has is a difference as well.
     for name in (*before, *(name for name in after if name not in before)):
         old, new = before.get(name), after.get(name)
         if isinstance(old, dict) and isinstance(new, dict) and name not in WHOLE_SETTINGS:

@@ -20,7 +20,7 @@ TIMEOUT = 10.0
 """Seconds for one request."""
 TRIES = 6
 _LONGEST_PAUSE = 15.0
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+VERB_OF_METHOD = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 # Without the TTL controller (alpha before Kubernetes 1.21) finished Jobs stay until their owner goes.
 _MAY_BE_DROPPED = {"spec.ttlSecondsAfterFinished"}
@@ -235,7 +235,7 @@ class ClusterClient:
     ) -> tuple[Reply, bool]:
         """The reply, and whether an earlier try may have done the write."""
         path = kind.path(self.namespace, name)
-        verb = _VERBS.get(method) or ("list" if name is None else "get")
+        verb = VERB_OF_METHOD.get(method) or ("list" if name is None else "get")
         self.verbs_used.add((kind.group, kind.resource, verb))
         ambiguous, last = False, ""
         for number in range(TRIES):

@@ -27,13 +27,13 @@ _MANIFEST_DELAY = 60.0
 class FailureResponse(StrEnum):
     FAIL = "fail"
     RETRY = "retry"
-    """Another attempt, and one less in the budget."""
+    """Another attempt, which costs one of `cluster.retries`."""
     RETRY_FREE = "retry_free"
-    """Another attempt after a pause that doubles, at no cost to the budget."""
+    """Another attempt after a pause that doubles; costs no retry."""
 
 
 class AttemptOutcome(StrEnum):
-    """In the order in which they explain each other where several pods of one Job ended differently."""
+    """How an attempt failed. Where the pods of one Job ended differently, the first one in this order decides."""
 
     USER = "user"
     OUT_OF_MEMORY = "out_of_memory"
@@ -138,14 +138,14 @@ class AttemptHistory(Value):
     """Highest attempt whose end is in the numbers below."""
     failures_counted: int = 0
     """Failed attempts that cost budget."""
-    failures_spared: int = 0
-    """Failures in a row, up to now, that cost nothing."""
+    free_failures: int = 0
+    """Failures in a row, the latest included, that cost nothing."""
     scheduled: int = 0
     """Highest attempt of which a pod was seen on a node."""
     done: bool = False
-    """This shard is made; the whole stage is done by its manifest alone."""
+    """The documents of this shard are done; a whole stage is done only when its manifest exists."""
     shards: int | None = None
-    """Of a whole stage: how many Jobs share it, from the first one on."""
+    """Of a whole stage: how many Jobs share it, fixed when the first one is created."""
     outcome: AttemptOutcome | None = None
     message: str = ""
 
@@ -156,7 +156,7 @@ class AttemptHistory(Value):
                 "latest": max(self.latest, attempt),
                 "counted": attempt,
                 "failures_counted": self.failures_counted + costs,
-                "failures_spared": 0 if costs else self.failures_spared + 1,
+                "free_failures": 0 if costs else self.free_failures + 1,
                 "outcome": outcome,
                 "message": message,
             }
@@ -179,7 +179,7 @@ class GivenUp(Value):
     """A server that did not answer in time."""
 
     uid: str
-    """Of the Deployment that is to go; the next one has another."""
+    """The uid of the Deployment that is being deleted; its successor has another one."""
     times: int
     """How often in a row."""
 
@@ -244,10 +244,10 @@ def review_attempts(
 def shards_in_use(
     now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep
 ) -> tuple[StageShard | None, ...]:
-    """The shards of a stage, the Job that ends it last.
+    """The shards of a stage; the last one is the Job that ends it.
 
-    The count with which its first Job began holds until the stage is done: with two counts at once a document
-    would have two owners.
+    The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
+    once a document would have two owners.
     """
     return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
 

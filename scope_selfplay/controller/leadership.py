@@ -25,7 +25,7 @@ class Leadership:
     ) -> None:
         """`cluster` must have no guard; `identity` is the pod's name, so that a restarted container leads on."""
         self.fence = 0
-        self._cluster = cluster
+        self.cluster = cluster
         self._config = config
         self._identity = identity
         self._monotonic = monotonic
@@ -36,10 +36,6 @@ class Leadership:
     @property
     def holds(self) -> bool:
         return self._asked_at is not None and self._monotonic() < self._asked_at + DURATION - MARGIN
-
-    @property
-    def verbs_used(self) -> set[tuple[str, str, str]]:
-        return self._cluster.verbs_used
 
     def check(self) -> None:
         """Raises LeaseLost when another controller may lead by now."""
@@ -54,9 +50,9 @@ class Leadership:
         now = self._monotonic()
         if self._asked_at is not None and now < self._asked_at + RENEW:
             return True
-        found = self._cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
+        found = self.cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
         if found is None:
-            found, is_new = self._cluster.create(ObjectKind.LEASE, lease(self._config, self._spec(1), None))
+            found, is_new = self.cluster.create(ObjectKind.LEASE, lease(self._config, self._spec(1), None))
             if is_new or _holder(found) == self._identity:
                 return self._lead(found, now)
         if _holder(found) in (self._identity, "") or self._is_over(found, now):
@@ -73,7 +69,7 @@ class Leadership:
         """Let the next controller lead at once, instead of after the whole lease."""
         if not self.holds:
             return
-        found = self._cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
+        found = self.cluster.get(ObjectKind.LEASE, lease_name(self._config.name))
         self._asked_at = None
         if found is not None and _holder(found) == self._identity:
             self._write(found, {**found["spec"], "holderIdentity": ""})
@@ -87,7 +83,7 @@ class Leadership:
     def _write(self, found: Body, spec: Body) -> Body | None:
         version = found["metadata"]["resourceVersion"]
         try:
-            return self._cluster.replace(ObjectKind.LEASE, lease(self._config, spec, version))
+            return self.cluster.replace(ObjectKind.LEASE, lease(self._config, spec, version))
         except Conflict:
             return None
 

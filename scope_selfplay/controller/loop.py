@@ -202,20 +202,20 @@ class Controller:
         self._volume = VolumeState(frozenset())
 
     def round(self) -> RunEnd | None:
-        """Look once and do what is next; the run's end when everything has come to it.
+        """Look once and do what is next; returns how the run ended, once nothing is left to do.
 
-        Trouble outside ends the round, not the controller. What only a person can mend winds the run down; when
+        A failure outside ends the round, not the controller. What only a person can correct winds the run down; when
         even that is refused, the UserError is raised.
         """
         try:
             if self.leadership.acquire():
                 return self._lead()
-            # Whoever leads in between may change everything.
+            # Another controller leads and may change everything.
             self._status = None
             self._since = {}
         except (OutsideError, Conflict, LeaseLost) as error:
             self._log(f"{error}; looking again")
-            # It may have been written, changed or deleted: the next round reads it.
+            # The status may have been written, changed or deleted: the next round reads it.
             self._status = None
         except UserError as error:
             if self._problem is not None:
@@ -234,7 +234,7 @@ class Controller:
         context = ManifestContext(config, prompt_hash, packs, self._own_job(), self.leadership.fence)
         observed = self._observe(config)
         if self._problem is None:
-            # Read last: a Job that was seen as ended has published by now what it ever will.
+            # Read last: a Job that was observed as ended has published its manifest by now, or never will.
             self._volume = read_volume(self._folder, steps_of(config))
         wanted = DesiredSteps(context, self._only, edited, self._problem)
         now = self._monotonic()
@@ -315,10 +315,8 @@ class Controller:
         """Send what was not sent in the round before; an Event that fails is not worth a round."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         told: set[str] = set()
-        for reason, message, warning in events:
-            body = event(
-                context, self.cluster.namespace, reason=reason, message=message, warning=warning, now=now
-            )
+        for notice in events:
+            body = event(context, self.cluster.namespace, **notice._asdict(), now=now)
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
                 try:

@@ -50,7 +50,7 @@ from scope_selfplay.controller.waiting import (
 from scope_selfplay.errors import ExitCode
 
 _TIME_TO_END = 120.0
-"""Seconds in which a Job may end by itself after its manifest was published: its log shall end too."""
+"""Seconds in which a Job may end by itself after its manifest was published, so that its log is complete."""
 
 
 def next_actions(
@@ -112,7 +112,7 @@ def _end_of_run(
 def _pursue(
     now: Situation, edited: Sequence[str], ledger: AttemptLedger, step: RunStep
 ) -> tuple[PlanPart, AttemptLedger]:
-    """The way to one step: what is in its way goes, then come its servers, then its Jobs."""
+    """Work towards one step: remove what is in its way, then start its servers, then its Jobs."""
     config = now.context.config
     histories, decision = review_attempts(now, ledger, step)
     ledger = ledger.model_copy(update={"histories": histories})
@@ -141,7 +141,7 @@ def _obstacle(
     """What keeps this controller from working on a step at all."""
     if edited and not active:
         return PlanPart(end=_refused(edited))
-    # An object under one of our names that another controller's Job owns is never adopted, never deleted.
+    # An object of this run that another controller's Job owns is neither adopted nor deleted.
     names = {server.name for server in servers}
     foreign = [f"Job {job.name}" for job in active if not now.owns(job)]
     deployments = (found for found in now.observed.servers if found.name in names)
@@ -157,7 +157,7 @@ def _obstacle(
 
 
 def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> PlanPart:
-    """What no part of this step needs goes at once: servers of other stages, Jobs of other stages or attempts."""
+    """Delete at once what this step does not need: servers, Services and Jobs of other stages."""
     keep, decision = {(server.name, server.step) for server in servers}, PlanPart()
     for server in now.observed.servers:
         if (server.name, server.step) not in keep:
@@ -176,7 +176,7 @@ def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> 
 def _watch(
     now: Situation, decision: PlanPart, active: Sequence[ObservedJob], servers: Sequence[Server]
 ) -> PlanPart:
-    """While Jobs run: what their own pods and those of their servers wait for; their exit decides what follows."""
+    """While Jobs run: what their pods and those of their servers wait for; how the Jobs end decides what follows."""
     late = [server.name for server in late_servers(now, servers)]
     decision = sum((why_job_waits(now, job) for job in active), decision)
     found = [server for server in now.observed.servers if server.name in late]
@@ -190,7 +190,7 @@ def _watch(
 def _serve_and_start(
     now: Situation, decision: PlanPart, ledger: AttemptLedger, step: RunStep, servers: tuple[Server, ...]
 ) -> tuple[PlanPart, AttemptLedger]:
-    """The servers as they shall be; the Jobs once all of them answer."""
+    """Bring the servers up to date, and start the Jobs once all servers answer."""
     applied = apply_servers(now, step, servers, ledger.given_up)
     late = late_servers(now, servers)
     given_up, checked = check_late_servers(now, late, ledger.given_up)
@@ -200,7 +200,7 @@ def _serve_and_start(
         waiting = f"waiting for {', '.join(server.name for server in late)} to answer"
         return decision if decision.message else decision + PlanPart(message=waiting), ledger
     if any(isinstance(action, Apply) and action.kind is ObjectKind.DEPLOYMENT for action in applied.actions):
-        # A server that is about to be changed is not the one that the Job shall meet.
+        # These servers still answer from before the change: the Job is to meet the changed ones.
         return decision, ledger
     return decision + _start_jobs(now, ledger.histories, step, servers), ledger
 
@@ -224,7 +224,7 @@ def _start_job(
     """The next attempt, when the last one is over and its pause too."""
     if history.latest > history.counted:
         return PlanPart()
-    decision, pause = PlanPart(), pause_after(history.failures_spared)
+    decision, pause = PlanPart(), pause_after(history.free_failures)
     if pause:
         shard = shard_name(attempt.step, attempt.shard)
         is_over, decision = now.has_waited(f"pause/{shard}/{history.counted}", pause)
@@ -241,7 +241,7 @@ def _start_job(
 
 
 def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: bool) -> PlanPart:
-    """The end, good or bad: everything that holds a GPU goes instead of what was decided, and the end holds last."""
+    """Delete everything that holds a GPU, in place of the actions decided so far; then the run has ended."""
     is_good = end.code is ExitCode.DONE
     removed, message = PlanPart(), ""
     for job in now.observed.jobs:
@@ -260,7 +260,7 @@ def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: boo
 
 
 def _end_job(now: Situation, job: ObservedJob) -> tuple[bool, PlanPart]:
-    """Deletes a Job, unless it has published its manifest and may end by itself; whether it may."""
+    """Whether a Job may end by itself, because it has published its manifest; the deletion of one that may not."""
     if job.step not in now.volume.done:
         return False, now.delete(ObjectKind.JOB, job)
     is_late, looked = now.has_waited(f"leaving/{job.uid}", _TIME_TO_END)

@@ -1,4 +1,4 @@
-"""The values that a plan is made of: what is wanted and what the volume shows, the parts of a plan, what comes out.
+"""The values that a plan is made of: the wanted steps, what the volume shows, the parts of a plan, the actions.
 
 Each question of the plan is answered by a function from a `Situation` to a `PlanPart`; `plan.next_actions` adds the
 parts up and turns their sum into `NextActions`. Pure, but for `read_volume`.
@@ -45,13 +45,13 @@ class DesiredSteps:
 
     @property
     def steps(self) -> tuple[RunStep, ...]:
-        """What this controller brings about, in order."""
+        """The steps that this controller is to do, in order."""
         steps, only = steps_of(self.context.config), self.only_iteration
         return tuple(step for step in steps if only is None or max(1, step.iteration) == only)
 
     @property
     def before(self) -> tuple[RunStep, ...]:
-        """What must be done already."""
+        """The steps that must be done already."""
         steps, only = steps_of(self.context.config), self.only_iteration
         return tuple(step for step in steps if only is not None and max(1, step.iteration) < only)
 
@@ -188,5 +188,5 @@ class NextActions(NamedTuple):
     actions: tuple[Action, ...]
     events: tuple[ControllerEvent, ...]
     end: RunEnd | None
-    """It holds when there is nothing left to do."""
+    """Final only when there are no `actions` left."""
     clocks: frozenset[str]

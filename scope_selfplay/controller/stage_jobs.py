@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.config.cluster import StageConfig
+from scope_selfplay.config.cluster import ChallengerStageConfig, SolverStageConfig, StageConfig
 from scope_selfplay.controller.manifests import (
     ATTEMPT,
     CONFIG_FOLDER,
@@ -83,9 +83,8 @@ def stage_settings(config: RunConfig, stage: Stage) -> StageConfig:
 
 
 def nodes_of(config: RunConfig, stage: Stage) -> int:
-    """On how many nodes a stage runs: only training stages have a setting for it."""
-    nodes: int = getattr(stage_settings(config, stage), "nodes", 1)
-    return nodes
+    settings = stage_settings(config, stage)
+    return settings.nodes if isinstance(settings, ChallengerStageConfig | SolverStageConfig) else 1
 
 
 def shard_count(config: RunConfig, stage: Stage) -> int:

@@ -83,7 +83,7 @@ def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
 def check_late_servers(
     now: Situation, late: Sequence[Server], given_up: Mapping[str, GivenUp]
 ) -> tuple[dict[str, GivenUp], PlanPart]:
-    """Says what these servers wait for, and gives up those that wait for nothing; all that are given up by now."""
+    """The servers that are given up by now, and what the others wait for; one that waits for nothing is given up."""
     found = {server.name: server for server in now.observed.servers}
     kept = {server.name: given_up[server.name] for server in late if server.name in given_up}
     decision = PlanPart()

@@ -2,12 +2,8 @@
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from scope_selfplay.schemas import CorpusReader
 
 SHOWN = 12
 
@@ -23,8 +19,16 @@ def documents(path: Path, domain: str | None, reader: str | None, as_json: bool)
     With --json the lines are a corpus themselves: for corpus.path of a run and for `scope index build`.
     """
     from scope_selfplay.corpus.reading import read_documents
+    from scope_selfplay.prompts import load_pack
+    from scope_selfplay.prompts.folder import pack_path
+    from scope_selfplay.schemas import CorpusReader
 
-    read = read_documents(path, _reader(domain, reader))
+    if reader is not None and reader not in list(CorpusReader):
+        raise click.BadParameter(f"--reader {reader}: expected one of {', '.join(CorpusReader)}")
+    chosen = None if reader is None else CorpusReader(reader)
+    if chosen is None and domain is not None:
+        chosen = load_pack(pack_path(domain)).domain.corpus_reader
+    read = read_documents(path, chosen)
     if as_json:
         for document in read:
             click.echo(document.model_dump_json())
@@ -38,16 +42,3 @@ def documents(path: Path, domain: str | None, reader: str | None, as_json: bool)
         f"{len(read)} documents; characters: median {statistics.median(lengths):.0f}, longest {lengths[-1]}",
         err=True,
     )
-
-
-def _reader(domain: str | None, reader: str | None) -> "CorpusReader | None":
-    """Raises BadParameter for a reader that there is not, PromptError for a pack that does not load."""
-    from scope_selfplay.prompts import load_pack
-    from scope_selfplay.prompts.folder import pack_path
-    from scope_selfplay.schemas import CorpusReader
-
-    if reader is not None:
-        if reader not in list(CorpusReader):
-            raise click.BadParameter(f"--reader {reader}: expected one of {', '.join(CorpusReader)}")
-        return CorpusReader(reader)
-    return load_pack(pack_path(domain)).domain.corpus_reader if domain is not None else None

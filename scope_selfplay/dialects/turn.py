@@ -12,14 +12,13 @@ EXAMPLE_QUERY = "your search query"
 TASK_TAGS = ("<task>", "</task>")
 ANSWER_TAGS = ("<answer>", "</answer>")
 THINK_TAGS = THINK_OPEN, THINK_CLOSE = ("<think>", "</think>")
-# More tries, or longer calls, than any turn in earnest needs; they keep the price of 1 MiB of broken calls
-# small.
+# More tries, and longer calls, than any sensible turn needs; they bound the cost of 1 MiB of broken calls.
 MAX_CALLS = 16
 MAX_CALL_LENGTH = 16_384
 
 
 class TurnParts(NamedTuple):
-    """What one assistant turn says. A part that is absent, blank, unclosed, nested or ambiguous is None.
+    """The contents of one assistant turn. A part that is absent, blank, unclosed, nested or ambiguous is None.
 
     Only thinking may be blank: a closed block counts as thinking whatever it holds (SCOPE appendix F).
     """
@@ -35,7 +34,7 @@ class Dialect:
     """One model family's way to search and think (SCOPE Table 11); tasks and answers look alike in all.
 
     `read_query` gets the stripped text between the search tags and returns the query or None; `write_query`
-    is its inverse and returns what stands between the tags, whitespace included.
+    is its inverse and returns the text between the tags, whitespace included.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Dialect:
         return self.search_call(EXAMPLE_QUERY)
 
     def parse(self, text: str) -> TurnParts:
-        """Reads one assistant turn without its end-of-turn token. Linear in its length; never raises.
+        """Read one assistant turn without its end-of-turn token. Linear in its length; never raises.
 
         Tags inside thinking do not count. The first valid search call is the query; two answers, or two
         tasks, are none. A block that holds another tag of the protocol is none either. An inner
@@ -114,12 +113,12 @@ def valid_query(query: object) -> str | None:
 
 
 def _split_thinking(text: str, *, may_begin_inside: bool) -> tuple[str | None, str]:
-    """The closed block of thinking that opens a turn, if there is one, and what stands outside of all thinking.
+    """The closed block of thinking that opens a turn, if there is one, and the text outside of all thinking.
 
-    Only whitespace may stand before it. With `may_begin_inside` a turn whose first think tag is a closing one
+    Only whitespace may precede it. With `may_begin_inside` a turn whose first think tag is a closing one
     began inside thinking, because the chat template had already opened it. Later think blocks are thinking
-    too and belong to neither part; a line break takes their place, so that no new tag forms where they
-    stood. From an opener that is never closed on, everything is thinking.
+    too and belong to neither part; a line break takes their place, so that no new tag forms in their
+    place. From an opener that is never closed on, everything is thinking.
     """
     start = text.lstrip()
     if start.startswith(THINK_OPEN):
@@ -134,7 +133,7 @@ def _split_thinking(text: str, *, may_begin_inside: bool) -> tuple[str | None, s
 def _only_block(text: str, name: str, foreign: Sequence[str]) -> str | None:
     """The text of the one `<name>` block, stripped.
 
-    None unless the opening and the closing tag stand exactly once each, in this order, with something other
+    None unless the opening and the closing tag occur exactly once each, in this order, with something other
     than whitespace and none of the `foreign` tags between them.
     """
     opener, closer = f"<{name}>", f"</{name}>"
@@ -164,7 +163,7 @@ def _call_blocks(text: str, opener: str, closer: str, foreign: Sequence[str]) ->
 
 
 def _own_text(content: str, foreign: Sequence[str]) -> str | None:
-    """The content without surrounding whitespace; None when nothing is left or a foreign tag stands in it."""
+    """The content without surrounding whitespace; None when nothing is left or it holds a foreign tag."""
     content = content.strip()
     return None if not content or any(tag in content for tag in foreign) else content
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
-from scope_selfplay.schemas import Candidate, Grade, Task, numpy_rng_from
+from scope_selfplay.schemas import Candidate, Grade, Rubric, Task, numpy_rng_from
 from scope_selfplay.store.ratings import CheckpointDifference, ScoreEstimate
 
 Gain = Callable[[str, str], CheckpointDifference | None]
@@ -40,17 +40,14 @@ def breakdown(
 
     `grades` are one checkpoint's, by task id.
     """
-    answered = [(candidate, grades[candidate.task.id]) for candidate in candidates if candidate.task]
-    scored = [
-        (candidate.task, grade.score)
-        for candidate, grade in answered
-        if candidate.task is not None and grade.score is not None
-    ]
+    tasks = [(candidate.task, candidate.rubric) for candidate in candidates if candidate.task]
+    scored = [(family(task), score) for task, _ in tasks if (score := grades[task.id].score) is not None]
     groups: dict[str, list[float]] = {"all": [score for _, score in scored]}
+    answered = [(rubric, grades[task.id]) for task, rubric in tasks]
     for dimension in ("asked", "hidden"):
         groups[f"{dimension} criteria"] = _by_dimension(answered, dimension)
-    for task, score in sorted(scored, key=lambda pair: family(pair[0])):
-        groups.setdefault(family(task), []).append(score)
+    for name, score in sorted(scored, key=lambda pair: pair[0]):
+        groups.setdefault(name, []).append(score)
     found = {name: estimate(scores, seed=seed, resamples=resamples) for name, scores in groups.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -71,12 +68,12 @@ def score_gains(contestants: Sequence[CheckpointAnswers], *, seed: int, resample
     return gain
 
 
-def _by_dimension(answered: Sequence[tuple[Candidate, Grade]], dimension: str) -> list[float]:
+def _by_dimension(answered: Sequence[tuple[Rubric | None, Grade]], dimension: str) -> list[float]:
     """Each task's share of met criteria among those of a dimension; a missing verdict is left out."""
     scores: list[float] = []
-    for candidate, grade in answered:
-        assert candidate.rubric is not None
-        pairs = zip(candidate.rubric.criteria, grade.verdicts, strict=False)
+    for rubric, grade in answered:
+        assert rubric is not None
+        pairs = zip(rubric.criteria, grade.verdicts, strict=False)
         verdicts = [verdict.value for criterion, verdict in pairs if criterion.dimension == dimension]
         met = [value for value in verdicts if value is not None]
         if met:

@@ -35,7 +35,12 @@ def rate(
     """
     resamples = settings.resamples
     names = [contestant.name for contestant in contestants]
-    answered_by = _authors(contestants)
+    # Rollout id -> (checkpoint, task id).
+    answered_by = {
+        rollout.id: (contestant.name, task)
+        for contestant in contestants
+        for task, rollout in contestant.rollouts.items()
+    }
     strengths = Strengths(_judged_pairs(comparisons, answered_by), seed=seed, resamples=resamples)
     scores = score_gains(contestants, seed=seed, resamples=resamples)
     ruling = decide_promotion(
@@ -84,23 +89,17 @@ def decide_promotion(settings: CompareConfig, starts: Sequence[str], gain: Gain)
     evidence = _described(newest, start, found, settings)
     if settings.stop == "worse" and _is_worse(found, settings):
         return PromotionDecision(Decision.STOP, False, f"{evidence}; compare.stop is worse")
-    promoted = _is_promoted(found, settings)
+    promoted = {
+        "always": True,
+        "not_worse": not _is_worse(found, settings),
+        "better": _is_better(found, settings),
+    }[settings.promotion]
     if _is_stuck(settings, starts, gain):
         first = starts[-(settings.patience or 1)]
         reason = f"{evidence}; none of the last {settings.patience} is better than {first} (compare.patience)"
         return PromotionDecision(Decision.STOP, promoted, reason)
     reason = f"{evidence}; compare.promotion is {settings.promotion}"
     return PromotionDecision(Decision.PROMOTE if promoted else Decision.KEEP, promoted, reason)
-
-
-def _is_promoted(found: CheckpointDifference | None, settings: CompareConfig) -> bool:
-    match settings.promotion:
-        case "always":
-            return True
-        case "not_worse":
-            return not _is_worse(found, settings)
-        case "better":
-            return _is_better(found, settings)
 
 
 def _is_stuck(settings: CompareConfig, starts: Sequence[str], gain: Gain) -> bool:
@@ -138,15 +137,6 @@ def _described(newest: str, start: str, found: CheckpointDifference | None, sett
     return f"{newest} is {kind} {start}: {numbers} over {found.tasks} tasks"
 
 
-def _authors(contestants: Iterable[CheckpointAnswers]) -> dict[str, tuple[str, str]]:
-    """Rollout id -> (checkpoint, task id)."""
-    return {
-        rollout.id: (contestant.name, task)
-        for contestant in contestants
-        for task, rollout in contestant.rollouts.items()
-    }
-
-
 def _judged_pairs(
     comparisons: Iterable[Comparison], answered_by: Mapping[str, tuple[str, str]]
 ) -> list[JudgedPair]:
@@ -179,21 +169,22 @@ def _pairs_that_met(
 
 
 def _pair(older: str, newer: str, met: Sequence[tuple[Comparison, bool]]) -> CheckpointPair:
-    known = [(comparison, newer_first) for comparison, newer_first in met if comparison.outcome is not None]
     margins = [
         (comparison.outcome.first - comparison.outcome.second) * (1 if newer_first else -1)
-        for comparison, newer_first in known
+        for comparison, newer_first in met
         if comparison.outcome is not None
     ]
-    asked = [newer_first for comparison, newer_first in known if comparison.verdict.attempts]
+    asked = [
+        newer_first for shown, newer_first in met if shown.outcome is not None and shown.verdict.attempts
+    ]
     return CheckpointPair(
         older=older,
         newer=newer,
         wins=sum(margin > 0 for margin in margins),
         ties=sum(margin == 0 for margin in margins),
         losses=sum(margin < 0 for margin in margins),
-        equal=len(known) - len(asked),
-        failed=len(met) - len(known),
+        equal=len(margins) - len(asked),
+        failed=len(met) - len(margins),
         newer_first=sum(asked),
         mean_margin=sum(margins) / len(margins) if margins else None,
     )

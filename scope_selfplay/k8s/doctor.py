@@ -18,7 +18,7 @@ _NEEDED = {
 
 
 def examine(cluster: Kubectl) -> list[Finding]:
-    """The cluster first: without it nothing else is asked."""
+    """Findings about the cluster; only its own one where it does not answer."""
     try:
         version = cluster.version()
     except ScopeError as error:

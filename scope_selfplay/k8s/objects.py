@@ -154,7 +154,7 @@ def allows(
     run: Sequence[Pods] = (),
 ) -> bool:
     """Whether `pods` may receive from (`Ingress`) or send to (`Egress`) `peer`, which listens on `port` if it receives;
-    a peer that is None is some host that is no pod of `run`.
+    a peer that is None is a host outside the pods of `run`.
 
     Pods that no policy of the direction selects may do anything; else one rule must allow it.
     """

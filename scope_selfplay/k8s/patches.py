@@ -28,7 +28,7 @@ class RunFolderLayout(NamedTuple):
     """Components below k8s/components/; one with a slash in it is a path from setup/ and stays as it is."""
 
     def component(self, name: str, *, up: int) -> str:
-        """Its path, from a folder that lies so many levels below the run's."""
+        """The component's path, from a folder `up` levels below the run's."""
         return name if "/" in name else f"{'../' * up}{TOP}/k8s/components/{name}"
 
 

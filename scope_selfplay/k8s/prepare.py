@@ -48,7 +48,7 @@ class ModelDownload(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """Of the Job's command."""
+        """Options of the Job's command."""
         name, _, commit = self.repository.partition("@")
         return ["--model", name, "--folder", self.folder, *(["--revision", commit] if commit else [])]
 
@@ -100,7 +100,7 @@ def model_downloads(config: RunConfig) -> list[ModelDownload]:
 
 
 def manual_steps(config: RunConfig) -> Iterator[str]:
-    """What the run expects on the volume and no Job brings there, one line for a person each."""
+    """What the run expects on the volume and no Job brings there, one line for each."""
     fetched = {model.folder for model in model_downloads(config)}
     for setting, folder in (("model", config.model.path), ("judge", _judge_folder(config))):
         if _is_on_volume(config, folder) and folder not in fetched:

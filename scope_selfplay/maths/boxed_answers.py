@@ -24,15 +24,15 @@ from typing import Any
 from scope_selfplay.errors import ConfigError
 
 LONGEST = 200
-"""Characters of a box beyond which it is no final answer."""
+"""The most characters of a box that counts as a final answer."""
 DEEPEST = 10
-"""Brackets within brackets beyond which it is none either: reading them takes time that doubles with each."""
+"""The most brackets within brackets of such a box: reading them takes time that doubles with every level."""
 CPU_SECONDS = 2
 """CPU time for one comparison; the operating system counts whole seconds."""
 _MEMORY = 2 << 30
 # The first reply comes when the library is imported, on a slow disk after many seconds.
 _WALL_SECONDS = 120.0
-# Characters at the end of an answer in which its box must stand.
+# Characters at the end of an answer in which its box must be.
 _TAIL = 10_000
 _BOX = "\\boxed"
 _YES, _NO = b"1", b"0"
@@ -49,7 +49,7 @@ def boxed_reward(answer: str, reference: str) -> float | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last closed `\boxed{...}`, its braces balanced; None without one.
+    r"""The content of the last closed `\boxed{...}`, its braces balanced; None without one.
 
     Only the end of the text is read, and of a box no more than it may hold: a megabyte of unclosed boxes costs little.
     """
@@ -185,7 +185,7 @@ def _reply_of(worker: subprocess.Popen[bytes]) -> bool | None:
 
 
 def _serve() -> None:
-    """Answer questions until the parent goes away. The first byte says whether the library is there."""
+    """Answer questions until the parent goes away. The first byte tells whether the library is installed."""
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     # Whatever a library prints must not look like a reply.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

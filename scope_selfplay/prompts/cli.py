@@ -38,7 +38,7 @@ def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
     from scope_selfplay.prompts.prompt_file import quarter_of_bytes
 
     count = _counting(tokenizer) if tokenizer else quarter_of_bytes
-    folders = [pack_path(each) for each in ([domain] if domain else names_in(shipped_prompts()))]
+    folders = [pack_path(name) for name in ([domain] if domain else names_in(shipped_prompts()))]
     problems = [problem for folder in folders for problem in check_pack(folder, count_tokens=count)]
     if as_json:
         click.echo(json.dumps([asdict(problem) for problem in problems], ensure_ascii=False, indent=1))
@@ -64,7 +64,7 @@ def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
     if role is not None:
         name = "domain.yaml" if role == "domain" else f"{role}.md"
         if name not in files:
-            known = ", ".join(sorted(each.removesuffix(".md") for each in files))
+            known = ", ".join(sorted(file.removesuffix(".md") for file in files))
             raise click.BadParameter(f"{domain} has no {role}; there are {known}")
         files = {name: files[name]}
     origins = {origin.what: origin for origin in pack_origins(pack_path(domain))}
@@ -81,7 +81,7 @@ def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
     else:
         for name, text in files.items():
             reason = f" ({origins[name].reason}: {origins[name].place})" if name in origins else ""
-            # A single text stays as it is, to be piped; where it comes from goes beside it.
+            # A single text goes to stdout unchanged, to be piped; its origin goes to stderr.
             click.echo(f"=== {name}{reason}", err=role is not None)
             click.echo(text)
 
@@ -99,7 +99,7 @@ def diff(before: str, after: str) -> None:
 @prompts.command("hash")
 @click.argument("domain")
 def show_hash(domain: str) -> None:
-    """Print the hash that stands in every record made with a pack."""
+    """Print the hash that every record made with a pack carries."""
     click.echo(_pack(domain).hash)
 
 
@@ -141,7 +141,7 @@ def _pack(domain: str) -> "Pack":
 
 
 def _counting(tokenizer: Path) -> Callable[[str], int]:
-    """Counts without special tokens. Raises CheckpointError when the file is no tokenizer."""
+    """Counts without special tokens. Raises CheckpointError when the file is not a tokenizer."""
     try:
         from tokenizers import Tokenizer
     except ImportError:

@@ -101,7 +101,7 @@ _EXPECTED: Mapping[str, str] = {
     "task_types.*.weight": "a number above 0 (or `enabled: false`)",
     "task_types.*.enabled": "true or false",
 }
-"""What is expected at each place of a domain.yaml; `*` stands for any item or name."""
+"""What is expected at each place of a domain.yaml; `*` is any item or name."""
 _WORDS: Mapping[str, Iterable[str]] = {"judge": JudgeKind, "corpus_reader": CorpusReader, "gates.*": Gate}
 
 
@@ -131,7 +131,7 @@ def _problem(mapping: YamlMapping, error: ErrorDetails) -> PackProblem:
 
 
 def _joint_problems(mapping: YamlMapping, inherited_types: Sequence[str]) -> Iterator[PackProblem]:
-    """What no single value shows: repeated gates, shares that are all 0, task types that nobody describes."""
+    """What no single value shows: repeated gates, shares that are all 0, task types without a description."""
     named = mapping.values.get("gates")
     gates = named if isinstance(named, list) else []
     for index, gate in enumerate(gates):

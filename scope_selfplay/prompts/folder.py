@@ -2,8 +2,8 @@
 
 A name with a slash (or `.`, `..`) is a folder. A bare name is a pack that ships with the package, else
 `prompts/<name>` below the current folder. So a shipped name means the same texts wherever a command runs.
-`extends` names a domain beside the folder that says so, else one that ships: a user's pack needs no copy of
-what it extends.
+`extends` names a domain in the same parent folder, else one that ships: a user's pack needs no copy of what it
+extends.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def load_pack(folder: Path | str) -> Pack:
 
 
 def check_pack(folder: Path | str, count_tokens: CountTokens = quarter_of_bytes) -> list[PackProblem]:
-    """Every problem of the pack in `folder`, in the order in which to mend them; empty when it loads.
+    """Every problem of the pack in `folder`, in the order in which to correct them; empty when it loads.
 
     `count_tokens` is the policy's tokenizer when there is one. Values are not counted, only the pack's own text.
     """
@@ -93,13 +93,13 @@ def pack_chain(folder: Path | str) -> list[str]:
     return names
 
 
-def extended_folder(beside: Path, name: str) -> Path | None:
-    """The folder that `extends: name` means in a pack whose folder stands in `beside`."""
-    return next((each / name for each in (beside, shipped_prompts()) if (each / name).is_dir()), None)
+def extended_folder(parent: Path, name: str) -> Path | None:
+    """The folder that `extends: name` means in a pack whose folder is in `parent`."""
+    return next((packs / name for packs in (parent, shipped_prompts()) if (packs / name).is_dir()), None)
 
 
-def extendable_names(beside: Path) -> list[str]:
-    return sorted({*names_in(beside), *names_in(shipped_prompts())})
+def extendable_names(parent: Path) -> list[str]:
+    return sorted({*names_in(parent), *names_in(shipped_prompts())})
 
 
 def _examine(

@@ -20,8 +20,8 @@ from scope_selfplay.prompts.resolve import KUSTOMIZATION_FILE
 def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia") -> list[Path]:
     """Begin `folder`/`domain`, extending another domain or with a blank of every file; returns its files.
 
-    Raises PromptError when the name is none or that of a shipped pack, the folder exists, or `extends` does
-    not.
+    Raises PromptError for a name that is not valid or that a shipped pack has, a folder that exists, and an
+    `extends` that does not.
     """
     target = Path(folder) / domain
     if not NAME.fullmatch(domain):
@@ -74,7 +74,7 @@ def own_prompt(folder: Path | str, role: PromptRole) -> Path:
 
 
 def _starting_files(domain: str, extends: str | None) -> dict[str, str]:
-    """File name -> text. A pack that extends another is complete; else every file says what to write."""
+    """File name -> text. A pack that extends another is complete; else every file describes what to write."""
     title = domain.replace("-", " ").capitalize()
     if extends is not None:
         text = _EXTENDING.format(title=title, extends=extends, gates=", ".join(Gate))

@@ -80,7 +80,7 @@ def diff_packs(a: Pack, b: Pack) -> str:
 
 
 def _contents(pack: Pack) -> dict[str, str]:
-    """The resolved files without the domain's name, which is where a pack lies and not what it says."""
+    """The resolved files without the domain's name, which belongs to a pack's place and not to its contents."""
     import yaml
 
     domain = pack.domain

@@ -189,7 +189,7 @@ def _text_faults(
 
 
 def _foreign_faults(role: PromptRole, body: str) -> Iterator[TemplateFault]:
-    """What belongs to a model family, to another template language, or to nobody's eyes."""
+    """Texts of one model family, of another template language, and invisible characters."""
     for number, line in enumerate(body.split("\n"), start=1):
         for found in _SPECIAL_TOKEN.findall(line):
             advice = "the chat template writes those, so take it out"

@@ -50,7 +50,7 @@ class Layer:
 
 
 def resolve(layers: Sequence[Layer], count_tokens: CountTokens) -> tuple[Pack | None, list[PackProblem]]:
-    """The pack, or None and what is wrong, in the order in which to mend it.
+    """The pack, or None and what is wrong, in the order in which to correct it.
 
     `layers` are the domain itself, then what it extends, nearest first; at least one.
     """
@@ -58,7 +58,7 @@ def resolve(layers: Sequence[Layer], count_tokens: CountTokens) -> tuple[Pack | 
     domain, domain_problems = _resolve_domain(layers)
     prompts, prompt_problems = _resolve_prompts(layers, domain, count_tokens)
     problems += [*domain_problems, *prompt_problems]
-    # Last: what the cluster misses is no fault of the texts, and a copied folder always has one here.
+    # Last: these mistakes are not in the texts, and a copied folder always has one.
     problems += [problem for layer in layers for problem in _kustomization_problems(layer)]
     pack = None if problems or domain is None else Pack(domain=domain, prompts=prompts)
     return pack, problems
@@ -151,7 +151,7 @@ def _need(role: PromptRole, domain: Domain) -> str:
 
 
 def _kustomization_problems(layer: Layer) -> Iterator[PackProblem]:
-    """A file that kustomization.yaml forgets is missing in the cluster, where nobody looks first."""
+    """A file that kustomization.yaml does not list is missing in the cluster, where it is found late."""
     if KUSTOMIZATION_FILE not in layer.texts:
         return
     mapping = read_mapping(layer.texts[KUSTOMIZATION_FILE], layer.path(KUSTOMIZATION_FILE))
@@ -188,7 +188,7 @@ def _kustomization_problems(layer: Layer) -> Iterator[PackProblem]:
 
 @dataclass(frozen=True)
 class Origin:
-    """`what` is a file, a key of domain.yaml or `task_types.<name>`; `place` is empty where nothing says it."""
+    """`what` is a file, a key of domain.yaml or `task_types.<name>`; `place` is empty where no file sets it."""
 
     what: str
     place: str

@@ -20,7 +20,7 @@ Select = Callable[[list[int]], Awaitable[list[int] | None]]
 """Picks the winners of one group, as entrant numbers; None when the call failed."""
 
 Names = tuple[Hashable, ...]
-"""What the entrants of one call say, in the order shown."""
+"""The identities of the entrants of one call, in the order shown."""
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -68,14 +68,13 @@ async def play(
     shown: list[tuple[Match, Outcome | None]] = []
 
     def orders(match: Match) -> list[Match]:
-        # The tie of equals owes nothing to position: in both orders it cannot be taken for a trace of it.
+        # A tie of equal answers is recorded in both orders, so that it says nothing about the position offset.
         both = both_orders or _all_equal(names(match))
         return [match, Match(match.second, match.first)] if both else [match]
 
     def verdict(order: Match) -> Outcome | None:
-        return (
-            _tie(names(order)[0], calls.answers) if _all_equal(names(order)) else calls.answers[names(order)]
-        )
+        who = names(order)
+        return _tie(who[0], calls.answers) if _all_equal(who) else calls.answers[who]
 
     async def judge(wave: list[Match]) -> list[Outcome | None]:
         plan = [orders(match) for match in wave]
@@ -97,7 +96,15 @@ async def play_groups(
     and one whose members all say the same has no verdict, without a call and without being counted as a
     failure.
     """
-    calls = _AskedOnce(_by_place(select))
+
+    async def places_of_winners(group: list[int]) -> list[int] | None:
+        # By place in the group, so that a verdict also holds for other entrants with the same texts.
+        winners = await select(group)
+        if winners is not None and not set(winners) <= set(group):
+            raise ValueError(f"the winners {winners} are not all in the group {group}")
+        return None if winners is None else [group.index(winner) for winner in winners]
+
+    calls = _AskedOnce(places_of_winners)
     names = _naming(identity)
     shown: list[tuple[Match, Outcome | None]] = []
 
@@ -116,7 +123,7 @@ async def play_groups(
 
 
 class TopologyRun(Generic[Wave, Reply]):
-    """A topology on its way: answer its `wave` until that is None, then its `strengths` are there."""
+    """A topology that is being played: answer its `wave` until that is None, then `strengths` is set."""
 
     def __init__(self, topology: Generator[Wave, Reply, Strengths]) -> None:
         self._topology = topology
@@ -200,25 +207,15 @@ def _all_equal(names: Names) -> bool:
 
 def _tie(name: Hashable, answers: Mapping[Names, Outcome | None]) -> Outcome:
     """Equal scores at the level that the judge has given this answer, else any answer, else 0."""
-    known = [(names, outcome) for names, outcome in answers.items() if outcome is not None]
-    own = [
-        score for names, outcome in known for who, score in zip(names, outcome, strict=True) if who == name
+    known = [
+        (who, score)
+        for names, outcome in answers.items()
+        if outcome is not None
+        for who, score in zip(names, outcome, strict=True)
     ]
-    scores = own or [score for _, outcome in known for score in outcome] or [0.0]
+    scores = [score for who, score in known if who == name] or [score for _, score in known] or [0.0]
     level = sum(scores) / len(scores)
     return Outcome(level, level)
-
-
-def _by_place(select: Select) -> Select:
-    """Winners by their place in the group, so that a verdict also holds for others who say the same."""
-
-    async def places(group: list[int]) -> list[int] | None:
-        winners = await select(group)
-        if winners is not None and not set(winners) <= set(group):
-            raise ValueError(f"the winners {winners} are not all in the group {group}")
-        return None if winners is None else [group.index(winner) for winner in winners]
-
-    return places
 
 
 def _mean(outcomes: Sequence[Outcome | None]) -> Outcome | None:

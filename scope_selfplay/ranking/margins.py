@@ -25,11 +25,10 @@ _RIDGES = np.logspace(-6, 1, 29)
 _TYPICAL_RIDGE = 2.0
 
 
-def balanced(n: int, calls: int, rng: random.Random, *, offset: float | None = None) -> Topology:
+def balanced(n: int, calls: int, rng: random.Random) -> Topology:
     """One wave of `balanced_matches`, fitted by `fit_margins`. Raises ValueError for fewer than n-1 calls."""
     matches = balanced_matches(n, calls, rng)
-    outcomes = yield matches
-    return fit_margins(n, matches, outcomes, offset=offset)
+    return fit_margins(n, matches, (yield matches))
 
 
 def fit_margins(

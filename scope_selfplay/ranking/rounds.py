@@ -143,10 +143,9 @@ def group_tournament(
     winners: int,
     final: int,
     repeats: int,
-    points: float = 1.0,
     neutral_byes: bool = True,
 ) -> GroupTopology:
-    """A strength is the sum of points over all repeats; a win in a judged group scores `points` (omega_t).
+    """A strength is the number of groups won over all repeats, omega_t = 1 for every round.
 
     Each repeat starts from all entrants, shuffles and splits them every round, and ends with at most `final`
     left. Groups are as even as can be and never larger than `group_size`. One of at most `winners` goes on
@@ -180,7 +179,7 @@ def group_tournament(
                 run.settle(verdicts)
     judged = set().union(*(run.judged for run in runs))
     return [
-        points * sum(run.score(entrant, neutral_byes) for run in runs) if entrant in judged else None
+        float(sum(run.score(entrant, neutral_byes) for run in runs)) if entrant in judged else None
         for entrant in range(n)
     ]
 
@@ -199,7 +198,7 @@ class _Repeat:
         self._byes: Counter[int] = Counter()
 
     def draw(self, rng: random.Random) -> list[list[int]]:
-        """Splits those who are left at random, larger groups first; returns those that need a verdict."""
+        """Splits the remaining entrants at random, larger groups first; returns the groups that need a verdict."""
         order = list(self.entrants)
         rng.shuffle(order)
         count = -(-len(order) // self._group_size)

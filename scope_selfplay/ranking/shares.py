@@ -1,9 +1,8 @@
-"""Shares and the Bradley-Terry fit over them (Reasoning Arena, equations 7, 9 and 10).
+"""Shares and the Bradley-Terry fit over them (Reasoning Arena, equations 7 and 10).
 
 A share is how much of a match goes to the first entrant, in [0, 1]; the second gets the rest.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,11 +29,6 @@ def soft_share(outcome: Outcome, gamma: float = 0.9) -> float:
     if outcome.first == outcome.second:
         return 0.5
     return gamma if outcome.first > outcome.second else 1 - gamma
-
-
-def logistic_share(outcome: Outcome) -> float:
-    """P(first) / (P(first) + P(second)) when the two scores are log-probabilities, or logits."""
-    return 0.5 + 0.5 * math.tanh((outcome.first - outcome.second) / 2)
 
 
 def bradley_terry(n: int, shares: Sequence[tuple[int, int, float]], *, ridge: float = 1.0) -> Strengths:

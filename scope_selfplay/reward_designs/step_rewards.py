@@ -1,4 +1,4 @@
-"""The rewards of a whole step: every group judged by the design, flat groups routed to it, thin ones masked.
+"""The rewards of a whole step: groups judged by the design, flat ones routed to it, those short of verdicts masked.
 
 Routing (Reasoning Arena, equations 3-5): a group keeps its own rewards where they differ, and goes to the design
 where they are all equal. Without a budget this is decided group by group while others are still generated; with

@@ -14,7 +14,7 @@ from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
 from scope_selfplay.ranking.driver import Compare, planned_matches, play, play_groups
 from scope_selfplay.ranking.margins import balanced, fit_step
-from scope_selfplay.ranking.matches import GroupTopology, Match, Strengths, Topology, min_max, rank_rewards
+from scope_selfplay.ranking.matches import GroupTopology, Match, Topology, min_max, rank_rewards
 from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.topologies import anchor, round_robin
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, whole_structure
@@ -107,9 +107,9 @@ class ArenaDesign(TournamentDesign[ArenaReward]):
 class BalancedDesign(TournamentDesign[BalancedReward]):
     """Evenly spread pairs in one wave; strengths by least squares over the scores, min-max.
 
-    What being shown first is worth, and how far scores compare from call to call, are matters of the judge, not of
-    a group: `refit` estimates both over the whole step and fits every group again with them. Margins are always
-    used; the sums of a call's scores weigh from nothing, for a judge without a steady scale, up to as much.
+    What being shown first is worth, and how far scores compare from call to call, depend on the judge, not on a
+    group: `refit` estimates both over the whole step and fits every group again with them. Margins always count
+    in full; the sums of a call's scores count from nothing, for a judge without a steady scale, up to as much.
     """
 
     name = "balanced"
@@ -128,28 +128,27 @@ class BalancedDesign(TournamentDesign[BalancedReward]):
 
     def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
         entered = [entrants_of(judged.rollouts) for judged in step]
-        # Equal answers are one entrant here: a tie that no call gave, or a verdict that is there twice, tells
-        # nothing about the judge.
+        # Equal answers are one entrant here: a tie without a call, or a verdict that is used twice, says nothing
+        # about the judge.
         graphs = [
             judged.judge.records.graph.merged(entrants.texts)
             for judged, entrants in zip(step, entered, strict=True)
         ]
         fits = fit_step([entrants.different for entrants in entered], graphs)
-        return [
-            self._refitted(judged, entrants, fit) if graph.matches else judged.rewards
-            for judged, entrants, graph, fit in zip(step, entered, graphs, fits, strict=True)
-        ]
+        refitted = []
+        for judged, entrants, graph, fit in zip(step, entered, graphs, fits, strict=True):
+            if not graph.matches:
+                refitted.append(judged.rewards)
+                continue
+            by_answer = dict(zip(dict.fromkeys(entrants.texts), fit, strict=True))
+            strengths = [by_answer[text] for text in entrants.texts]
+            refitted.append(self.rewards_from(judged.rollouts, entrants, strengths))
+        return refitted
 
     def planned_calls(self, entrants: int) -> int:
         """At least as many as connect all, at most every pair in both orders."""
         wanted = round(entrants * self.settings.meetings / 2)
         return min(max(wanted, entrants - 1), entrants * (entrants - 1))
-
-    def _refitted(self, judged: JudgedGroup, entrants: Entrants, fit: Strengths) -> Rewards:
-        """`fit` is by different answer."""
-        by_answer = dict(zip(dict.fromkeys(entrants.texts), fit, strict=True))
-        strengths = [by_answer[text] for text in entrants.texts]
-        return self.rewards_from(judged.rollouts, entrants, strengths)
 
 
 class GroupTournamentDesign(TournamentDesign[GroupTournamentReward]):

@@ -12,9 +12,9 @@ from scope_selfplay.evaluation.pairings import (
 )
 from scope_selfplay.evaluation.rating import rate
 from scope_selfplay.judge import grade_rollout
-from scope_selfplay.run import Policy, Run
+from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Key, Role, Rollout
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout
 from scope_selfplay.stages.stage_runner import accepted_in, check_budget, inputs_of, run_stage
 from scope_selfplay.store import (
     Appender,
@@ -31,25 +31,24 @@ def compare(run: Run, iteration: int) -> StageManifest:
     """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
-        context = run.stage_context()
-        policy = run.solver(iteration)
-        key = run.key(iteration, Stage.COMPARE)
+        context, policy = run.stage_context(), run.solver(iteration)
         candidates = accepted_in(run.folder.stage(0, Stage.TASKS))
         run.progress.begin(f"iteration {iteration}: compare {policy.name} on held-out tasks", len(candidates))
-        asyncio.run(_answer(run, context, policy, candidates, folder, key))
+        asyncio.run(_answer(run, iteration, context, candidates, folder))
         *earlier, newest = [_answers_of(run, number) for number in range(iteration + 1)]
         scores = [grade.score for grade in newest.grades.values() if grade.score is not None]
         run.progress.end(f"mean score {sum(scores) / len(scores):.3f}" if scores else "no answer has a score")
-        shown = presentations(newest, earlier, key=key, both_orders=run.config.compare.both_orders)
+        key, both_orders = run.key(iteration, Stage.COMPARE), run.config.compare.both_orders
+        shown = presentations(newest, earlier, key=key, both_orders=both_orders)
         if shown:
             run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(shown))
             asyncio.run(_judge(run, context, candidates, shown, folder))
             run.progress.end(f"{len(shown)} pairs of answers")
-        folders = [run.folder.stage(number, Stage.COMPARE) for number in range(iteration + 1)]
+        paths = [run.folder.stage(number, Stage.COMPARE).comparisons for number in range(iteration + 1)]
         ratings = rate(
             candidates,
             [*earlier, newest],
-            [comparison for each in folders for comparison in read_records(each.comparisons, Comparison)],
+            [comparison for path in paths for comparison in read_records(path, Comparison)],
             starts=[run.promoted(number).name for number in range(iteration)],
             settings=run.config.compare,
             seed=run.config.seed,
@@ -62,18 +61,14 @@ def compare(run: Run, iteration: int) -> StageManifest:
 
 
 async def _answer(
-    run: Run,
-    context: RunContext,
-    policy: Policy,
-    candidates: Sequence[Candidate],
-    folder: StageFolder,
-    key: Key,
+    run: Run, iteration: int, context: RunContext, candidates: Sequence[Candidate], folder: StageFolder
 ) -> None:
-    """One greedy answer per held-out task, graded; only what an earlier try left out or failed at is made."""
-    complete = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
+    """Make one graded greedy answer per held-out task, unless an earlier try has made it without a fault."""
+    whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
     answered = {
-        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in complete
+        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in whole
     }
+    policy, key = run.solver(iteration), run.key(iteration, Stage.COMPARE)
     engine = run.engine(policy, Role.SOLVER)
     policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
 
@@ -91,18 +86,13 @@ async def _answer(
             grades.append(grade)
             check_budget(run, context.judge)
 
-        await _all_done(
-            run,
-            [
-                answer(candidate)
-                for candidate in candidates
-                if candidate.task and candidate.task.id not in answered
-            ],
-            total=len(candidates),
-        )
+        missing = [each for each in candidates if each.task and each.task.id not in answered]
+        await _all_done(run, [answer(candidate) for candidate in missing], total=len(candidates))
     by_task = {rollout.subject_id: rollout for rollout in read_records(folder.rollouts, Rollout)}
     by_rollout = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
-    ordered = [by_task[candidate.task.id] for candidate in candidates if candidate.task]
+    # A task that is given twice has one answer.
+    tasks = dict.fromkeys(candidate.task.id for candidate in candidates if candidate.task)
+    ordered = [by_task[task_id] for task_id in tasks]
     write_records(folder.rollouts, ordered)
     write_records(folder.grades, [by_rollout[rollout.id] for rollout in ordered])
 
@@ -114,9 +104,9 @@ async def _judge(
     shown: Sequence[Presentation],
     folder: StageFolder,
 ) -> None:
-    """Every presentation judged once; one that failed in an earlier try is tried again."""
+    """Judge every presentation once; one that failed in an earlier try is tried again."""
     by_task = {candidate.task.id: candidate for candidate in candidates if candidate.task}
-    paid = {pair for pair, comparison in _by_pair(folder).items() if comparison.outcome is not None}
+    paid = {ids for ids, comparison in _by_pair(folder).items() if comparison.outcome is not None}
     with Appender(folder.comparisons) as comparisons:
 
         async def judge(presentation: Presentation) -> None:
@@ -124,14 +114,14 @@ async def _judge(
             comparisons.append(await judge_presentation(context.judge, candidate, presentation))
             check_budget(run, context.judge)
 
-        missing = [each for each in shown if (each.first.id, each.second.id) not in paid]
-        await _all_done(run, [judge(each) for each in missing], total=len(shown))
+        missing = [pair for pair in shown if (pair.first.id, pair.second.id) not in paid]
+        await _all_done(run, [judge(pair) for pair in missing], total=len(shown))
     found = _by_pair(folder)
-    write_records(folder.comparisons, [found[each.first.id, each.second.id] for each in shown])
+    write_records(folder.comparisons, [found[pair.first.id, pair.second.id] for pair in shown])
 
 
 async def _all_done(run: Run, calls: Sequence[Awaitable[None]], *, total: int) -> None:
-    """Wait for the calls and report progress; the rest of `total` was done before. The first fault ends it."""
+    """Wait for the calls and report progress; the rest of `total` was done before. The first error ends the wait."""
     for count, future in enumerate(asyncio.as_completed(calls), start=1):
         await future
         run.progress.advance(total - len(calls) + count)

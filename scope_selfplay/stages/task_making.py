@@ -5,7 +5,7 @@ a resumed run keeps the same ones. What comes after the document that filled the
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +14,7 @@ from pathlib import Path
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.given_tasks import read_given_tasks
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, make_candidate
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Role, Rollout
@@ -47,16 +47,12 @@ def make_held_out(run: Run) -> StageManifest:
 
 def make_tasks(run: Run, iteration: int) -> StageManifest:
     """Stage B: C_t writes tasks over fresh documents until enough lie inside the difficulty window of S_{t-1}."""
-
-    def work(folder: StageFolder) -> None:
-        _fill_stage(run, folder, iteration)
-
-    return run_stage(run, iteration, Stage.TASKS, inputs_of(run, iteration, Stage.TASKS), work)
+    inputs = inputs_of(run, iteration, Stage.TASKS)
+    return run_stage(run, iteration, Stage.TASKS, inputs, lambda folder: _fill_stage(run, folder, iteration))
 
 
 def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
-    target = task_target(run, iteration)
-    context = run.stage_context()
+    target, context = task_target(run, iteration), run.stage_context()
     make = task_maker(run, iteration, context)
     sources = task_sources(run, iteration)
     before = by_document([folder])
@@ -131,21 +127,15 @@ async def fill_quota(
 
 
 def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
-    """What makes the candidate of one document: with C_t and, but for the held-out tasks, the Solver S_{t-1} whose
-    difficulty decides.
+    """A function that makes the candidate of one document with C_t; except for the held-out tasks, its difficulty for
+    the Solver S_{t-1} decides.
     """
-    settings = run.config.tasks
     policy = run.challenger(iteration)
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
     solver, difficulty = None, None
     if iteration > 0:
         solver = run.promoted(iteration - 1)
-        difficulty = Difficulty(
-            run.engine(solver, Role.SOLVER),
-            run.policy_format(solver, Role.SOLVER),
-            settings.rollouts,
-            window=True,
-        )
+        difficulty = run.difficulty(solver, run.config.tasks.rollouts, window=True)
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     key = run.key(iteration, Stage.TASKS)
 
@@ -164,7 +154,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
 
 
 def task_target(run: Run, iteration: int) -> int:
-    """How many accepted tasks the stage is after."""
+    """How many accepted tasks the stage needs."""
     return run.config.tasks.target if iteration else run.config.compare.tasks
 
 
@@ -180,7 +170,7 @@ def title_of(iteration: int) -> str:
 
 @contextmanager
 def open_records(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], None]]:
-    """What appends a candidate and everything that was generated for it to the folder's records."""
+    """A function that appends a candidate, and everything generated for it, to the folder's records."""
     with (
         Appender(folder.rollouts) as rollouts,
         Appender(folder.grades) as grades,
@@ -197,14 +187,14 @@ def open_records(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], N
 
 
 def is_settled(candidate: Candidate) -> bool:
-    """Whether a next try leaves it alone. What a fault left open is made again: the judge, an engine or the retriever
-    may have been down for all of it.
+    """Whether a later try keeps it. One that a fault left unresolved is made again: the judge, an engine or the
+    retriever may have been down.
     """
     return candidate.status is not CandidateStatus.UNRESOLVED
 
 
 def by_document(made_in: Sequence[StageFolder]) -> dict[str, Candidate]:
-    """Each document's candidate: the first that was settled, else the last that was tried."""
+    """The candidate of every document: the first that was settled, else the last that was tried."""
     return {name: candidate for name, (candidate, _) in _made(made_in).items()}
 
 
@@ -241,7 +231,7 @@ def write_kept(folder: StageFolder, kept: Sequence[Candidate], made_in: Sequence
     write_records(folder.grades, [grades[name] for name in order if name in grades])
     write_records(folder.candidates, kept)
     documents = [candidate.provenance.document_id for candidate in kept]
-    # A task that a user brought comes from no document.
+    # A given task has no document.
     write_documents(folder, [document for document in documents if document])
 
 
@@ -256,10 +246,8 @@ def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -
     run.progress.end(f"{accepted} of {len(kept)} candidates accepted")
     if accepted >= target:
         return
-    reasons = sorted({candidate.reason for candidate in kept})
-    counts = ", ".join(
-        f"{reason} {sum(candidate.reason is reason for candidate in kept)}" for reason in reasons
-    )
+    reasons = Counter(candidate.reason for candidate in kept)
+    counts = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
     enough = run.config.solver.batch if iteration else 1
     if accepted < enough:
         # Held-out tasks are kept whatever their difficulty: no window could be widened for them.

@@ -6,20 +6,9 @@ from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.pipeline import Difficulty
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Role,
-    Rollout,
-    Score,
-    Selection,
-    Value,
-    seed_from,
-)
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Score, Selection, Value, seed_from
 from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
@@ -55,21 +44,16 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
             write_documents(folder, [source.document.id for source in sources])
-        difficulty = Difficulty(
-            run.engine(opponent, Role.SOLVER),
-            run.policy_format(opponent, Role.SOLVER),
-            settings.rollouts,
-            window=False,
-        )
+        difficulty = run.difficulty(opponent, settings.rollouts, window=False)
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
-        job = _job(run, iteration, Stage.CHALLENGER, folder, start, list(by_id), context.judge)
+        job = _job(run, iteration, Stage.CHALLENGER, start, list(by_id), context.judge)
 
         def make_sampler(model: Any) -> StepSampler:
             return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
 
-        _train(run, job, make_sampler, f"iteration {iteration}: train the Challenger", "difficulty")
+        _train(run, job, make_sampler, Stage.CHALLENGER)
 
     return _led(run, iteration, Stage.CHALLENGER, work)
 
@@ -79,23 +63,27 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
 
     def work(folder: StageFolder) -> None:
         settings, context = run.config.solver, run.stage_context()
-        start = run.promoted(iteration - 1)
-        tasks = _training_tasks(run, iteration)
+        start, given = run.promoted(iteration - 1), settings.tasks
+        kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
+        check_references(settings, kept)
+        tasks = {
+            each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric
+        }
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]
         key = run.key(iteration, Stage.SOLVER)
-        job = _job(run, iteration, Stage.SOLVER, folder, start, records, context.judge)
+        job = _job(run, iteration, Stage.SOLVER, start, records, context.judge)
 
         def make_sampler(model: Any) -> StepSampler:
             return solver_sampler(model, job, context, tasks, checkpoint=start.identity, key=key)
 
-        _train(run, job, make_sampler, f"iteration {iteration}: train the Solver", _solver_curve(run))
+        _train(run, job, make_sampler, Stage.SOLVER)
 
     return _led(run, iteration, Stage.SOLVER, work)
 
 
 def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest | None:
-    """The first of several processes runs the stage and publishes it; the others train along."""
+    """The first of several processes runs the stage and publishes it; the others take part in its training."""
     if ranks().leads:
         return run_stage(run, iteration, stage, inputs_of(run, iteration, stage), work)
     folder = run.folder.stage(iteration, stage)
@@ -106,40 +94,24 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
     return None
 
 
-def _training_tasks(run: Run, iteration: int) -> dict[str, GradedTask]:
-    given = run.config.solver.tasks
-    kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
-    check_references(run.config.solver, kept)
-    return {
-        candidate.task.id: GradedTask(candidate.task, candidate.rubric)
-        for candidate in kept
-        if candidate.task and candidate.rubric
-    }
-
-
-def _solver_curve(run: Run) -> str:
-    """What tells most about a step: without grades, how many rollouts are told apart (relative rewards say nothing)."""
+def _curve(run: Run, stage: Stage) -> str:
+    """The metric to show beside the reward; relative rewards say nothing, so without grades the informative share."""
+    if stage is Stage.CHALLENGER:
+        return "difficulty"
     settings = run.config.solver
     routing = settings.routing.by if settings.routing else None
     return "rubric" if "rubric" in (settings.reward.design, routing) else "non_zero_advantage"
 
 
 def _job(
-    run: Run,
-    iteration: int,
-    stage: Stage,
-    folder: StageFolder,
-    start: Policy,
-    records: Sequence[str],
-    judge: MeteredJudge,
+    run: Run, iteration: int, stage: Stage, start: Policy, records: Sequence[str], judge: MeteredJudge
 ) -> GrpoJob:
-    curve = "difficulty" if stage is Stage.CHALLENGER else _solver_curve(run)
+    curve = _curve(run, stage)
 
     def on_step(step: int, line: dict[str, Any]) -> None:
         reward, part = line.get("reward", float("nan")), line.get(curve)
-        run.progress.advance(
-            step, f"reward {reward:.2f}" + (f", {curve} {part:.2f}" if part is not None else "")
-        )
+        note = "" if part is None else f", {curve} {part:.2f}"
+        run.progress.advance(step, f"reward {reward:.2f}{note}")
         check_budget(run, judge)
 
     lineage = lineage_of(run, stage.value, iteration, start.identity)
@@ -153,7 +125,7 @@ def _job(
             tracking=run.config.tracking,
         ),
         records=records,
-        folder=folder,
+        folder=run.folder.stage(iteration, stage),
         codec=run.codec,
         callbacks=TrainingCallbacks(on_step, run.progress.say, run.outages.append),
         ranks=ranks(),
@@ -161,7 +133,7 @@ def _job(
 
 
 def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
-    """What a policy that is trained in a run is made from."""
+    """What a run trains a policy from."""
     return Lineage(
         run=run.config.name,
         role=role,
@@ -174,23 +146,22 @@ def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
     )
 
 
-def _train(
-    run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], title: str, curve: str
-) -> None:
+def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], stage: Stage) -> None:
     from scope_selfplay.training.grpo import train_grpo
 
     def make_checked_sampler(model: Any) -> StepSampler:
-        roll = make_sampler(model)
+        sample_step = make_sampler(model)
 
         async def checked(records: Sequence[str], step: int) -> StepResult:
-            result = await roll(records, step)
-            # Nothing is learnt from a step in which a server was down: it is made again when the stage goes on.
+            result = await sample_step(records, step)
+            # Nothing is learnt from a step in which a server was down: it is sampled again when the stage resumes.
             run.check_outages()
             return result
 
         return checked
 
-    run.progress.begin(title, job.settings.steps)
+    iteration, curve = job.start.lineage.iteration, _curve(run, stage)
+    run.progress.begin(f"iteration {iteration}: train the {stage.value.capitalize()}", job.settings.steps)
     train_grpo(job, make_checked_sampler)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
     first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
@@ -200,7 +171,7 @@ def _train(
 
 
 def _merge_records(folder: StageFolder) -> None:
-    """One record per id, the newest, of all processes: a resumed training makes some steps again."""
+    """Keep the newest record of every id, from all processes: a resumed training repeats some steps."""
     others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
     kinds: tuple[tuple[Path, type[Value], tuple[str, ...]], ...] = (
         (folder.candidates, Candidate, ("id",)),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from scope_selfplay.controller.api import VERBS, Body, NoReply, ObjectKind, Reply
+from scope_selfplay.controller.api import VERB_OF_METHOD, VERBS, Body, NoReply, ObjectKind, Reply
 
 
 class ApiFault(StrEnum):
@@ -48,7 +48,6 @@ class Refusal(Exception):
 
 
 _KINDS = {(kind.group, kind.resource): kind for kind in ObjectKind}
-_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _PATH = re.compile(r"^/(?:api|apis/([a-z.0-9]+))/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 _SERVICE_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
@@ -208,7 +207,7 @@ class FakeCluster:
             return Reply(error.status, {}, {"message": str(error)})
 
     def _check_rights(self, method: str, kind: ObjectKind, name: str | None) -> None:
-        verbs = {"list" if method == "GET" and name is None else _VERBS[method]}
+        verbs = {VERB_OF_METHOD.get(method) or ("list" if name is None else "get")}
         if method == "PATCH" and (kind, name) not in self._objects:
             verbs.add("create")
         for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):

@@ -20,7 +20,7 @@ GPU = "nvidia.com/gpu"
 
 @dataclass(frozen=True)
 class PodEnding:
-    """How one pod ends; `status` is laid over the pod's own."""
+    """How one pod ends; the fields of `status` replace those of the pod's own status."""
 
     exit_code: int = 0
     reason: str = ""

@@ -1,14 +1,14 @@
 """Rollouts as the tensors of one training step: padded rows, each with its rollout's advantage and weight.
 
-Left of a row is padding, then its prompt; right of it the completion, then padding. `tool_mask` is TRL's name for
-what sampled tokens are: here it also carries what a token weighs, 0 for what the policy did not sample.
+Prompts are padded on the left, completions on the right. `tool_mask` is TRL's name for the mask of sampled tokens;
+here it also carries the weight of a token, 0 for what the policy did not sample.
 
-The engine that sampled and the model that is trained have the same weights, other kernels and precision: where their
-log-probabilities differ, the update is not quite on policy. That drift is measured in every step, and can be weighed
-by the capped ratio of both (truncated importance sampling).
+The engine that sampled and the model in training have the same weights, but other kernels and precision: where their
+log-probabilities differ, the update is not quite on policy. That drift is measured in every step, and can be
+corrected with the capped ratio of both (truncated importance sampling).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,39 +20,38 @@ Batch = dict[str, Any]
 
 
 def pad_rows(rows: Sequence[tuple[TrainingRow, float, float]], count: int, filler: int, device: Any) -> Batch:
-    """`count` rows, longest first; those that are missing are filled up with rows that weigh nothing.
+    """`count` rows, longest first; rows of weight 0 are added up to that number.
 
     `rows` are (row, advantage, weight of a sampled token). Tensors are (count, longest prompt) or (count, longest
     completion); advantages are (count,).
     """
-    nothing = (TrainingRow([filler], [filler], [0], [0.0]), 0.0, 0.0)
-    laid = sorted([*rows, *[nothing] * (count - len(rows))], key=lambda weighed: -weighed[0].length)
-    before = max(len(row.prompt_ids) for row, _, _ in laid)
-    after = max(len(row.completion_ids) for row, _, _ in laid)
+    empty = (_empty_row(filler), 0.0, 0.0)
+    ordered = sorted([*rows, *[empty] * (count - len(rows))], key=lambda weighted: -weighted[0].length)
+    before = max(len(row.prompt_ids) for row, _, _ in ordered)
+    after = max(len(row.completion_ids) for row, _, _ in ordered)
 
-    def prompts(value: int | None) -> Any:
-        """The ids, or `value` where a prompt is and 0 elsewhere."""
-        lines = []
-        for row, _, _ in laid:
-            ids = row.prompt_ids
-            empty = filler if value is None else 0
-            lines.append([empty] * (before - len(ids)) + (ids if value is None else [value] * len(ids)))
-        return torch.tensor(lines, device=device)
+    def prompts(lines: Iterable[list[int]], padding: int) -> Any:
+        return torch.tensor([[padding] * (before - len(line)) + line for line in lines], device=device)
 
-    def completions(lines: list[list[Any]], empty: Any, kind: Any = torch.long) -> Any:
-        padded = [line + [empty] * (after - len(line)) for line in lines]
+    def completions(lines: Iterable[list[Any]], padding: Any, kind: Any = torch.long) -> Any:
+        padded = [line + [padding] * (after - len(line)) for line in lines]
         return torch.tensor(padded, dtype=kind, device=device)
 
-    weights = [[weight * mask for mask in row.mask] for row, _, weight in laid]
+    weights = ([weight * mask for mask in row.mask] for row, _, weight in ordered)
     return {
-        "prompt_ids": prompts(None),
-        "prompt_mask": prompts(1),
-        "completion_ids": completions([row.completion_ids for row, _, _ in laid], filler),
-        "completion_mask": completions([[1] * len(row.completion_ids) for row, _, _ in laid], 0),
+        "prompt_ids": prompts((row.prompt_ids for row, _, _ in ordered), filler),
+        "prompt_mask": prompts(([1] * len(row.prompt_ids) for row, _, _ in ordered), 0),
+        "completion_ids": completions((row.completion_ids for row, _, _ in ordered), filler),
+        "completion_mask": completions(([1] * len(row.completion_ids) for row, _, _ in ordered), 0),
         "tool_mask": completions(weights, 0.0, torch.float32),
-        "sampling_per_token_logps": completions([row.logprobs for row, _, _ in laid], 0.0, torch.float32),
-        "advantages": torch.tensor([advantage for _, advantage, _ in laid], device=device),
+        "sampling_per_token_logps": completions((row.logprobs for row, _, _ in ordered), 0.0, torch.float32),
+        "advantages": torch.tensor([advantage for _, advantage, _ in ordered], device=device),
     }
+
+
+def _empty_row(filler: int) -> TrainingRow:
+    """One token of prompt and one masked token of completion: TRL needs a token everywhere."""
+    return TrainingRow([filler], [filler], [0], [0.0])
 
 
 def row_slices(batch: Batch, size: int) -> Iterator[Batch]:
@@ -71,13 +70,13 @@ def row_slices(batch: Batch, size: int) -> Iterator[Batch]:
 
 
 def stack_parts(values: Sequence[Any], width: int) -> Any:
-    """Parts of different widths under each other again, (rows, width)."""
+    """Joins parts of different widths into one tensor, (rows, width), padded with 0 on the right."""
     return torch.cat([pad(part, (0, width - part.size(1))) for part in values])
 
 
 def trl_columns(rollouts: Sequence[RewardedRollout], filler: int) -> dict[str, Any]:
     """One sample per rollout for TRL's own metrics: all that was sampled behind the first prompt."""
-    samples = [_sample(rollout.rows, filler) for rollout in rollouts]
+    samples = [_joined(rollout.rows) if rollout.rows else _empty_row(filler) for rollout in rollouts]
     return {
         "prompt_ids": [row.prompt_ids for row in samples],
         "completion_ids": [row.completion_ids for row in samples],
@@ -87,10 +86,7 @@ def trl_columns(rollouts: Sequence[RewardedRollout], filler: int) -> dict[str, A
     }
 
 
-def _sample(rows: Sequence[TrainingRow], filler: int) -> TrainingRow:
-    # TRL needs a token everywhere; a rollout that sampled nothing gets one that is masked out.
-    if not rows:
-        return TrainingRow([filler], [filler], [0], [0.0])
+def _joined(rows: Sequence[TrainingRow]) -> TrainingRow:
     return TrainingRow(
         rows[0].prompt_ids,
         [token for row in rows for token in row.completion_ids],

@@ -65,11 +65,11 @@ def challenger_sampler(
     provenance: Provenance,
     key: Key,
 ) -> StepSampler:
-    """What makes and rewards the rollouts of one Challenger step; a task is tried while others are written."""
+    """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
     learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
     settings = context.config.challenger
 
-    async def roll(records: Sequence[str], step: int) -> StepResult:
+    async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
         results = await asyncio.gather(
@@ -86,7 +86,7 @@ def challenger_sampler(
             reward_challenger(rollout, tried.candidate, structure, settings)
             for (rollout, tried), structure in zip(results, structures, strict=True)
         ]
-        _keep(job, results)
+        _store_records(job, results)
         metrics = _metrics(context, results, structures) | {
             "masked": mean([reward is None for reward in rewards]),
             **sampling.clock.seconds(),
@@ -94,7 +94,7 @@ def challenger_sampler(
         rewarded = zip(results, rewards, strict=True)
         return StepResult([learner.rewarded(rollout, reward) for (rollout, _), reward in rewarded], metrics)
 
-    return roll
+    return sample_step
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _metrics(
     }
 
 
-def _keep(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
+def _store_records(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
     by_rollouts = {tried.candidate.rollout_ids: tried for _, tried in results}
     with (
         Appender(job.records_folder.candidates) as candidates,

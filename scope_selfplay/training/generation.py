@@ -1,13 +1,12 @@
-"""What samples from the policy in training, and what TRL is told: the engine in this process, or a vLLM into which TRL
-brings the weights.
+"""The engine that samples from the policy in training, and TRL's settings for it.
 
 `model.engine`:
     in_process       a copy of the trained model, `InProcessModel`
     vllm_colocated   TRL's vLLM on the trainer's own GPU, driven request by request
     vllm_server      a vLLM elsewhere, over HTTP; TRL sends it the weights (NCCL)
 
-TRL 1.16 with `use_vllm` brings the weights into vLLM once a step, before it asks for rollouts. Into a vLLM elsewhere
-the first process alone brings them, and TRL lets the others go on meanwhile: they wait here.
+TRL 1.16 with `use_vllm` transfers the weights into vLLM once a step, before it asks for rollouts. Into a vLLM elsewhere
+the first process alone transfers them, and TRL lets the others go on meanwhile: they wait here.
 """
 
 import asyncio
@@ -41,15 +40,12 @@ SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_r
 
 
 def sampling_source(job: GrpoJob, model: Any) -> Any:
-    """What a step's rollouts sample from: `model` for an engine of ours, else a PolicyModel over vLLM.
+    """What the rollouts are sampled from: `model` itself for `in_process`, else a PolicyModel over vLLM.
 
     Raises ConfigError where vLLM is not installed or no vLLM answers as one.
     """
-    options: dict[str, Any] = {
-        "identity": "",
-        "max_length": job.max_length,
-        "temperature": job.options.temperature,
-    }
+    temperature = job.options.temperature
+    options: dict[str, Any] = {"identity": "", "max_length": job.max_length, "temperature": temperature}
     match job.options.model.engine:
         case "in_process":
             return model
@@ -101,18 +97,22 @@ def run_rollouts(source: Any, rollouts: Coroutine[Any, Any, T], trainer: Any) ->
     if isinstance(source, SteppedEngine):
         return source.run(rollouts, trainer.vllm_generation.llm.llm_engine)
     if isinstance(source, ServedModel):
-        # Whoever asks before the first process has brought all weights samples from those of the step before.
+        # A process that asks before the first one has transferred all weights samples from those of the step before.
         trainer.accelerator.wait_for_everyone()
     return asyncio.run(rollouts)
 
 
 @contextmanager
 def weight_transfer_errors(model: ModelConfig) -> Iterator[None]:
-    """Around what TRL does with a vLLM elsewhere: when that is down, TRL's errors become an InferenceError."""
+    """Turns TRL's errors into an InferenceError when the vLLM of engine vllm_server is down."""
     try:
         yield
     except Exception as error:
-        if model.engine != "vllm_server" or not _is_from_outside(error):
+        # TRL raises the errors of `requests` as they are, and bare ones for what the server or NCCL reports.
+        requests = any(parent.__module__.startswith("requests.") for parent in type(error).__mro__)
+        bare = type(error) in (Exception, RuntimeError)
+        outside = requests or bare or isinstance(error, ConnectionError | TimeoutError)
+        if model.engine != "vllm_server" or not outside:
             raise
         line = next(iter(str(error).splitlines()), type(error).__name__)
         raise InferenceError(
@@ -121,23 +121,15 @@ def weight_transfer_errors(model: ModelConfig) -> Iterator[None]:
         ) from error
 
 
-def _is_from_outside(error: Exception) -> bool:
-    """TRL raises the errors of `requests` as they are, and bare ones for what the server or NCCL says."""
-    asked = any(each.__module__.startswith("requests.") for each in type(error).__mro__)
-    return (
-        asked or isinstance(error, ConnectionError | TimeoutError) or type(error) in (Exception, RuntimeError)
-    )
-
-
 def guard_weight_transfer(trainer: Any, model: ModelConfig) -> None:
-    """Let a trainer whose vLLM is elsewhere raise InferenceError when that is down at the next step."""
+    """Makes a trainer raise InferenceError when the vLLM of engine vllm_server is down at a later step."""
     if model.engine != "vllm_server":
         return
-    bring = trainer.vllm_generation.sync_weights
+    transfer = trainer.vllm_generation.sync_weights
 
     def guarded() -> None:
         with weight_transfer_errors(model):
-            bring()
+            transfer()
 
     trainer.vllm_generation.sync_weights = guarded
 
@@ -209,7 +201,7 @@ def trl_generation(model: ModelConfig, max_length: int) -> dict[str, Any]:
     """The engine's part of TRL's settings."""
     if model.engine == "in_process":
         return {}
-    # Whole rollouts of several turns are put together after TRL's correction would weigh them.
+    # Rollouts of several turns are put together too late for TRL's correction.
     shared = {"use_vllm": True, "vllm_importance_sampling_correction": False}
     if model.engine == "vllm_server":
         return {**shared, "vllm_mode": "server", "vllm_server_base_url": vllm_base(model)}
@@ -218,7 +210,7 @@ def trl_generation(model: ModelConfig, max_length: int) -> dict[str, Any]:
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": model.vllm_memory,
         "vllm_max_model_length": max_length,
-        # Requests come one by one: the ranks of a tensor-parallel group could not agree on their order.
+        # Requests arrive one by one: the ranks of a tensor-parallel group could not agree on their order.
         "vllm_tensor_parallel_size": 1,
     }
 

@@ -1,11 +1,13 @@
-"""GRPO of one role, from rollouts to weights, on TRL's trainer. A step reads top-down in `EpisodeTrainer`:
+"""GRPO of one role, from rollouts to weights, on TRL's trainer. One step, in the order of `EpisodeTrainer`:
 
-    sample          rollouts and rewards, by what `make_sampler` of the role gives (`challenger`, `solver`)
-    advantages      TRL's: a reward less the group's mean, over its deviation
-    rows            each rollout as the token rows that were sampled (`rows`), weighed by the loss (`losses`)
-    reference       log-probabilities of M0 for the KL
-    compute_loss    the policy loss over the rows, in parts that fit the memory
-    checkpoints     whole or absent (`checkpoints`); at the end `export_policy` writes plain weights
+    sample_rollouts    rollouts and their rewards, from the sampler of the role (`challenger`, `solver`)
+    (TRL)              advantages: a reward less the mean of its group, divided by the group's standard deviation
+    _training_batch    each rollout as the token rows that were sampled (`rows`), weighted for the loss (`losses`)
+    _reference_logps   log-probabilities of M0 for the KL
+    compute_loss       the policy loss over the rows, in parts that fit the memory
+    _save_checkpoint   a checkpoint that is whole or absent (`checkpoints`)
+
+At the end `export_policy` writes plain weights.
 
 Facts about TRL 1.16 that this file relies on (each has a contract test):
 - `rollout_func` gets every prompt G times in a row and returns one sample per entry; extra lists reach the
@@ -36,15 +38,8 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.training.batches import (
-    Batch,
-    SamplingDrift,
-    logprob_drift,
-    pad_rows,
-    row_slices,
-    stack_parts,
-    trl_columns,
-)
+from scope_selfplay.training import batches
+from scope_selfplay.training.batches import Batch, SamplingDrift
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.generation import (
     guard_weight_transfer,
@@ -61,15 +56,15 @@ from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.step_metrics import StepMetrics, mean_over_ranks, row_metrics
 from scope_selfplay.training.trained_model import TrainedModel, export_policy, trained_model
 
-SampleStep = Callable[[list[str], int, Any], StepResult]
-"""Record ids, each repeated G times in a row, the step (from 0), the trainer -> what a policy made of them."""
+SampleRollouts = Callable[[list[str], int, Any], StepResult]
+"""Record ids, each repeated G times in a row, the step (from 0) and the trainer -> the step's rewarded rollouts."""
 
 
 def train_grpo(job: GrpoJob, make_sampler: Callable[[Any], StepSampler]) -> Path:
     """Train from the job's start (or the newest checkpoint in the stage's work folder) and save `checkpoint/`.
 
-    `make_sampler` gets the model that is being trained, or a PolicyModel that samples from it (`generation`), and
-    returns what makes and rewards a step's rollouts.
+    `make_sampler` gets the model in training, or a PolicyModel that samples from it (`generation`), and returns the
+    function that samples and rewards the rollouts of one step.
     """
     forward_passes(job.settings, job.ranks.processes)
     job.records_folder.path.mkdir(parents=True, exist_ok=True)
@@ -77,31 +72,27 @@ def train_grpo(job: GrpoJob, make_sampler: Callable[[Any], StepSampler]) -> Path
     termination, metrics = Termination(), StepMetrics(job)
     trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
     source = sampling_source(job, trained.sampled)
-    roll = make_sampler(source)
+    sample_step = make_sampler(source)
 
     def sample(records: list[str], step: int, trainer: Any) -> StepResult:
-        return run_rollouts(source, roll(records, step), trainer)
+        return run_rollouts(source, sample_step(records, step), trainer)
 
     trainer = make_trainer(job, trained, sample, metrics, termination)
     metrics.resume(newest)
     with termination:
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-    if termination.asked:
+    if termination.requested:
         sys.exit(ExitCode.TERMINATED)
     _keep_completions(job)
     return export_policy(trainer, trained, job.folder, job.codec.tokenizer, job.start.lineage)
 
 
-def _keep_completions(job: GrpoJob) -> None:
-    """TRL writes completions into its own folder, which does not outlive the stage."""
-    written = job.folder.work / "completions"
-    if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
-        shutil.rmtree(job.folder.path / written.name, ignore_errors=True)
-        written.rename(job.folder.path / written.name)
-
-
 def make_trainer(
-    job: GrpoJob, trained: TrainedModel, sample: SampleStep, metrics: StepMetrics, termination: Termination
+    job: GrpoJob,
+    trained: TrainedModel,
+    sample: SampleRollouts,
+    metrics: StepMetrics,
+    termination: Termination,
 ) -> "EpisodeTrainer":
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     with weight_transfer_errors(job.options.model):
@@ -114,36 +105,11 @@ def make_trainer(
     return trainer
 
 
-class _StepCallback(TrainerCallback):
-    """After a step: its line in metrics.jsonl, and a checkpoint and the end where a process was asked to stop."""
-
-    def __init__(self, metrics: StepMetrics, termination: Termination, trainer: Any) -> None:
-        self._metrics = metrics
-        self._termination = termination
-        self._trainer = trainer
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        if logs and "reward" in logs:
-            self._metrics.write(int(state.global_step), logs)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._termination.agree(self._trainer.accelerator):
-            control.should_save = control.should_training_stop = True
-
-
-def reward(completions: list[Any], given_reward: list[float | None], **_: Any) -> list[float | None]:
-    """TRL's reward function: what `sample` found out already."""
-    assert len(given_reward) == len(completions), "rewards must line up with completions"
-    return given_reward
-
-
 class EpisodeTrainer(GRPOTrainer):
     """TRL's GRPOTrainer for rollouts of one row or several, with checkpoints that are whole or absent.
 
-    TRL makes rewards, advantages and their metrics, a sample per rollout; what is trained on are the rollout's rows,
-    which are put in its place by the one override `_generate_and_score_completions`. All processes lay out the same
+    TRL computes rewards, advantages and their metrics from one sample per rollout. The update is computed from the
+    rollouts' rows, with which `_generate_and_score_completions` replaces these samples. All processes pad to the same
     number of rows, so that they meet in every collective call.
     """
 
@@ -151,13 +117,13 @@ class EpisodeTrainer(GRPOTrainer):
     use_vllm: bool
     vllm_importance_sampling_correction: bool
 
-    def __init__(self, job: GrpoJob, model: Any, sample: SampleStep, metrics: StepMetrics) -> None:
+    def __init__(self, job: GrpoJob, model: Any, sample: SampleRollouts, metrics: StepMetrics) -> None:
         self._job = job
         self._sample = sample
         self._step_metrics = metrics
         self._rollouts: Sequence[RewardedRollout] = ()
         self._loss = loss_of(job.settings)
-        self._cap = sampling_cap(job.settings, job.options.model.engine)
+        self._sampling_cap = sampling_cap(job.settings, job.options.model.engine)
         self.checkpoints = Checkpoints(job.folder.work)
         self._part: Batch | None = None
         self._staging = False
@@ -169,7 +135,7 @@ class EpisodeTrainer(GRPOTrainer):
             args=trl_config(job),
             train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
             processing_class=job.codec.tokenizer,
-            rollout_func=self.sample,
+            rollout_func=self.sample_rollouts,
         )
         # Generation and update are aligned, so the policy that is trained is the one that sampled.
         assert self.args.gradient_accumulation_steps == self.args.steps_per_generation
@@ -181,29 +147,29 @@ class EpisodeTrainer(GRPOTrainer):
         self.loss_type = "cispo" if self._loss.clips_weights else "dapo"
 
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
-        """A step up to its loss: rollouts and rewards (`sample`), advantages (TRL), rows, reference."""
-        # The reference is asked about the rows below; without beta TRL does not ask it about whole rollouts.
+        """One step up to its loss: rollouts and rewards (`sample_rollouts`), advantages (TRL), rows, reference."""
+        # The reference model reads the rows below; with beta 0 TRL does not let it read whole rollouts, too.
         beta, self.beta = self.beta, 0.0
         try:
             scored = super()._generate_and_score_completions(inputs)
         finally:
             self.beta = beta
         self._update_begun = perf_counter()
-        batch = self._rows(scored["advantages"].tolist())
+        batch = self._training_batch(scored["advantages"].tolist())
         if beta:
-            batch["ref_per_token_logps"] = self._reference(batch)
+            batch["ref_per_token_logps"] = self._reference_logps(batch)
         return batch
 
-    def sample(self, records: list[str], trainer: Any) -> dict[str, Any]:
-        """Rollouts and rewards of a step, as the columns that TRL takes."""
+    def sample_rollouts(self, records: list[str], trainer: Any) -> dict[str, Any]:
+        """Sample and reward the rollouts of one step; returns the columns that TRL takes."""
         rollouts, metrics = self._sample(records, int(self.state.global_step), self)
         assert len(rollouts) == len(records), "a step must reward every rollout that was asked for"
         self._rollouts = rollouts
         self._step_metrics.of_step = mean_over_ranks(metrics | row_metrics(rollouts), self._job.ranks)
-        return trl_columns(rollouts, self._tokenizer.eos_token_id)
+        return batches.trl_columns(rollouts, self._tokenizer.eos_token_id)
 
-    def _rows(self, advantages: Sequence[float]) -> Batch:
-        """One advantage per rollout in, one row after the other out; what masks a rollout leaves its rows out."""
+    def _training_batch(self, advantages: Sequence[float]) -> Batch:
+        """The rows of all rollouts that count, each with its rollout's advantage and token weight, padded."""
         counted = [
             (rollout, advantage)
             for rollout, advantage in zip(self._rollouts, advantages, strict=True)
@@ -211,29 +177,29 @@ class EpisodeTrainer(GRPOTrainer):
         ]
         lengths = [rollout.sampled_tokens for rollout, _ in counted]
         rows = sum(len(rollout.rows) for rollout, _ in counted)
-        local = torch.tensor([len(counted), sum(lengths), max(lengths, default=0), rows])
-        everyone = self.accelerator.gather(local.to(self.accelerator.device)).view(-1, 4)
-        rollouts, tokens = (int(total) for total in everyone[:, :2].sum(dim=0))
-        longest, most = (int(greatest) for greatest in everyone[:, 2:].amax(dim=0))
+        own_counts = torch.tensor([len(counted), sum(lengths), max(lengths, default=0), rows])
+        counts = self.accelerator.gather(own_counts.to(self.accelerator.device)).view(-1, 4)
+        rollouts, tokens = (int(total) for total in counts[:, :2].sum(dim=0))
+        longest, most_rows = (int(greatest) for greatest in counts[:, 2:].amax(dim=0))
         weights = token_weights(self._loss.mean, lengths, longest)
-        weighed = [
+        weighted = [
             (row, advantage, weight)
             for (rollout, advantage), weight in zip(counted, weights, strict=True)
             for row in rollout.rows
         ]
         passes = self.args.steps_per_generation
-        count = max(1, -(-most // passes)) * passes
-        batch = pad_rows(weighed, count, self._tokenizer.pad_token_id, self.accelerator.device)
+        size = max(1, -(-most_rows // passes)) * passes
+        batch = batches.pad_rows(weighted, size, self._tokenizer.pad_token_id, self.accelerator.device)
         budget = self._job.settings.max_response
-        share = loss_divisor(self._loss.mean, rollouts, tokens, longest=longest, budget=budget)
-        return batch | {"num_items_in_batch": torch.tensor(share, device=self.accelerator.device)}
+        divisor = loss_divisor(self._loss.mean, rollouts, tokens, longest=longest, budget=budget)
+        return batch | {"num_items_in_batch": torch.tensor(divisor, device=self.accelerator.device)}
 
     @torch.no_grad()
-    def _reference(self, batch: Batch) -> Any:
+    def _reference_logps(self, batch: Batch) -> Any:
         """Log-probabilities of M0, (rows, longest completion)."""
         parts = []
         with self._reference_model() as model:
-            for part in row_slices(batch, self.args.per_device_train_batch_size):
+            for part in batches.row_slices(batch, self.args.per_device_train_batch_size):
                 logps, _, _ = self._get_per_token_logps_and_entropies(
                     model,
                     torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1),
@@ -241,7 +207,7 @@ class EpisodeTrainer(GRPOTrainer):
                     part["completion_ids"].size(1),
                 )
                 parts.append(logps)
-        return stack_parts(parts, batch["completion_ids"].size(1))
+        return batches.stack_parts(parts, batch["completion_ids"].size(1))
 
     @contextmanager
     def _reference_model(self) -> Iterator[Any]:
@@ -256,19 +222,19 @@ class EpisodeTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        # Several rows per rollout make a pass larger than the memory was planned for: it is done in parts.
-        *first, last = row_slices(inputs, self.args.per_device_train_batch_size)
-        done: Any = 0.0
+        # With several rows per rollout a pass holds more rows than the memory was planned for, so it runs in parts.
+        *first, last = batches.row_slices(inputs, self.args.per_device_train_batch_size)
+        detached: Any = 0.0
         for part in first:
             loss = self._part_loss(model, part)
             self.accelerator.backward(loss)
-            done = done + loss.detach()
-        return self._part_loss(model, last) + done
+            detached = detached + loss.detach()
+        return self._part_loss(model, last) + detached
 
     def _part_loss(self, model: Any, part: Batch) -> Any:
         before = self.use_vllm, self.vllm_importance_sampling_correction
         self._part = part
-        if self._cap is not None:
+        if self._sampling_cap is not None:
             # TRL multiplies the policy's loss (not the KL) by `importance_sampling_ratio` where both are set.
             self.use_vllm = self.vllm_importance_sampling_correction = True
         try:
@@ -278,17 +244,17 @@ class EpisodeTrainer(GRPOTrainer):
             self.use_vllm, self.vllm_importance_sampling_correction = before
 
     def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
-        """The pass of the loss is also that of the policy that sampled: what its engine gave is compared with it."""
+        """In the pass of the loss, also measures how far the engine's log-probabilities are from these."""
         found = super()._get_per_token_logps_and_entropies(*arguments, **options)
         if self._part is not None:
-            difference = logprob_drift(found[0].detach(), self._part)
+            difference = batches.logprob_drift(found[0].detach(), self._part)
             self._drift.add(difference, self._part["tool_mask"] > 0)
-            if self._cap is not None:
-                self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._cap)
+            if self._sampling_cap is not None:
+                self._part["importance_sampling_ratio"] = difference.exp().clamp(max=self._sampling_cap)
         return found
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:
-        # Generation, too, is part of it.
+        # A step begins with its generation, in the first of its passes.
         if self._step_begun is None:
             self._step_begun = perf_counter()
         return super().training_step(*arguments, **options)
@@ -296,17 +262,15 @@ class EpisodeTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # Trackers get our numbers of the step beside TRL's.
         if "loss" in logs:
-            ours = {**self._step_metrics.of_step, **self._seconds(), **self._drift.metrics()}
+            ours = dict(self._step_metrics.of_step)
+            if self._step_begun is not None:
+                # TRL's own step time leaves the optimizer out.
+                now, begun, self._step_begun = perf_counter(), self._step_begun, None
+                ours |= {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
+            ours |= self._drift.metrics()
             known = {name: value for name, value in ours.items() if value is not None}
             logs = logs | {f"scope/{name}": value for name, value in known.items()}
         super().log(logs, start_time)
-
-    def _seconds(self) -> dict[str, float]:
-        """Of the step that is being logged: TRL's own step time leaves the optimizer out."""
-        if self._step_begun is None:
-            return {}
-        now, begun, self._step_begun = perf_counter(), self._step_begun, None
-        return {"step_seconds": now - begun, "update_seconds": now - self._update_begun}
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.checkpoints.staging) if self._staging else super()._get_output_dir(trial)
@@ -327,9 +291,42 @@ class EpisodeTrainer(GRPOTrainer):
         self.accelerator.wait_for_everyone()
 
     def set_reference(self, model: Any) -> None:
-        """Take the KL to this model instead of what is left without the adapter."""
+        """Use this model as the KL reference, instead of the trained model without its adapter."""
         add_fused_lm_head(model, temperature=self.temperature)
         if self.is_fsdp_enabled:
             self.ref_model = prepare_fsdp(model, self.accelerator)
         else:
             self.ref_model = self.accelerator.prepare_model(model, evaluation_mode=True)
+
+
+def reward(completions: list[Any], given_reward: list[float | None], **_: Any) -> list[float | None]:
+    """TRL's reward function: hands over the rewards that `sample_rollouts` returned."""
+    assert len(given_reward) == len(completions), "rewards must line up with completions"
+    return given_reward
+
+
+class _StepCallback(TrainerCallback):
+    """After each step: writes its line in metrics.jsonl; on SIGTERM saves a checkpoint and ends the training."""
+
+    def __init__(self, metrics: StepMetrics, termination: Termination, trainer: Any) -> None:
+        self._metrics = metrics
+        self._termination = termination
+        self._trainer = trainer
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        if logs and "reward" in logs:
+            self._metrics.write(int(state.global_step), logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._termination.agree(self._trainer.accelerator):
+            control.should_save = control.should_training_stop = True
+
+
+def _keep_completions(job: GrpoJob) -> None:
+    """Move TRL's completions out of its own folder, which does not outlive the stage."""
+    written = job.folder.work / "completions"
+    if job.ranks.leads and job.options.tracking.log_completions and written.is_dir():
+        shutil.rmtree(job.folder.path / written.name, ignore_errors=True)
+        written.rename(job.folder.path / written.name)

@@ -23,7 +23,7 @@ class StepResult(NamedTuple):
 
 
 StepSampler = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
-"""Record ids, each repeated G times in a row, and the step (from 0) -> what a policy made of them."""
+"""Record ids, each repeated G times in a row, and the step (from 0) -> the step's rewarded rollouts."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingCallbacks:
-    """`on_outage` is told when the server of the policy in training was down for longer than is waited."""
+    """`on_outage` is called when the server of the policy in training was down for longer than the retries last."""
 
     on_step: Callable[[int, dict[str, Any]], None] = field(default=lambda step, line: None)
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))

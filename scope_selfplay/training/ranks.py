@@ -1,6 +1,4 @@
-"""How one training is shared by several processes: who this one is, that every one gets whole groups, and that all
-stop after the same step.
-"""
+"""One training in several processes: which one this is, how many passes each makes, and a stop after the same step."""
 
 import os
 import signal
@@ -28,7 +26,7 @@ def ranks() -> Ranks:
 
 
 def forward_passes(settings: TrainConfig, processes: int) -> int:
-    """In how many passes each process works off its part of a step, which is whole groups.
+    """How many forward passes each process makes over its part of a step, which is whole groups.
 
     Raises ConfigError where groups or micro batches cannot be shared evenly.
     """
@@ -47,27 +45,27 @@ def forward_passes(settings: TrainConfig, processes: int) -> int:
 
 
 class Termination:
-    """While entered, SIGTERM asks for a checkpoint after the step at work instead of ending the process."""
+    """While entered, SIGTERM requests a checkpoint after the current step instead of ending the process."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._ask)
+            self._before = signal.signal(signal.SIGTERM, self._request)
 
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
 
     def agree(self, accelerator: Any) -> bool:
-        """Whether any process was asked: all must stop after the same step."""
+        """Whether any process got SIGTERM: all must stop after the same step. A collective call."""
         if accelerator.num_processes > 1:
             import torch
 
-            asked = torch.tensor(int(self.asked), device=accelerator.device)
-            self.asked = bool(accelerator.reduce(asked, reduction="sum"))
-        return self.asked
+            requested = torch.tensor(int(self.requested), device=accelerator.device)
+            self.requested = bool(accelerator.reduce(requested, reduction="sum"))
+        return self.requested
 
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+    def _request(self, *_: object) -> None:
+        self.requested = True

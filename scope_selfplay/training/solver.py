@@ -34,12 +34,12 @@ def solver_sampler(
     checkpoint: str,
     key: Key,
 ) -> StepSampler:
-    """What makes and rewards the rollouts of one Solver step; judging goes on while others are still generated."""
+    """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
     learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count)
 
-    async def roll(records: Sequence[str], step: int) -> StepResult:
+    async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.renew(step)
         sampling = _SolverSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
         firsts = records[:: settings.group_size]
@@ -47,7 +47,7 @@ def solver_sampler(
         judged = await rewarder.judge_step(groups, (*key, step))
         rewarded = [pair for group in judged for pair in zip(group.rollouts, group.rewards, strict=True)]
         rollouts = [rollout for rollout, _ in rewarded]
-        _keep(job, rollouts, records_of(judged))
+        _store_records(job, rollouts, records_of(judged))
         metrics = {
             **_answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
@@ -56,7 +56,7 @@ def solver_sampler(
         }
         return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)
 
-    return roll
+    return sample_step
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _SolverSampling:
 
 
 class _CountedEngine:
-    """A policy that tells how many tokens it has generated, turn by turn."""
+    """Reports how many tokens the policy has generated, turn by turn."""
 
     def __init__(self, model: PolicyModel, generated: Callable[[int], None]) -> None:
         self._model = model
@@ -126,7 +126,7 @@ def _answer_metrics(
     }
 
 
-def _keep(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
+def _store_records(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
     """Everything that was generated and judged; a file per kind of record, only for kinds that there are."""
     folder = job.records_folder
     for path, records in (

@@ -92,15 +92,20 @@ def export_policy(
     if leads:
         if trained.under is not None:
             _merge(part, trained)
-        for arguments in part.rglob("training_args.bin"):
-            arguments.unlink()
-        tokenizer.save_pretrained(str(part))
-        write_atomic(part / "README.md", model_card(lineage))
-        write_receipt(part)
+        finish_checkpoint(part, tokenizer, lineage)
         shutil.rmtree(folder.checkpoint, ignore_errors=True)
         part.rename(folder.checkpoint)
     trainer.accelerator.wait_for_everyone()
     return folder.checkpoint
+
+
+def finish_checkpoint(folder: Path, tokenizer: Any, lineage: Lineage) -> None:
+    """Adds the tokenizer, the card and the receipt to saved weights, and removes the trainer's pickled arguments."""
+    for arguments in folder.rglob("training_args.bin"):
+        arguments.unlink()
+    tokenizer.save_pretrained(str(folder))
+    write_atomic(folder / "README.md", model_card(lineage))
+    write_receipt(folder)
 
 
 def _merge(part: Path, trained: TrainedModel) -> None:

@@ -1,11 +1,10 @@
 """SFT before reinforcement learning (ArenaRL starts so): a policy learns from rollouts that were kept for it.
 
-The corpus keeps text, and the ids of one tokenizer would say nothing to another. So `replay` runs an episode again
-with the recorded texts as its samples and the recorded passages as its search results: prompts, masks and turn ends
-come out as in sampling, for whatever policy is to learn from it. What does not read back as it was recorded is refused.
+The corpus keeps text, because token ids depend on the tokenizer. So `replay` runs an episode again with the recorded
+texts as its samples and the recorded passages as its search results: prompts, masks and turn ends come out as in
+sampling, for whatever policy is trained on it. A rollout that does not read back as it was recorded is refused.
 
-Rows are those of training: exact ids through the policy's own template, loss on what the policy samples and nothing
-else.
+Rows are those of training: exact ids through the policy's own template, and loss only on what the policy samples.
 """
 
 import asyncio
@@ -21,11 +20,9 @@ from scope_selfplay.errors import CorpusError, InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Finish, Key, Passage, Rollout
-from scope_selfplay.store import write_atomic
-from scope_selfplay.training.checkpoints import write_receipt
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.trained_model import Lineage, model_card
+from scope_selfplay.training.trained_model import Lineage, finish_checkpoint
 
 _IGNORED = -100
 
@@ -116,7 +113,12 @@ def sft(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    _export(trainer, work, out, codec, lineage)
+    if trainer.accelerator.is_main_process:
+        part = work / "final"
+        trainer.save_model(str(part))
+        finish_checkpoint(part, codec.tokenizer, lineage)
+        part.rename(out)
+        shutil.rmtree(work, ignore_errors=True)
     return [float(line["loss"]) for line in trainer.state.log_history if "loss" in line]
 
 
@@ -154,16 +156,3 @@ def _sft_config(work: Path, settings: WarmStart, *, longest: int) -> Any:
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-
-
-def _export(trainer: Any, work: Path, out: Path, codec: ChatCodec, lineage: Lineage) -> None:
-    if not trainer.accelerator.is_main_process:
-        return
-    part = work / "final"
-    trainer.save_model(str(part))
-    (part / "training_args.bin").unlink(missing_ok=True)
-    codec.tokenizer.save_pretrained(str(part))
-    write_atomic(part / "README.md", model_card(lineage))
-    write_receipt(part)
-    part.rename(out)
-    shutil.rmtree(work, ignore_errors=True)

@@ -114,13 +114,13 @@ def test_one_step_of_a_role_fits_and_says_how_fast_it_is(
     job = job_of(policy, tmp_path / role, settings, model)
 
     def make_sampler(model: Any) -> Any:
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             rows = [made_up(prompt, completion, place) for place in range(len(records))]
             return StepResult(
                 [RewardedRollout([row], float(place % 2)) for place, row in enumerate(rows)], {}
             )
 
-        return roll
+        return sample_step
 
     train_grpo(job, make_sampler)
     (line,) = read_rows(job.folder.metrics)

@@ -197,7 +197,7 @@ def test_every_ending_has_its_exit_code(
     assert ("Traceback" in ending.err) == (code == ExitCode.BUG)
 
 
-def test_every_error_of_ours_says_who_can_mend_it() -> None:
+def test_every_error_of_ours_has_the_exit_code_of_who_can_correct_it() -> None:
     for error in (ConfigError, PromptError, CorpusError, CheckpointError, RecordError, RunMismatchError):
         assert issubclass(error, UserError) and error.exit_code == 64
     for outside in (InferenceError, SearchError, JudgeError, StorageError):

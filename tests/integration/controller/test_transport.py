@@ -100,7 +100,7 @@ def test_every_status_comes_back_once_and_nothing_is_retried(server: Server, sta
     assert len(server.seen) == 1
 
 
-def test_a_reply_that_is_no_json_is_a_message(server: Server) -> None:
+def test_a_reply_that_is_not_json_becomes_a_message(server: Server) -> None:
     server.status, server.body = 502, b"<html>bad gateway</html>"
     assert _send(server.server_port).body == {"message": "<html>bad gateway</html>"}
 
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(server: Server) -> No
     assert len(server.seen) == 1
 
 
-def test_a_refused_connection_is_no_answer() -> None:
+def test_a_refused_connection_raises_no_reply() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -121,7 +121,7 @@ def test_a_refused_connection_is_no_answer() -> None:
         _send(port)
 
 
-def test_a_watch_yields_lines_and_an_expired_one_is_no_answer(server: Server) -> None:
+def test_a_watch_yields_lines_and_an_expired_one_raises_no_reply(server: Server) -> None:
     server.body = b'{"type": "ADDED"}\n{"type": "DELETED"}\n'
     watch = _transport(server.server_port).watch("/apis/batch/v1/namespaces/ml/jobs", query={}, timeout=5.0)
     assert [change["type"] for change in watch] == ["ADDED", "DELETED"]

@@ -51,7 +51,7 @@ def config(tmp_path: Path, model: Path) -> Path:
 
 
 def job(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"jobs.{name}", *(str(each) for each in arguments)]
+    command = [sys.executable, "-m", f"jobs.{name}", *(str(argument) for argument in arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
 
 

@@ -110,7 +110,7 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
     when(lambda: lines_below(shares, "*/candidates.jsonl") >= 2)
     os.kill(workers[0].pid or 0, signal.SIGKILL)
     os.kill(workers[1].pid or 0, signal.SIGTERM)
-    codes = [ended(each) for each in workers]
+    codes = [ended(worker) for worker in workers]
     assert codes == [-signal.SIGKILL, 143, 0]
     assert cluster.run("make_tasks", 1, "--collect") == 75
     assert cluster.run("make_tasks", 1, "--shard", "0/3") == 0
@@ -125,7 +125,7 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
             assert (one.path / name).exists() == (two.path / name).exists(), name
             if (one.path / name).exists():
                 assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), f"{stage} {name}"
-    weights = [each.stage(1, Stage.CHALLENGER).checkpoint for each in (alone, cluster.folder)]
-    assert len({(each / "model.safetensors").read_bytes() for each in weights}) == 1
+    weights = [folder.stage(1, Stage.CHALLENGER).checkpoint for folder in (alone, cluster.folder)]
+    assert len({(folder / "model.safetensors").read_bytes() for folder in weights}) == 1
     accounts = json.loads((cluster.folder.stage(1, Stage.TASKS).path / "judge.json").read_text())
     print(f"1 trainer stopped, 1 worker killed, 1 worker stopped: same corpus, {accounts['calls']} verdicts")

@@ -43,7 +43,7 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
     # As docs/kubernetes.md has it: the volume's folder first, then this one, and nothing else of the run.
     applied = [*rendered(folder.parent / "volume"), *(prepared if folder.name != "volume" else [])]
     assert [each for each in reference_problems(applied) if "podSelector" not in each.message] == []
-    assert [each for each in prepared if each["kind"] == "PersistentVolumeClaim" and each not in run] == []
+    assert [body for body in prepared if body["kind"] == "PersistentVolumeClaim" and body not in run] == []
     written = {}
     for pods in pods_of(prepared):
         (container,) = pods.containers
@@ -71,10 +71,10 @@ OUTSIDE = Pods("Pod/elsewhere", {}, {"containers": []})
 
 
 @pytest.mark.parametrize("run", [each for each in RUNS if each.name != "tiny"], ids=name)
-def test_jobs_that_fetch_ask_dns_and_the_hub_and_nobody_else_leaves(run: Path) -> None:
+def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_cluster(run: Path) -> None:
     """Before the run itself is applied: its own policies may not be needed, nor missed."""
     objects = [each for part in ("volume", "models", "index") for each in rendered(run / "prepare" / part)]
-    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     ways = {
         pods.owner: [
             (peer.owner, port)
@@ -90,7 +90,7 @@ def test_jobs_that_fetch_ask_dns_and_the_hub_and_nobody_else_leaves(run: Path) -
 def may_ask(policies: list[dict[str, Any]], pods: Pods, peer: Pods, port: int) -> bool:
     """DNS lives in another namespace, which `allows` leaves out: here its rules count by their podSelector."""
     here = copy.deepcopy(policies)
-    for rule in [rule for each in here for rule in each["spec"].get("egress") or []]:
+    for rule in [rule for policy in here for rule in policy["spec"].get("egress") or []]:
         for target in rule.get("to") or []:
             target.pop("namespaceSelector", None)
     return allows(here, "Egress", pods, peer, port)
@@ -128,10 +128,10 @@ def test_an_iteration_is_the_run_with_another_controller(folder: Path) -> None:
     config = config_of(whole, folder)
     for number in range(1, config.iterations + 1):
         alone = rendered(folder / f"iteration-{number:02d}")
-        assert [each for each in alone if each["kind"] != "Job"] == [
-            each for each in whole if each["kind"] != "Job"
+        assert [body for body in alone if body["kind"] != "Job"] == [
+            body for body in whole if body["kind"] != "Job"
         ]
-        (job,) = [each for each in alone if each["kind"] == "Job"]
+        (job,) = [body for body in alone if body["kind"] == "Job"]
         assert job["metadata"]["name"] == f"{config.name}-i{number:02d}-controller"
         assert job["spec"]["template"]["spec"]["containers"][0]["args"][-2:] == [
             "--only-iteration",
@@ -166,7 +166,7 @@ def test_the_network_has_exactly_the_edges_of_the_method() -> None:
     objects = rendered(folder)
     config = config_of(objects, folder)
     everything = [*objects, *planned_objects(config, packs_of(objects))]
-    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     by_part = {each.labels["app.kubernetes.io/component"]: each for each in pods_of(everything)}
     assert set(by_part) == set(Component)
     edges = {

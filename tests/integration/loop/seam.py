@@ -55,13 +55,13 @@ def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
 
 def make_sampler(score: Score, asked: list[tuple[list[str], int]] | None = None) -> Any:
     def for_model(model: Any) -> Any:
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             if asked is not None:
                 asked.append((list(records), step))
             scored = [score(record, place % GROUP, step) for place, record in enumerate(records)]
             return StepResult(scored, {"rubric": 0.5})
 
-        return roll
+        return sample_step
 
     return for_model
 

@@ -141,6 +141,15 @@ def comparisons_of(run: Run, iteration: int) -> list[Comparison]:
     return read_records(run.folder.stage(iteration, Stage.COMPARE).comparisons, Comparison)
 
 
+def test_a_task_that_is_given_twice_has_one_answer(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    folder = run.folder.stage(0, Stage.TASKS)
+    write_records(folder.candidates, [candidate(0), candidate(1), candidate(0)])
+    compare(run, 0)
+    answers = read_records(run.folder.stage(0, Stage.COMPARE).rollouts, Rollout)
+    assert [answer.subject_id for answer in answers] == ["t0", "t1"]
+
+
 def test_each_iteration_judges_only_the_newest_and_reuses_the_rest(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     calls = []

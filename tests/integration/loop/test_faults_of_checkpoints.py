@@ -63,10 +63,10 @@ def saver(policy: Path, folder: Path) -> Any:
     """A warm trainer that has trained two steps and saved both."""
     job = job_of(policy, folder, steps=2)
     trained = trained_model(job.start.weights, job.start.base, job.options.model.lora)
-    roll = make_sampler(by_member)(trained.sampled)
+    sample_step = make_sampler(by_member)(trained.sampled)
 
     def sample(records: list[str], step: int, trainer: Any) -> StepResult:
-        return asyncio.run(roll(records, step))
+        return asyncio.run(sample_step(records, step))
 
     trainer = make_trainer(job, trained, sample, StepMetrics(job), Termination())
     trainer.train()

@@ -100,10 +100,10 @@ def test_trl_brings_the_weights_once_a_step_and_episodes_drive_the_engine(
             mask = [1] * len(first.ids) + [0] + [1] * len(second.ids)
             return RewardedRollout([TrainingRow(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
 
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             return StepResult(await asyncio.gather(*map(episode, range(len(records)))), {"rubric": 0.5})
 
-        return roll
+        return sample_step
 
     train_grpo(job, make_sampler)
     (vllm,) = Brought.made

@@ -62,11 +62,11 @@ def sampling(see: Callable[[int], None]) -> Any:
             sample = await source.generate(Generate((40, 41, 42), 3), (step, place))
             return RewardedRollout([row(sampled=sample.ids)], float(place % 2))
 
-        async def roll(records: Sequence[str], step: int) -> StepResult:
+        async def sample_step(records: Sequence[str], step: int) -> StepResult:
             see(step)
             return StepResult(await asyncio.gather(*(one(step, i) for i in range(len(records)))), {})
 
-        return roll
+        return sample_step
 
     return make_sampler
 

@@ -93,7 +93,7 @@ def test_a_replace_that_meets_its_own_result_is_done(fault: ApiFault) -> None:
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("fault", [ApiFault.LOST_AFTER, ApiFault.SERVER_ERROR_AFTER])
-def test_an_event_that_exists_was_told_and_is_not_read_again(fault: ApiFault) -> None:
+def test_an_event_that_exists_already_is_not_read_again(fault: ApiFault) -> None:
     fake = FakeCluster()
     fake.faults = lambda call: fault if call.number == 0 else None
     body = {"metadata": {"name": "r1.e1"}, "message": "m"}
@@ -102,7 +102,7 @@ def test_an_event_that_exists_was_told_and_is_not_read_again(fault: ApiFault) ->
 
 
 @pytest.mark.fault(14)
-def test_an_apply_of_what_may_not_be_read_and_may_have_happened_is_looked_at_in_the_next_round() -> None:
+def test_an_apply_that_may_have_happened_and_cannot_be_read_is_checked_in_the_next_round() -> None:
     class Slow(FakeCluster):
         def send(self, *args: Any, **rest: Any) -> Reply:
             super().send(*args, **rest)
@@ -207,11 +207,11 @@ def test_the_fake_grants_what_the_role_grants(
     fake = FakeCluster()
     with pytest.raises(ForbiddenError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
         call(_cluster(fake))
-    assert [list(fake.objects(each)) for each in ObjectKind] == [[]] * len(ObjectKind)
+    assert [list(fake.objects(kind)) for kind in ObjectKind] == [[]] * len(ObjectKind)
 
 
 @pytest.mark.fault(15)
-def test_an_expired_watch_says_so() -> None:
+def test_an_expired_watch_raises() -> None:
     fake = FakeCluster()
     fake.watch_fault = NoReply("watch: 410")
     with pytest.raises(NoReply):

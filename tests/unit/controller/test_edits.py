@@ -67,7 +67,7 @@ def test_settings_that_cannot_be_read_any_more_count_as_an_edit(tmp_path: Path) 
 
 
 @pytest.mark.integration
-def test_a_longer_run_is_no_edit(tmp_path: Path) -> None:
+def test_a_longer_run_does_not_count_as_an_edit(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
     assert world.drive().code is ExitCode.DONE

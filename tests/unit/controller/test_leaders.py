@@ -20,15 +20,15 @@ def test_two_controllers_make_every_job_once(tmp_path: Path) -> None:
     first, second = world.controller(identity="pod-1"), world.controller(identity="pod-2")
     run_end, led = None, set()
     for number in range(200):
-        for each in (first, second) if number % 2 else (second, first):
-            run_end = run_end or each.round()
-            led.add((each is first, each.leadership.holds))
+        for controller in (first, second) if number % 2 else (second, first):
+            run_end = run_end or controller.round()
+            led.add((controller is first, controller.leadership.holds))
         if run_end is not None:
             break
         world.cluster.advance(10)
     assert run_end is not None and run_end.code is ExitCode.DONE
     assert set(world.jobs_created.values()) == {1}
-    assert len([holds for _, holds in led if holds]) == 1, "the Lease wandered"
+    assert len([holds for _, holds in led if holds]) == 1, "the Lease changed hands"
 
 
 @pytest.mark.fault(12)
@@ -52,7 +52,7 @@ def test_an_old_leader_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(12)
-def test_a_leader_that_does_not_know_that_it_was_replaced_meets_the_status_first(tmp_path: Path) -> None:
+def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tmp_path: Path) -> None:
     world = World(tmp_path)
     frozen = [False]
     stopped = [0.0]
@@ -99,8 +99,8 @@ def test_no_clock_makes_two_leaders(tmp_path: Path, skew: Callable[[float], floa
     first = world.controller(identity="pod-1")
     second = world.controller(identity="pod-2", clock=lambda: skew(world.cluster.now))
     for _ in range(60):
-        for each in (first, second):
-            each.round()
+        for controller in (first, second):
+            controller.round()
         assert not (first.leadership.holds and second.leadership.holds)
         world.cluster.advance(10)
     assert set(world.jobs_created.values()) == {1}

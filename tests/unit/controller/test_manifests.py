@@ -83,7 +83,7 @@ def test_tiny_mode_asks_for_no_gpu_and_no_vllm() -> None:
 def test_a_retriever_has_the_time_to_answer_what_has_arrived() -> None:
     bodies = [body for body in BODIES["tiny.make-tasks"] if _has_pod(body)]
     (retriever,) = [body for body in bodies if _command(body)[:2] == ["scope", "serve-retriever"]]
-    defaults = {each.name: each.default for each in serve_retriever.params}
+    defaults = {option.name: option.default for option in serve_retriever.params}
     needed = defaults["drain"] + defaults["deadline"] + SEND_SECONDS + CLOSE_SECONDS
     assert retriever["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > needed
 
@@ -93,8 +93,8 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
     config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})
     context = context_of(config)
     bodies = {
-        each.component: server_deployment(context, each)
-        for each in servers_of(config, RunStep(1, Stage.TASKS), (True,))
+        server.component: server_deployment(context, server)
+        for server in servers_of(config, RunStep(1, Stage.TASKS), (True,))
     }
     assert [_command(bodies[part])[:2] for part in ("judge", "solver", "challenger")] == [
         ["scope", "serve-judge"],
@@ -108,7 +108,7 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
         "s",
     ]
     threads = {"name": "OMP_NUM_THREADS", "value": "7"}
-    assert [threads in _container(each)["env"] for each in bodies.values()].count(True) == 1
+    assert [threads in _container(body)["env"] for body in bodies.values()].count(True) == 1
 
 
 def test_further_volumes_are_read_only_in_every_pod() -> None:
@@ -118,7 +118,7 @@ def test_further_volumes_are_read_only_in_every_pod() -> None:
     servers = servers_of(config, step, (True,))
     context = context_of(config)
     jobs = [stage_job(context, StageAttempt(step, 1), servers)]
-    for body in (*jobs, *(server_deployment(context, each) for each in servers)):
+    for body in (*jobs, *(server_deployment(context, server) for server in servers)):
         pod = body["spec"]["template"]["spec"]
         assert {"name": "extra-ca", "configMap": {"name": "company-ca"}} in pod["volumes"]
         mount = {"name": "extra-ca", "mountPath": "/etc/company", "readOnly": True}
@@ -158,7 +158,7 @@ def test_the_cluster_does_not_change_what_a_run_computes() -> None:
 )
 def test_hashes_follow_what_they_name(change: dict[str, Any], spec: bool, body: bool) -> None:
     before, after = (
-        _training_job(config_of(PAPER, **each))["metadata"]["annotations"] for each in ({}, change)
+        _training_job(config_of(PAPER, **changes))["metadata"]["annotations"] for changes in ({}, change)
     )
     assert (before[SPEC_HASH] != after[SPEC_HASH]) is spec
     assert (before[BODY_HASH] != after[BODY_HASH]) is body
@@ -168,7 +168,7 @@ def test_a_later_leader_writes_the_same_server_body() -> None:
     config = config_of(PAPER)
     server = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
     bodies = [server_deployment(context_of(config, fence), server) for fence in (1, 2)]
-    assert len({each["metadata"]["annotations"][BODY_HASH] for each in bodies}) == 1
+    assert len({body["metadata"]["annotations"][BODY_HASH] for body in bodies}) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,8 @@ def test_the_frozen_solver_is_the_one_promoted_last(
 def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
     config = config_of(TINY, challenger={"frozen": True})
     served = {
-        each.component.value: each.model for each in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
+        server.component.value: server.model
+        for server in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
     }
     assert served["challenger"] == "embedded"
 
@@ -198,7 +199,7 @@ def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
 def test_a_server_that_runs_elsewhere_is_neither_made_nor_named() -> None:
     config = config_of(PAPER, cluster={"judge": {"serve": False}})
     servers = servers_of(config, RunStep(1, Stage.SOLVER), (True,))
-    assert [each.component.value for each in servers] == ["retriever"]
+    assert [server.component.value for server in servers] == ["retriever"]
     assert "judge.endpoint" not in " ".join(_command(_training_job(config)))
 
 
@@ -207,10 +208,10 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     step = RunStep(1, Stage.TASKS)
     servers = servers_of(config, step, (True,))
     programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
-    for each in servers:
-        option = "--token-env" if each.component is Component.RETRIEVER else "--api-key-env"
-        assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(context_of(config), each))
-        program = programs.get(each.component, serve_model)
+    for server in servers:
+        option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
+        assert f"{option}={KEY_VARIABLE}" in _command(server_deployment(context_of(config), server))
+        program = programs.get(server.component, serve_model)
         assert option in [name for parameter in program.params for name in parameter.opts]
     assert len(servers) == 4
     told = _command(stage_job(context_of(config), StageAttempt(step, 1), servers))
@@ -219,7 +220,7 @@ def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     assert KEY_VARIABLE not in " ".join(_command(_training_job(config_of(TINY))))
 
 
-def test_saying_the_same_twice_makes_one_event() -> None:
+def test_the_same_text_twice_makes_one_event() -> None:
     context = context_of(config_of(PAPER))
     said = [
         event(context, "ml", reason="Waiting", message=text, warning=False, now=now)["metadata"]["name"]

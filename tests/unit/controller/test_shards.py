@@ -31,7 +31,9 @@ def test_a_stage_ends_with_the_shards_that_it_began_with_and_the_next_takes_the_
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(("before", "after"), EDITS)
-def test_an_edit_between_two_attempts_makes_no_other_shards(tmp_path: Path, before: int, after: int) -> None:
+def test_an_edit_between_two_attempts_does_not_change_the_shards(
+    tmp_path: Path, before: int, after: int
+) -> None:
     world, failed = World(tmp_path, _sharing(before)), list[str]()
     world.have_done_all_but(FIRST)
     last = _names(FIRST, before)[before - 1]

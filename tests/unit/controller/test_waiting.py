@@ -47,12 +47,12 @@ def test_a_server_pod_that_will_not_end_holds_the_next_stage_back(tmp_path: Path
 
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
-def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_said_after_five_minutes(
+def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_reported_after_five_minutes(
     tmp_path: Path, pod: str
 ) -> None:
     world, controller = _running(tmp_path)
     name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith(pod))
-    world.nodes.never_ends = lambda each: each == name
+    world.nodes.never_ends = lambda pod_name: pod_name == name
     world.cluster.remove(ObjectKind.POD, name)
     world.cluster.objects(ObjectKind.POD)[name]["status"] = {"phase": "Running"}
     if pod != "r1-judge":
@@ -71,7 +71,9 @@ def test_a_pod_on_a_lost_node_that_holds_up_its_job_or_server_is_said_after_five
 
 
 @pytest.mark.fault(16)
-def test_a_pod_without_a_node_is_said_after_five_minutes_with_the_schedulers_reason(tmp_path: Path) -> None:
+def test_a_pod_without_a_node_is_reported_after_five_minutes_with_the_schedulers_reason(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
     world.nodes.gpus = 2
@@ -159,7 +161,7 @@ def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(t
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
-def test_a_container_that_does_not_start_is_said_at_once(tmp_path: Path, reason: str) -> None:
+def test_a_container_that_does_not_start_is_reported_at_once(tmp_path: Path, reason: str) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
     world.nodes.startup = 1e9
@@ -193,7 +195,7 @@ def test_events_whose_first_reply_is_lost_cost_nothing(
     assert len(lost) == len(world.reasons) > 0
 
 
-def test_a_controller_that_starts_again_says_what_was_said_before(tmp_path: Path) -> None:
+def test_a_controller_that_starts_again_repeats_its_events_without_a_second_copy(tmp_path: Path) -> None:
     world = World(tmp_path, quota={"jobs": 1})
     world.have_done_all_but(STAGE)
     for _ in range(3):
@@ -203,7 +205,7 @@ def test_a_controller_that_starts_again_says_what_was_said_before(tmp_path: Path
     assert world.drive().code is ExitCode.DONE
 
 
-def test_a_run_that_may_not_tell_goes_on(tmp_path: Path) -> None:
+def test_a_run_without_the_right_to_write_events_goes_on(tmp_path: Path) -> None:
     world = World(tmp_path, verbs={**VERBS, ("", "events"): frozenset()})
     world.have_done_all_but(STAGE)
     assert world.drive().code is ExitCode.DONE
@@ -211,7 +213,7 @@ def test_a_run_that_may_not_tell_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(12)
-def test_who_loses_the_lease_while_telling_stops_there(tmp_path: Path) -> None:
+def test_a_leader_that_loses_the_lease_while_it_writes_events_stops_there(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.have_done_all_but(STAGE)
 
@@ -227,7 +229,7 @@ def test_who_loses_the_lease_while_telling_stops_there(tmp_path: Path) -> None:
     assert world.reasons == []
 
 
-def test_a_quota_on_jobs_is_said_and_waited_for(tmp_path: Path) -> None:
+def test_a_quota_on_jobs_is_reported_and_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, quota={"jobs": 1})
     world.have_done_all_but(STAGE)
     controller = world.controller()
@@ -238,7 +240,7 @@ def test_a_quota_on_jobs_is_said_and_waited_for(tmp_path: Path) -> None:
     assert world.drive(controller).code is ExitCode.DONE
 
 
-def test_a_quota_on_pods_is_said_and_waited_for(tmp_path: Path) -> None:
+def test_a_quota_on_pods_is_reported_and_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path, quota={"pods": 2})
     world.have_done_all_but(STAGE)
     controller = world.controller()
@@ -262,7 +264,7 @@ def test_a_quota_without_room_for_a_server_is_waited_for_however_long(tmp_path: 
 
 
 @pytest.mark.fault(16)
-def test_a_server_that_finds_no_node_while_a_job_runs_is_said_with_the_schedulers_reason(
+def test_a_server_that_finds_no_node_while_a_job_runs_is_reported_with_the_schedulers_reason(
     tmp_path: Path,
 ) -> None:
     world, controller = _running(tmp_path)
@@ -275,7 +277,7 @@ def test_a_server_that_finds_no_node_while_a_job_runs_is_said_with_the_scheduler
 
 
 @pytest.mark.fault(16)
-def test_a_server_that_ends_with_64_while_a_job_runs_is_said_with_its_last_line(tmp_path: Path) -> None:
+def test_a_server_that_ends_with_64_while_a_job_runs_is_reported_with_its_last_line(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
     world.cluster.advance(5)
@@ -284,7 +286,7 @@ def test_a_server_that_ends_with_64_while_a_job_runs_is_said_with_its_last_line(
     assert "PodStuck" in world.reasons
 
 
-def test_a_server_without_a_pod_while_a_job_runs_is_said(tmp_path: Path) -> None:
+def test_a_server_without_a_pod_while_a_job_runs_is_reported(tmp_path: Path) -> None:
     world, controller = _running(tmp_path)
     world.cluster.quota = {"pods": 0}
     name = next(name for name in world.cluster.objects(ObjectKind.POD) if name.startswith("r1-judge"))
@@ -297,7 +299,7 @@ def test_a_server_without_a_pod_while_a_job_runs_is_said(tmp_path: Path) -> None
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("pod", ["r1-judge", f"r1-{STAGE}"])
-def test_a_pod_that_has_a_node_and_does_not_start_is_said_after_five_minutes(
+def test_a_pod_that_has_a_node_and_does_not_start_is_reported_after_five_minutes(
     tmp_path: Path, pod: str
 ) -> None:
     world = World(tmp_path)

@@ -108,9 +108,9 @@ def test_an_iteration_that_the_run_does_not_have_is_refused(tmp_path: Path) -> N
 
 def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iterations(tmp_path: Path) -> None:
     world = World(tmp_path, PAPER | {"iterations": 3, "compare": {"stop": "worse"}})
-    ruling = {"promoted": False, "decision": "stop", "reason": "S_1 is worse than S_0"}
+    ratings = {"promoted": False, "decision": "stop", "reason": "S_1 is worse than S_0"}
     world.have_done_all_but("i02-train-challenger")
-    world.rule(1, ruling)
+    world.write_ratings(1, ratings)
     assert world.drive() == (ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
     assert world.status["progress"] == "6 of 6 stages done"
     job = world.add_controller_job("r1-i02-controller")
@@ -215,7 +215,7 @@ def test_memory_grows_neither_with_time_nor_with_attempts(tmp_path: Path) -> Non
     assert world.cluster.now / 3600 > 10
     # Nothing that a round makes is kept. (Allocations, not resident pages: other tests share this process.)
     assert kept < 200
-    assert sum(each.size for each in made.statistics("filename")) < 256 * 1024
+    assert sum(statistic.size for statistic in made.statistics("filename")) < 256 * 1024
 
 
 def _go_and_forget(world: World, controller: Controller, rounds: int) -> None:
@@ -246,7 +246,7 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     assert world.drive(controller).code is ExitCode.USER
     list(controller.cluster.changes(ObjectKind.JOB, "", 1))
     used: dict[tuple[str, str], set[str]] = {}
-    for group, resource, verb in controller.cluster.verbs_used | controller.leadership.verbs_used:
+    for group, resource, verb in controller.cluster.verbs_used | controller.leadership.cluster.verbs_used:
         used.setdefault((group, resource), set()).add(verb)
     # Server-side apply is a patch that asks for `create` too where the object is new.
     for verbs in used.values():

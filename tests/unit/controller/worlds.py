@@ -44,10 +44,10 @@ class World:
                 (folder / "manifest.json").write_text(manifest.model_dump_json())
                 (folder / "ratings.json").write_text('{"promoted": true}')
 
-    def rule(self, iteration: int, ruling: dict[str, Any]) -> None:
+    def write_ratings(self, iteration: int, ratings: dict[str, Any]) -> None:
         """What stage D decided."""
         folder = self.stages.folder.stage(iteration, Stage.COMPARE).path
-        (folder / "ratings.json").write_text(json.dumps(ruling))
+        (folder / "ratings.json").write_text(json.dumps(ratings))
 
     def add_controller_job(self, name: str = "") -> str:
         name = name or f"{self.config.name}-controller"

@@ -49,7 +49,7 @@ def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...],
     assert most_telling([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
 
 
-def test_of_equal_endings_the_first_in_time_speaks() -> None:
+def test_of_equal_endings_the_first_in_time_decides() -> None:
     assert (
         most_telling([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).last_line
         == "first"
@@ -132,7 +132,7 @@ def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
     assert lines == ["[rank 1] wrong setting"]
 
 
-def test_ranks_that_had_to_be_killed_beside_a_failed_one_are_no_explanation() -> None:
+def test_ranks_that_had_to_be_killed_beside_a_failed_one_explain_nothing() -> None:
     assert (
         ranks(
             "time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, after_failure=0.2), lines=[]

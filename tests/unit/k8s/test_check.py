@@ -23,7 +23,7 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     assert peak_gpus(checked.config)["train-solver"] == 10
     assert any("train-solver 10" in note for note in checked.notes)
     (trainer,) = [
-        each for each in checked.objects if each["metadata"]["name"] == "qwen3-8b-i01-train-solver-a1"
+        body for body in checked.objects if body["metadata"]["name"] == "qwen3-8b-i01-train-solver-a1"
     ]
     assert trainer["spec"]["parallelism"] == 2
     assert trainer["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
@@ -53,7 +53,7 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
 
 def test_a_setting_of_a_component_that_is_wrong_is_blamed_on_it(tmp_path: Path) -> None:
     objects = rendered(with_components(tmp_path, QWEN, "multi-node"))
-    (controller,) = [each for each in objects if each["kind"] == "Job"]
+    (controller,) = [body for body in objects if body["kind"] == "Job"]
     controller["spec"]["template"]["spec"]["containers"][0]["args"][-1] = "cluster.train_solver.nodes=none"
     with pytest.raises(ConfigError, match=r"^--set cluster\.train_solver\.nodes=none: "):
         config_of(objects, tmp_path)
@@ -65,7 +65,8 @@ def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
         text = text.replace(f"    {name}: scope-trainer:latest\n", "")
     text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:latest\n")
     found = {
-        each.where: each.message for each in check_folder(with_components(tmp_path, QWEN, text=text)).problems
+        problem.where: problem.message
+        for problem in check_folder(with_components(tmp_path, QWEN, text=text)).problems
     }
     assert found.keys() == {"cluster.images.trainer", "cluster.images.server"}
     assert "train_challenger, train_solver would get GPUs" in found["cluster.images.trainer"]
@@ -89,7 +90,7 @@ def external_text(port: str = "") -> str:
 
 def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path) -> None:
     folder = with_components(tmp_path / "without", QWEN, text=external_text())
-    found = {each.where: each.message for each in check_folder(folder).problems}
+    found = {problem.where: problem.message for problem in check_folder(folder).problems}
     assert found.keys() == EXTERNAL.keys()
     for where, message in found.items():
         assert EXTERNAL[where] in message and "lets trainer and worker out to port 443" in message

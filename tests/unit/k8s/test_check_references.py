@@ -22,7 +22,7 @@ def objects() -> Objects:
 
 
 def find(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    return next(each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name)
+    return next(body for body in objects if body["kind"] == kind and body["metadata"]["name"] == name)
 
 
 def without(kind: str, name: str) -> Callable[[Objects], None]:
@@ -67,4 +67,6 @@ def test_a_planted_mistake_is_found(
 ) -> None:
     assert reference_problems(objects) == []
     mistake(objects)
-    assert any(message in str(each) for each in reference_problems(objects)), reference_problems(objects)
+    assert any(message in str(problem) for problem in reference_problems(objects)), reference_problems(
+        objects
+    )

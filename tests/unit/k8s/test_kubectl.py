@@ -1,4 +1,4 @@
-"""What kubectl says when it fails, as one line for a person."""
+"""The reason of a failing kubectl, as one line for a person."""
 
 import os
 import shutil
@@ -26,14 +26,14 @@ def scope(*words: str) -> Result:
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No context at all; the rest is the real kubectl."""
     if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not installed: nothing says what is wrong")
+        pytest.skip("kubectl is not installed: nothing reports what is wrong")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("no_cluster")
 def test_without_a_cluster_every_command_says_so_in_one_line() -> None:
     cluster = Kubectl()
     questions: list[Callable[[], object]] = [
@@ -54,7 +54,7 @@ def test_without_a_cluster_every_command_says_so_in_one_line() -> None:
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kubectl that says what this file holds, and fails."""
+    """A kubectl that prints what this file holds, and fails."""
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")

@@ -70,7 +70,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
         assert mounts["extra-ca"] == "/etc/company"
     kinds = {body["kind"] for body in rendered(folder / "prepare" / "volume")}
-    assert kinds == {"ServiceAccount", "NetworkPolicy"}, "the claim is somebody else's"
+    assert kinds == {"ServiceAccount", "NetworkPolicy"}, "the claim was created by others"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_a_run_may_be_called_whatever_yaml_might_misread(name: str, tmp_path: Pa
     folder = tmp_path / "k8s" / "runs" / name
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
-    (job,) = [each for each in objects if each["kind"] == "Job"]
+    (job,) = [body for body in objects if body["kind"] == "Job"]
     assert job["metadata"]["labels"]["scope/run"] == name
     assert job["metadata"]["name"] == f"{name}-controller"
 
@@ -51,8 +51,8 @@ cluster:
     folder = tmp_path / "k8s/runs/r1"
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
-    assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
-    (job,) = [each for each in objects if each["kind"] == "Job"]
+    assert not [body for body in objects if body["kind"] == "PersistentVolumeClaim"]
+    (job,) = [body for body in objects if body["kind"] == "Job"]
     pod = job["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == f"registry.example:5000/team/scope:1.2@sha256:{'0' * 64}"
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared"

@@ -33,20 +33,20 @@ QWEN3_8B = {
 def test_the_volume_of_one_iteration_is_that_of_the_paper() -> None:
     """SCOPE appendix G at 40 % acceptance and four criteria; the held-out tasks of stage D are ours."""
     plan = make_plan(PAPER, gpus=6, gates=2, assumptions=Assumptions())
-    learning = {each.stage: each for each in plan.stages if each.stage is not Stage.COMPARE}
+    learning = {stage.stage: stage for stage in plan.stages if stage.stage is not Stage.COMPARE}
     assert learning[Stage.CHALLENGER].challenger_rollouts == 10_240
-    assert [each.solver_rollouts for each in learning.values()] == [81_920, 51_200, 40_960]
-    assert sum(each.solver_rollouts for each in learning.values()) == 174_080
-    assert sum(each.judge_calls for each in learning.values()) == 765_440
+    assert [stage.solver_rollouts for stage in learning.values()] == [81_920, 51_200, 40_960]
+    assert sum(stage.solver_rollouts for stage in learning.values()) == 174_080
+    assert sum(stage.judge_calls for stage in learning.values()) == 765_440
     assert learning[Stage.TASKS].prompts == 12_800
-    grades = 4 * sum(each.solver_rollouts for each in learning.values())
+    grades = 4 * sum(stage.solver_rollouts for stage in learning.values())
     assert grades / 765_440 > 0.9
 
 
 def test_a_frozen_challenger_and_given_tasks_cost_nothing() -> None:
     config = load_config(None, ["model.path=Qwen3-8B", "challenger.frozen=true", "solver.tasks=x.jsonl"])
     plan = make_plan(config, gpus=6, gates=3, assumptions=Assumptions())
-    assert [each.stage for each in plan.stages] == [Stage.SOLVER, Stage.COMPARE]
+    assert [stage.stage for stage in plan.stages] == [Stage.SOLVER, Stage.COMPARE]
 
 
 def test_two_gpus_of_80_gb_hold_an_8b_trainer_only_with_offload() -> None:

@@ -51,9 +51,9 @@ def write_pack(folder: Path, **files: str) -> Path:
 
 
 def replace_in(path: Path, old: str, new: str) -> int:
-    """Replace the one place where `old` stands; returns the line on which it stood."""
+    """Replace the only `old` of the text; returns the line on which it was."""
     text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path.name}"
+    assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {path.name}"
     path.write_text(text.replace(old, new), encoding="utf-8")
     return text[: text.index(old)].count("\n") + 1
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """Replacing `old` by `new` in `file` must give one problem that says `says`, on the line that holds `at`.
+    """Replacing `old` by `new` in `file` must give one problem with `message`, on the line that holds `at`.
 
     `at` is looked up in the broken file; empty means line 1.
     """
@@ -13,7 +13,7 @@ class Planted(NamedTuple):
     old: str
     new: str
     at: str
-    says: str
+    message: str
 
 
 INPUTS_OF_GRADE = "inputs: [task, answer, criterion, native_thinking]"
@@ -67,7 +67,7 @@ PLANTED = {
     "input twice": Planted(
         "rubric_dimensions.md", "inputs: [task]", "inputs: [task, task]", "inputs:", "task twice; keep one"
     ),
-    "inputs that are no list": Planted(
+    "inputs that are not a list": Planted(
         "gate_safety.md", "inputs: [task, native_thinking]", "inputs: task", "inputs:", "add `inputs: [task]`"
     ),
     "missing output tag": Planted(
@@ -162,7 +162,7 @@ PLANTED = {
     "gate twice": Planted(
         "domain.yaml", "[entity, source, safety]", "[entity, entity]", "gates:", "entity twice"
     ),
-    "gates that are no list": Planted(
+    "gates that are not a list": Planted(
         "domain.yaml",
         "[entity, source, safety]",
         "entity",
@@ -284,7 +284,7 @@ PLANTED = {
     "index": Planted(
         "solver.md", "Question: {{ question }}", "{{ question[0] }}", "{{ question[", "an index"
     ),
-    "search_turns that are no ratio": Planted(
+    "search_turns that are not a ratio": Planted(
         "domain.yaml", TURNS, "4:3:2", "search_turns:", "expected turns and shares"
     ),
     "turns of zero": Planted(
@@ -293,7 +293,7 @@ PLANTED = {
     "share in words": Planted(
         "domain.yaml", TURNS, "{1: most}", "search_turns:", "search_turns.1 as 'most'; expected a share"
     ),
-    "task type that is no mapping": Planted(
+    "task type that is not a mapping": Planted(
         "domain.yaml", "task_types:", "task_types:\n  brief: Write a brief.", "brief:", "expected description"
     ),
     "empty description": Planted(

@@ -23,7 +23,7 @@ def test_a_planted_mistake_is_the_one_problem_with_file_line_and_advice(
     line = text[: text.index(case.at)].count("\n") + 1
     problems = check_pack(pack)
     assert [(problem.file, problem.line) for problem in problems] == [(path.as_posix(), line)], problems
-    assert case.says in problems[0].message
+    assert case.message in problems[0].message
 
 
 def test_loading_a_pack_with_a_mistake_says_it_in_one_clear_line(tmp_path: Path) -> None:

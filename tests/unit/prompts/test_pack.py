@@ -203,7 +203,7 @@ def test_a_new_pack_from_nothing_lacks_only_the_examples_of_its_gates(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("domain", "extends", "says"),
+    ("domain", "extends", "message"),
     [
         ("wikipedia", None, "exists already"),
         ("Law!", None, "small letters, digits and hyphens"),
@@ -212,10 +212,10 @@ def test_a_new_pack_from_nothing_lacks_only_the_examples_of_its_gates(tmp_path: 
     ],
 )
 def test_a_new_pack_is_refused_before_anything_is_written(
-    tmp_path: Path, domain: str, extends: str | None, says: str
+    tmp_path: Path, domain: str, extends: str | None, message: str
 ) -> None:
     copy_wikipedia(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(PromptError, match=says):
+    with pytest.raises(PromptError, match=message):
         new_pack(tmp_path, domain, extends)
     assert sorted(tmp_path.rglob("*")) == before

@@ -15,7 +15,7 @@ EXTENDING = "title: Law\nextends: wikipedia\n"
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test stands in an empty folder."""
+    """Every test runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_a_pack_extends_the_one_beside_it_before_a_shipped_one(tmp_path: Path) -
 
 
 def test_a_pack_may_have_the_name_of_a_shipped_one_further_up(tmp_path: Path) -> None:
-    """Circles are told by folders, not by names."""
+    """Circles are recognised by folders, not by names."""
     write_pack(Path("mine/middle"), domain="title: M\nextends: wikipedia\n")
     child = write_pack(Path("mine/embedded"), domain="title: E\nextends: middle\n")
     assert load_pack(child).domain.title == "E"

@@ -102,7 +102,6 @@ def test_a_bye_neither_earns_nor_costs_unless_it_is_to_score_nothing() -> None:
     # 1 beats 0 while 2 rests; then 2 beats 1.
     assert run() == [0.0, 1.0, 2.0]
     assert run(neutral_byes=False) == [0.0, 1.0, 1.0]
-    assert run(points=2.5) == [0.0, 2.5, 5.0]
 
 
 def test_no_more_than_the_final_field_is_never_judged() -> None:

@@ -14,7 +14,7 @@ from scope_selfplay.ranking.margins import position_offset
 from scope_selfplay.ranking.matches import Match, min_max, rank_rewards
 from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.routing import is_flat
-from scope_selfplay.ranking.shares import bradley_terry, logistic_share, soft_share
+from scope_selfplay.ranking.shares import bradley_terry, soft_share
 from scope_selfplay.ranking.topologies import LiveLeaderboard, anchor, live, round_robin
 from scope_selfplay.schemas import Outcome
 from tests.reference_files import read_reference
@@ -176,13 +176,18 @@ def check_log_probabilities(case: Case) -> None:
         return heard[0], position_offset([played.graph])
 
     debiased, offset = asyncio.run(both())
-    shares = logistic_share(straight), 1 - logistic_share(swapped)
+    shares = win_probability(straight), 1 - win_probability(swapped)
     assert shares[0] == pytest.approx(expected["p_i_order_ij"], abs=tolerance)
     assert shares[1] == pytest.approx(expected["p_i_order_ji"], abs=tolerance)
     assert sum(shares) / 2 == pytest.approx(expected["p_i_mean"], abs=tolerance)
     assert debiased.first - debiased.second == pytest.approx(expected["logit_debiased"], abs=tolerance)
-    assert logistic_share(debiased) == pytest.approx(expected["p_i_from_debiased_logit"], abs=tolerance)
+    assert win_probability(debiased) == pytest.approx(expected["p_i_from_debiased_logit"], abs=tolerance)
     assert offset == pytest.approx(expected["position_bias_logit"], abs=tolerance)
+
+
+def win_probability(outcome: Outcome) -> float:
+    """Of the first entrant, where the two scores are logits."""
+    return 0.5 + 0.5 * math.tanh((outcome.first - outcome.second) / 2)
 
 
 def check_live_opponents(case: Case) -> None:
