@@ -137,8 +137,8 @@ def build_app(service: SearchService[Any], token: str | None = None) -> Starlett
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
     """
-    endpoints = _Endpoints(service, may_reload=token is not None)
-    guard = _guard(token)
+    endpoints = _Endpoints(service, token)
+    guard = endpoints.guard
     routes = [
         Route("/retrieve", guard(endpoints.retrieve), methods=["POST"]),
         Route("/info", guard(endpoints.info)),
@@ -151,28 +151,22 @@ def build_app(service: SearchService[Any], token: str | None = None) -> Starlett
     return Starlette(routes=routes)
 
 
-def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
-    if token is None:
-        return lambda endpoint: endpoint
-    expected = f"Bearer {token}".encode()
+class _Endpoints:
+    def __init__(self, service: SearchService[Any], token: str | None) -> None:
+        self._service = service
+        self._expected = None if token is None else f"Bearer {token}".encode()
 
-    def guard(endpoint: Endpoint) -> Endpoint:
+    def guard(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that needs the token, where there is one."""
+
         async def guarded(request: Request) -> Response:
             # Starlette shows the bytes of a header as latin-1; clients send UTF-8.
             given = request.headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, expected):
+            if self._expected is not None and not hmac.compare_digest(given, self._expected):
                 return _error(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
             return await endpoint(request)
 
         return guarded
-
-    return guard
-
-
-class _Endpoints:
-    def __init__(self, service: SearchService[Any], *, may_reload: bool) -> None:
-        self._service = service
-        self._may_reload = may_reload
 
     async def retrieve(self, request: Request) -> Response:
         start = time.perf_counter()
@@ -219,7 +213,7 @@ class _Endpoints:
         return Response(self._service.render_metrics(), media_type="text/plain; version=0.0.4")
 
     async def reload(self, request: Request) -> Response:
-        if not self._may_reload:
+        if self._expected is None:
             return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
         try:
             return _json(200, {"identity": await _reloaded(self._service)})

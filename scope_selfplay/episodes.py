@@ -10,6 +10,7 @@ only a family that hides earlier thinking (Qwen3) has the thinking span cut out,
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from scope_selfplay.dialects import Dialect, TurnParts
@@ -284,10 +285,5 @@ def _tool_message(policy_format: PolicyFormat, text: str) -> Message:
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
     """Neighbours of one role become one message: templates expect roles to alternate."""
-    merged: list[Message] = []
-    for message in messages:
-        if merged and merged[-1].role == message.role:
-            merged[-1] = Message(message.role, f"{merged[-1].content}\n{message.content}")
-        else:
-            merged.append(message)
-    return merged
+    groups = groupby(messages, key=lambda message: message.role)
+    return [Message(role, "\n".join(message.content for message in group)) for role, group in groups]

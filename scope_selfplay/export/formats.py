@@ -176,8 +176,7 @@ FORMATS: Mapping[str, ExportFormat] = {
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
     "verifiers": ExportFormat(
-        verifiers_row,
-        "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON",
+        verifiers_row, "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON"
     ),
     "open-instruct": ExportFormat(
         open_instruct_row, "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier"

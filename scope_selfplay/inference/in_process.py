@@ -66,7 +66,7 @@ class InProcessModel:
         self._source = model
         self._frozen = frozen
         self._codec = codec
-        self._identity = identity
+        self.identity = identity
         self._temperature = temperature
         self._deterministic = deterministic
         self._max_length = max_length
@@ -86,10 +86,6 @@ class InProcessModel:
             self._take_over()
 
     @property
-    def identity(self) -> str:
-        return self._identity
-
-    @property
     def running(self) -> int:
         """Sequences that are being decoded."""
         return len(self._active)
@@ -107,7 +103,7 @@ class InProcessModel:
         self._drop_cancelled()
         if self._active or self._waiting:
             raise InferenceError("weights cannot change while sequences are being generated")
-        self._identity = identity
+        self.identity = identity
         self._take_over()
 
     def _take_over(self) -> None:

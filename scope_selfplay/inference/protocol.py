@@ -82,11 +82,7 @@ class ScriptedModel:
     def __init__(self, codec: TextCodec, script: Script, *, identity: str = "scripted") -> None:
         self._codec = codec
         self._script = script
-        self._identity = identity
-
-    @property
-    def identity(self) -> str:
-        return self._identity
+        self.identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         text = self._script(self._codec.decode(request.prompt_ids), key)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scope_selfplay.errors import RecordError
-from scope_selfplay.health import examine
+from scope_selfplay.health.checkup import examine
 from scope_selfplay.schemas import Value, numpy_rng_from
 from scope_selfplay.store.query import HeldOutScore
 from scope_selfplay.store.reader import RunReader

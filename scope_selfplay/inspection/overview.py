@@ -10,7 +10,7 @@ From a run's folder alone, finished or running; what was not measured is absent 
 
 from dataclasses import dataclass
 
-from scope_selfplay.health import Checkup, examine
+from scope_selfplay.health.checkup import Checkup, examine
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Count
@@ -125,19 +125,15 @@ def accepted_means(reader: RunReader, iteration: int) -> list[float]:
 
 def training_curves(reader: RunReader, iteration: int, stage: Stage) -> list[Curve]:
     """Every number that the steps of a training logged, in the order in which they first appear."""
-    points: dict[str, list[tuple[int, float]]] = {}
+    steps: dict[str, list[int]] = {}
+    values: dict[str, list[float]] = {}
     for number, row in enumerate(reader.metrics(iteration, stage), start=1):
         for name, value in row.items():
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                points.setdefault(name, []).append((int(row.get("step", number)), float(value)))
+                steps.setdefault(name, []).append(int(row.get("step", number)))
+                values.setdefault(name, []).append(float(value))
     return [
-        Curve(
-            stage=stage,
-            name=name,
-            steps=tuple(step for step, _ in found),
-            values=tuple(value for _, value in found),
-        )
-        for name, found in points.items()
+        Curve(stage=stage, name=name, steps=tuple(steps[name]), values=tuple(values[name])) for name in steps
     ]
 
 

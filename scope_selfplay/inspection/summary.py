@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scope_selfplay.health import judge_account
+from scope_selfplay.health.costs import judge_account
 from scope_selfplay.inspection.overview import accepted_means, stage_seconds, task_counts, training_curves
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import CandidateStatus
@@ -34,7 +34,7 @@ def summarise(run: Run) -> dict[str, object]:
         "iterations": iterations,
         "held_out": {
             name: groups["all"].model_dump()
-            | {"groups": {group: each.model_dump() for group, each in groups.items()}}
+            | {"groups": {group: estimate.model_dump() for group, estimate in groups.items()}}
             for name, groups in held_out.items()
             if "all" in groups
         },

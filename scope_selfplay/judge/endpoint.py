@@ -23,6 +23,8 @@ from scope_selfplay.schemas import Fault
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
 _BUSY_PAUSE = 1.0
+# An endpoint that refuses is alive, as one that is busy.
+_ANSWERS = (Fault.REFUSED, Fault.UNREADABLE)
 
 
 class Endpoint:
@@ -92,7 +94,14 @@ class Endpoint:
         try:
             reply = await self._unless_tripped(self._client.complete(request, seconds=seconds))
         except ChatFault as fault:
-            self._note(fault)
+            self._metrics.endpoint_faults.labels("busy" if fault.busy else fault.fault.value).inc()
+            if fault.busy or fault.fault in _ANSWERS:
+                self._last_sign = self._loop.time()
+            else:
+                # Calls in flight go on: those that end well close the breaker again.
+                self.breaker.fail()
+                if self.breaker.is_open:
+                    self._open()
             raise
         finally:
             self._in_flight -= 1
@@ -112,16 +121,6 @@ class Endpoint:
         if task.cancelled() or not task.done():
             raise ChatFault(Fault.TIMED_OUT, f"{self._client.url}: hangs; the call was given up")
         return task.result()
-
-    def _note(self, fault: ChatFault) -> None:
-        self._metrics.endpoint_faults.labels("busy" if fault.busy else fault.fault.value).inc()
-        if fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE):
-            self._last_sign = self._loop.time()
-            return
-        # Calls in flight go on: those that end well close the breaker again.
-        self.breaker.fail()
-        if self.breaker.is_open:
-            self._open()
 
     async def _until_healthy(self) -> None:
         if self.breaker.is_open and not self.breaker.is_given_up:
@@ -177,8 +176,7 @@ class Endpoint:
         try:
             await self._client.complete(CANARY, seconds=self._timeouts.canary)
         except ChatFault as fault:
-            # Refusing or being busy is an answer, too.
-            return fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE)
+            return fault.busy or fault.fault in _ANSWERS
         return True
 
 
@@ -257,7 +255,7 @@ class AdmissionGate:
     def __init__(self, limit: int) -> None:
         self._most = limit
         self._limit = float(limit)
-        self._inside = 0
+        self.inside = 0
         self._batch: deque[tuple[str, asyncio.Future[None]]] = deque()
         self._next: list[tuple[str, asyncio.Future[None]]] = []
         self._scheduled = False
@@ -265,10 +263,6 @@ class AdmissionGate:
     @property
     def limit(self) -> int:
         return int(self._limit)
-
-    @property
-    def inside(self) -> int:
-        return self._inside
 
     @asynccontextmanager
     async def turn(self, text: str) -> AsyncIterator[None]:
@@ -303,11 +297,11 @@ class AdmissionGate:
         self._admit()
 
     def _leave(self) -> None:
-        self._inside -= 1
+        self.inside -= 1
         self._admit()
 
     def _admit(self) -> None:
-        while self._inside < self.limit:
+        while self.inside < self.limit:
             if not self._batch:
                 if not self._next:
                     return
@@ -315,5 +309,5 @@ class AdmissionGate:
                 self._next = []
             _, admitted = self._batch.popleft()
             if not admitted.done():
-                self._inside += 1
+                self.inside += 1
                 admitted.set_result(None)

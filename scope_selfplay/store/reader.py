@@ -92,7 +92,8 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def stages(self) -> list[StageState]:
         """Every stage that has begun, in the order of the loop."""
-        return [source.state() for _, source in sorted(self._stages.items(), key=_in_loop_order)]
+        places = sorted(self._stages, key=lambda place: (place[0], list(Stage).index(place[1])))
+        return [self._stages[place].state() for place in places]
 
     def iterations(self) -> list[int]:
         return sorted({iteration for iteration, _ in self._stages})
@@ -300,11 +301,6 @@ class RunReader(AbstractContextManager["RunReader"]):
 
 def _place(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
-
-
-def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:
-    (iteration, stage), _ = item
-    return iteration, list(Stage).index(stage)
 
 
 def _settings_of(folder: RunFolder) -> Mapping[str, Any]:

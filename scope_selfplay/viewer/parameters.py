@@ -51,24 +51,17 @@ class TaskListParameters(Value):
     @property
     def filters(self) -> dict[str, str]:
         """What narrows the list, as it is typed."""
-        return {
-            name: value
-            for name, value in self._given().items()
-            if name not in ("sort", "desc", "page", "size")
-        }
+        shown = ("sort", "desc", "page", "size")
+        return {name: value for name, value in self._given().items() if name not in shown}
 
     def query_string(self, **changes: object) -> str:
         """These parameters with some changed; None drops one."""
-        given = self._given() | {name: str(value) for name, value in changes.items() if value is not None}
-        kept = {
-            name: value for name, value in given.items() if name not in changes or changes[name] is not None
-        }
-        return urlencode(kept)
+        given = self._given() | changes
+        return urlencode({name: str(value) for name, value in given.items() if value is not None})
 
     def _given(self) -> dict[str, str]:
-        return {
-            name: str(value) for name, value in self.model_dump(mode="json", exclude_defaults=True).items()
-        }
+        given = self.model_dump(mode="json", exclude_defaults=True)
+        return {name: str(value) for name, value in given.items()}
 
 
 class ComparisonParameters(Value):

@@ -1,4 +1,4 @@
-"""Ratings with intervals: what a known judge must give, and that a place in the prompt pays nothing."""
+"""Ratings with intervals: what a known judge must give, and that the order in the prompt changes nothing."""
 
 import random
 from collections.abc import Sequence
