@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer and its chat template as a `TextCodec`, and where a turn ends.
 
 The template is rendered around placeholders and split at them: what the template wrote may become special
-tokens, what a document or a task says may not. Only the parts are encoded, so a conversation that grows never
+tokens, the text of a document or a task may not. Only the parts are encoded, so a conversation that grows never
 changes the ids that were sampled before.
 """
 
@@ -43,7 +43,7 @@ class ChatCodec:
 
     @property
     def end_of_turn(self) -> int:
-        """The token after which the other side speaks."""
+        """The token that ends a turn."""
         marks = self.end_ids - {self.tokenizer.eos_token_id}
         return int(next(iter(marks), self.tokenizer.eos_token_id))
 

@@ -81,7 +81,7 @@ class InProcessModel:
         self.model: Any = None
         """What samples: the source itself where it is frozen, else a copy of its weights."""
         self.cache: Any = None
-        # A policy in training may not be on its device yet; it is taken over when it first speaks.
+        # A policy in training may not be on its device yet; its weights are copied when it first samples.
         if frozen:
             self._take_over()
 

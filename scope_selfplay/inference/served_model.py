@@ -21,7 +21,7 @@ from scope_selfplay.wire.json_client import JsonClient, PerLoop, Refused, Server
 WEIGHTS_HEADER = "X-Scope-Weights"
 _MISCONFIGURED = frozenset({401, 403, 404})
 # What vLLM would otherwise take from the model's generation_config.json.
-_PLAIN = {
+_NEUTRAL_SAMPLING = {
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
@@ -106,7 +106,7 @@ class ServedModel:
             "skip_special_tokens": False,
             "return_token_ids": True,
             "logprobs": 0,
-            **_PLAIN,
+            **_NEUTRAL_SAMPLING,
         }
 
     def _check_weights(self, response: aiohttp.ClientResponse) -> None:

@@ -52,7 +52,7 @@ class _Call:
     future: "asyncio.Future[Sample]"
 
     def settle(self, result: Sample | InferenceError) -> None:
-        """From the engine's thread; a caller that went away is told nothing."""
+        """From the engine's thread; a caller that went away gets nothing."""
 
         def tell() -> None:
             if self.future.done():
@@ -62,7 +62,7 @@ class _Call:
             else:
                 self.future.set_exception(result)
 
-        # A loop that has ended meanwhile has nobody left who waits.
+        # Nobody waits any more in a loop that has ended meanwhile.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(tell)
 

@@ -1,6 +1,6 @@
-"""`scope serve-judge`, and `scope judge try`: one judgement for a person who writes prompts, as data and as shown.
+"""`scope serve-judge`, and `scope judge try`: one judgement for a person who writes prompts.
 
-What serves, reads a corpus or draws is imported when a command runs.
+Servers, corpus readers and rich are imported when a command runs.
 """
 
 import asyncio
