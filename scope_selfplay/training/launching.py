@@ -1,8 +1,8 @@
-"""The processes (ranks) of one training on this node: what each is given, how they are stopped, how they end.
+"""The processes (ranks) of one training on this node: their environment, how they are stopped, how they end.
 
-`accelerate launch` and `torchrun` end with 1 whatever their ranks end with, and kill them 30 s after a SIGTERM. A
-training that runs under a controller needs both kept: a rank's exit code says what to do next, and a rank that saves
-needs the time that the config gives it. So ranks are started here, with accelerate's own variables.
+`accelerate launch` and `torchrun` end with 1 whatever their ranks end with, and kill them 30 s after a SIGTERM. Under
+a controller a rank's exit code decides what happens next, and a rank that saves needs the time that the config gives
+it. So ranks are started here, with accelerate's own variables.
 """
 
 import os
@@ -24,8 +24,8 @@ from scope_selfplay.errors import ConfigError, ExitCode
 _AFTER_FAILURE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _KILLED = 128 + signal.SIGKILL
-# What explains the others comes first. A rank whose peers are gone fails in a collective call and ends with 1 or an
-# abort, so those explain least; the controller orders the pods of a Job in the same way.
+# The most telling code first. A rank whose peers are gone fails in a collective call and ends with 1 or an abort, so
+# those tell least; the controller orders the pods of a Job in the same way.
 _EXPLAINING = (ExitCode.USER, ExitCode.OUTSIDE, _KILLED, ExitCode.TERMINATED, ExitCode.INTERRUPTED)
 
 
@@ -64,9 +64,9 @@ class RankTimeouts(NamedTuple):
 
 
 def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
-    """This node, as SCOPE_NODES, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX tell it.
+    """This node, from SCOPE_NODES, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX.
 
-    Raises ConfigError where they do not go together.
+    Raises ConfigError where these contradict each other.
     """
     nodes = _whole(environment, "SCOPE_NODES", "1")
     if nodes <= 1:
@@ -89,7 +89,7 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
 
 
 def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
-    """What tells each rank of this node who it is, in the variables that torch reads."""
+    """The environment variables of each rank of this node, as torch reads them."""
     host, _, port = node.rendezvous.rpartition(":")
     if not port:
         with socket.socket() as listener:
@@ -135,7 +135,7 @@ def sharding_environment(node: TrainingNode, folder: Path) -> dict[str, str]:
 
 
 def accelerate_environment(file: Path, world: int) -> dict[str, str]:
-    """What `accelerate launch --config_file FILE --num_processes WORLD` would tell its processes about sharding."""
+    """The sharding variables that `accelerate launch --config_file FILE --num_processes WORLD` sets."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
@@ -151,42 +151,42 @@ def run_ranks(
     limits: RankTimeouts,
     say: Callable[[str], None],
 ) -> RankEnding:
-    """Start `command` once per environment, pass SIGTERM and SIGINT on, and wait; the ending that explains all.
+    """Start `command` once per environment, pass SIGTERM and SIGINT on, and wait; returns the ending that explains all.
 
-    What ranks write to stderr goes to `say`, line by line; behind the first one's with the rank before it.
+    Each line that a rank writes to stderr goes to `say`; lines of other ranks than the first begin with the rank.
     """
-    with _SignalForwarder() as asked:
+    with _ReceivedSignal() as received:
         ranks: list[_Rank] = []
         try:
             for variables in environments:
                 ranks.append(_Rank(command, variables, say, quoted=bool(ranks)))
-            return most_telling(_endings(ranks, asked, limits))
+            return most_telling(_endings(ranks, received, limits))
         finally:
             for rank in ranks:
                 rank.kill()
 
 
 def most_telling(endings: Sequence[RankEnding]) -> RankEnding:
-    """The ending that tells most about all of them; of equals the first. `endings` are in order of time."""
+    """The ending that best explains the others; of equals the first. `endings` are in order of time."""
 
-    def place(ending: RankEnding) -> int:
+    def priority(ending: RankEnding) -> int:
         if ending.code in _EXPLAINING:
             return _EXPLAINING.index(ending.code)
         return len(_EXPLAINING) + (not ending.code)
 
-    return min(endings, key=place)
+    return min(endings, key=priority)
 
 
-def _endings(ranks: Sequence["_Rank"], asked: "_SignalForwarder", limits: RankTimeouts) -> list[RankEnding]:
+def _endings(ranks: Sequence["_Rank"], received: "_ReceivedSignal", limits: RankTimeouts) -> list[RankEnding]:
     """How the ranks ended, in order of time; those that had to be killed beside a failed one are left out."""
     ended: list[RankEnding] = []
     running = list(ranks)
     end, failed, forwarded = float("inf"), False, False
     while running:
-        if asked.signal is not None and not forwarded:
+        if received.signal is not None and not forwarded:
             forwarded, end = True, min(end, time.monotonic() + limits.grace)
             for rank in running:
-                rank.process.send_signal(asked.signal)
+                rank.process.send_signal(received.signal)
         for rank in [rank for rank in running if rank.process.poll() is not None]:
             running.remove(rank)
             ended.append(rank.ending())
@@ -237,7 +237,7 @@ class _Rank:
         return RankEnding(self.number, code if code >= 0 else 128 - code, self._last)
 
     def kill(self) -> None:
-        """With all that it started."""
+        """Kill it with all processes that it started."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -249,8 +249,8 @@ class _Rank:
             self._say(f"{self._mark}{line.rstrip()}")
 
 
-class _SignalForwarder:
-    """While entered, SIGTERM and SIGINT are noted for the ranks instead of ending this process."""
+class _ReceivedSignal:
+    """While entered, keeps the first SIGTERM or SIGINT for the ranks instead of ending this process."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

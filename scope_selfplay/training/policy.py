@@ -1,6 +1,6 @@
 """Policies on disk: loading, checking and naming Hugging Face model directories.
 
-Checks read files alone: they tell before a run begins, and without torch, whether a directory can be its policy.
+The checks only read files: before a run begins, and without torch, they find a directory that cannot be its policy.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from scope_selfplay.inference.codec import ChatCodec
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
 LONGEST_HEADER = 100_000_000
-"""Bytes. What safetensors itself reads at most."""
+"""Bytes; the limit of safetensors itself."""
 
 
 def policy_path(path: str) -> Path:
@@ -81,38 +81,30 @@ def check_policy(folder: Path, config: RunConfig) -> None:
 
 
 def _check_safetensors(file: Path) -> None:
-    """The header of a safetensors file says where its last tensor ends: there the file ends."""
-    size, expected = file.stat().st_size, None
+    """Raises CheckpointError unless the file ends where its header puts the end of the last tensor."""
+    size, ends = file.stat().st_size, []
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
-        if length <= min(size, LONGEST_HEADER):
-            expected = _end_of_tensors(opened.read(length))
-    if expected is None:
+        header = opened.read(length) if length <= min(size, LONGEST_HEADER) else b""
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        tensors = json.loads(header)
+        ends = [int(entry["data_offsets"][1]) for name, entry in tensors.items() if name != "__metadata__"]
+    if not ends:
         raise CheckpointError(
             f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
         )
-    expected += 8 + length
+    expected = 8 + length + max(ends)
     if size != expected:
         raise CheckpointError(
             f"{file}: is damaged, it has {size:,} bytes and its header says {expected:,}; copy the model again"
         )
 
 
-def _end_of_tensors(header: bytes) -> int | None:
-    """Bytes from the header to the end of the last tensor; None for what is not a header."""
-    try:
-        tensors = json.loads(header)
-        ends = [int(each["data_offsets"][1]) for name, each in tensors.items() if name != "__metadata__"]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return None
-    return max(ends, default=None)
-
-
 def _check_tokenizer(folder: Path, family: Dialect) -> None:
     try:
         tokenizer = _FileTokenizer(folder)
     except ImportError:
-        # A controller of servers has no tokenizers: its stages look before they train.
+        # A controller has no tokenizers library: its stages check before they train.
         return
     except CheckpointError:
         tokenizer = None
@@ -120,14 +112,14 @@ def _check_tokenizer(folder: Path, family: Dialect) -> None:
         with suppress(CheckpointError):
             check_tags(tokenizer, family, where=folder)
             return
-    # Other files than tokenizer.json may say what it does not: the library that samples has the last word. It
-    # takes seconds to load, so a model in which all is well does without.
+    # Other files may add to tokenizer.json, so the library that samples decides. It takes seconds to load and is
+    # skipped where tokenizer.json alone passes.
     with suppress(ImportError):
         check_tags(ChatCodec.load(folder), family, where=folder)
 
 
 class _FileTokenizer:
-    """What tokenizer.json says, read without the library that samples."""
+    """The tokenizer of tokenizer.json alone, read without the library that samples."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ImportError without the tokenizers library, CheckpointError where more than this file is needed."""
@@ -206,7 +198,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def sampling_device(wanted: str) -> str:
-    """Where a policy that this process only samples lies: the GPU of this rank, or the CPU. `wanted` as model.device.
+    """The device of a policy that this process only samples: the GPU of this rank, or the CPU. `wanted`: model.device.
 
     Raises ConfigError for a GPU that torch does not see.
     """

@@ -1,7 +1,7 @@
-"""Where a model's chat template, rendered over a whole conversation, gives other tokens than those we train on.
+"""Finds where a model's chat template, rendered over a whole conversation, gives other tokens than the training rows.
 
-We never train on re-rendered text. What this finds is how far serving stacks that do render it again (an API that
-takes messages) would show the policy something else than it was trained on, and what a template does to a turn.
+We never train on re-rendered text. A difference shows where a serving stack that does render it again (an API that
+takes messages) would give the policy another prompt than it was trained on, and what a template does to a turn.
 """
 
 import asyncio
@@ -137,16 +137,16 @@ def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> No
 
 def lint_tokens(codec: ChatCodec, family: Dialect) -> list[TokenDifference]:
     """Every difference over all scripts, in the order of scripts, rows and tokens."""
-    return [each for script in SCRIPTS for each in _lint(codec, family, script)]
+    return [difference for script in SCRIPTS for difference in _differences(codec, family, script)]
 
 
 def play(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> tuple[Rollout, list[list[Message]]]:
     """A scripted rollout, and the messages before each of its turns (the prompt first, then results)."""
     recording = _RecordingCodec(codec)
-    lines = [write_turn(family, turn, writes_task=script.writes_task) for turn in script.turns]
-    model = ScriptedModel(codec, lambda prompt, key: lines[int(key[-1])])
+    texts = [write_turn(family, turn, writes_task=script.writes_task) for turn in script.turns]
+    model = ScriptedModel(codec, lambda prompt, key: texts[int(key[-1])])
     episode = _episode(PolicyFormat(recording, family, "script", RolloutLimits(_ROOM)), script)
-    rollout = asyncio.run(run_episode(episode, model, _Library(), key=(script.name,), topk=1))
+    rollout = asyncio.run(run_episode(episode, model, _FixedRetriever(), key=(script.name,), topk=1))
     return rollout, recording.messages
 
 
@@ -176,7 +176,7 @@ def _episode(policy_format: PolicyFormat, script: ScriptedEpisode) -> Episode:
     )
 
 
-def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[TokenDifference]:
+def _differences(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[TokenDifference]:
     rollout, messages = play(codec, family, script)
     drops = family.drops_earlier_thinking
     rows = rows_from(rollout, per_turn=drops).rows
@@ -186,21 +186,15 @@ def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[To
         theirs = _render(codec, messages, rollout.turns[:until], drops=drops)
         ours = (*row.prompt_ids, *row.completion_ids)
         for ids, template, start in _stretches(codec, ours, theirs):
-            texts = _text(codec, ids), _text(codec, template)
+            text, template_text = [
+                str(codec.tokenizer.decode(list(part), clean_up_tokenization_spaces=False))
+                for part in (ids, template)
+            ]
+            kind = DifferenceKind.TOKENS if text == template_text else DifferenceKind.TEXT
             inside = start >= len(row.prompt_ids)
+            place = (number, inside, start - len(row.prompt_ids) if inside else start)
             found.append(
-                TokenDifference(
-                    family.name,
-                    script.name,
-                    number,
-                    inside,
-                    start - len(row.prompt_ids) if inside else start,
-                    DifferenceKind.TOKENS if texts[0] == texts[1] else DifferenceKind.TEXT,
-                    ids,
-                    texts[0],
-                    template,
-                    texts[1],
-                )
+                TokenDifference(family.name, script.name, *place, kind, ids, text, template, template_text)
             )
     return found
 
@@ -208,14 +202,14 @@ def _lint(codec: ChatCodec, family: Dialect, script: ScriptedEpisode) -> list[To
 def _render(
     codec: ChatCodec, messages: Sequence[Sequence[Message]], turns: Sequence[Turn], *, drops: bool
 ) -> tuple[int, ...]:
-    """The conversation up to these turns, as the template writes it in one go."""
-    told: list[Message] = []
+    """The conversation up to these turns, as the template renders it as a whole."""
+    conversation: list[dict[str, str]] = []
     for number, (before, turn) in enumerate(zip(messages, turns, strict=False)):
         text = turn.text
         if drops and number < len(turns) - 1:
             text = text.rpartition("</think>")[2].lstrip("\n")
-        told += [*before, Message("assistant", text)]
-    conversation = [{"role": message.role, "content": message.content} for message in told]
+        for message in (*before, Message("assistant", text)):
+            conversation.append({"role": message.role, "content": message.content})
     text = codec.tokenizer.apply_chat_template(conversation, tokenize=False)
     return tuple(codec.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -223,7 +217,7 @@ def _render(
 def _stretches(
     codec: ChatCodec, ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """What differs as (our ids, their ids, our index); what ends the last turn is not yet ours to have."""
+    """The differences as (our ids, their ids, our index), without the template's end of the last turn."""
     found = []
     for what, start, end, first, last in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         if what == "equal":
@@ -234,11 +228,7 @@ def _stretches(
     return found
 
 
-def _text(codec: ChatCodec, ids: Sequence[int]) -> str:
-    return str(codec.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
-
-
-class _Library:
+class _FixedRetriever:
     identity = "script"
 
     async def search(self, query: str, topk: int) -> list[Passage]:
@@ -246,7 +236,7 @@ class _Library:
 
 
 class _RecordingCodec(ChatCodec):
-    """A codec that also remembers the messages that it was given."""
+    """A codec that also records the messages that it encodes."""
 
     def __init__(self, codec: ChatCodec) -> None:
         super().__init__(codec.tokenizer)
