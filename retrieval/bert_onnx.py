@@ -67,12 +67,9 @@ def _config(model: Path) -> dict[str, Any]:
         raise CheckpointError(f"{model}: config.json cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{model}: config.json holds a {type(config).__name__}, expected an object")
-    found = (
-        config.get("model_type"),
-        config.get("hidden_act", "gelu"),
-        config.get("position_embedding_type", "absolute"),
-    )
-    if found != ("bert", "gelu", "absolute"):
+    settings = {"model_type": None, "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    found = [config.get(name, default) for name, default in settings.items()]
+    if found != ["bert", "gelu", "absolute"]:
         raise CheckpointError(
             f"{model} is {'/'.join(map(str, found))}; the ONNX path takes bert/gelu/absolute. "
             "Use the sentence-transformers backend for others"
@@ -158,9 +155,8 @@ class _Graph:
             hidden = self._layer(f"encoder.layer.{layer}.", hidden)
         self._pool(hidden)
         ids = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n", "t"]) for name in ("ids", "mask")]
-        output = helper.make_tensor_value_info(
-            "vectors", TensorProto.FLOAT, ["n", self._config["hidden_size"]]
-        )
+        shape = ["n", self._config["hidden_size"]]
+        output = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, shape)
         return helper.make_graph(self._nodes, "bert", ids, [output], self._initializers)
 
     def _embed(self) -> str:

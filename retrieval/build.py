@@ -9,27 +9,20 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
-from retrieval.index_folder import (
-    MANIFEST,
-    OFFSETS,
-    PASSAGES,
-    FileChecksum,
-    IndexKind,
-    IndexManifest,
-    SourceRows,
-    file_sha256,
-    index_hash,
-    read_manifest,
-    write_json,
-)
+from retrieval import index_folder
+from retrieval.index_folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, SourceRows, write_json
 from retrieval.passages import Passages, write_passages
+from retrieval.profiles import ProfileName, vector_bytes
 from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.schemas import Document, Value
@@ -98,7 +91,7 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
     that cannot be written, and StorageError where another process is building there.
     """
     with contextlib.ExitStack() as stack:
-        with _folder_errors(folder):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
             ours = {RECIPE, RECIPE + ".part", LOCK}
             if not (folder / RECIPE).exists() and any(path.name not in ours for path in folder.iterdir()):
@@ -111,33 +104,23 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
             if not (folder / STORED).exists() and not (folder / MANIFEST).exists():
                 # Nothing was made yet: what stopped that build, a damaged source for one, may have been mended since.
                 write_json(folder / RECIPE, recipe)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ConfigError(
+                f"{folder}: no index can be built there: {error.strerror}; choose another folder"
+            ) from None
         if found := difference(read_recipe(folder), recipe):
             raise RunMismatchError(f"{folder} was begun {found}: use the same, or another folder")
-        yield read_manifest(folder) if (folder / MANIFEST).exists() else None
+        yield index_folder.read_manifest(folder) if (folder / MANIFEST).exists() else None
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
     """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
-
-    def warn(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
+    warn = partial(print, file=sys.stderr, flush=True)
     with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=timeout):
         yield
-
-
-@contextlib.contextmanager
-def _folder_errors(folder: Path) -> Iterator[None]:
-    """Turn the OSError of a folder that cannot be made or written into the user's mistake that it is."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ConfigError(
-            f"{folder}: no index can be built there: {error.strerror}; choose another folder"
-        ) from None
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -165,7 +148,7 @@ def store_passages(
 ) -> Passages:
     """The corpus in `folder`, `rows` of the documents, written unless that is done.
 
-    Raises CorpusError for an empty or invalid one, ConfigError for rows that are no range.
+    Raises CorpusError for an empty or invalid one, ConfigError for rows that are not a range.
     """
     done = folder / STORED
     if not done.exists():
@@ -231,24 +214,25 @@ def build_bm25(
         Bm25Index.build(passages).save(folder)
         progress("bm25", passages.size, passages.size)
         manifest = IndexManifest(
-            kind=IndexKind.BM25,
+            kind=index_folder.IndexKind.BM25,
             profile="bm25",
             rows=passages.size,
             corpus_hash=passages.corpus_hash,
-            source_rows=source_rows(folder, recipe),
         )
-        return finish_build(folder, manifest, time.monotonic() - start)
+        return finish_build(folder, recipe, manifest, time.monotonic() - start)
 
 
-def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
+def finish_build(folder: Path, recipe: Recipe, manifest: IndexManifest, seconds: float) -> IndexManifest:
     """Write the manifest over every file of the folder: the build is finished."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     # Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash.
     files = {
-        name: FileChecksum(size=(folder / name).stat().st_size, sha256=file_sha256(folder / name))
+        name: index_folder.FileChecksum(
+            size=(folder / name).stat().st_size, sha256=index_folder.file_sha256(folder / name)
+        )
         for name in sorted(names)
         if name not in (RECIPE, STORED, LOCK)
-        and not name.startswith("shards/")
+        and not name.startswith(index_folder.SHARDS + "/")
         and not name.endswith(".part")
     }
     if {PASSAGES, OFFSETS} - files.keys():
@@ -258,8 +242,48 @@ def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> Index
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
     corpus_hash = files[PASSAGES].sha256
-    added = {"files": files, "corpus_hash": corpus_hash, "seconds": seconds, "versions": versions}
-    finished = manifest.model_copy(update=added)
-    finished = finished.model_copy(update={"index_hash": index_hash(finished)})
+    added = {"files": files, "corpus_hash": corpus_hash, "source_rows": source_rows(folder, recipe)}
+    finished = manifest.model_copy(update={**added, "seconds": seconds, "versions": versions})
+    finished = finished.model_copy(update={"index_hash": index_folder.index_hash(finished)})
     write_json(folder / MANIFEST, finished)
     return finished
+
+
+def link_encoded(encoded: Path, folder: Path, recipe: Recipe) -> None:
+    """Link the passages, encoder and shards of `encoded` into `folder`.
+
+    Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
+    """
+    before = read_recipe(encoded)
+    indexing = {"profile": recipe.profile, "questions_hash": recipe.questions_hash}
+    if found := difference(before.model_copy(update=indexing), recipe):
+        raise RunMismatchError(f"--encoded {encoded} was begun {found}: not the same corpus and encoder")
+    if not (encoded / index_folder.SHARDS).is_dir():
+        raise RunMismatchError(f"--encoded {encoded} was built without --keep-vectors")
+    if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
+        raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
+    for name in (
+        PASSAGES,
+        OFFSETS,
+        STORED,
+        index_folder.ENCODER,
+        index_folder.SHARDS,
+    ):
+        if not (folder / name).exists():
+            # Whole or not at all: a part of the encoder would be taken for the encoder.
+            part = folder / (name + ".part")
+            shutil.rmtree(part, ignore_errors=True)
+            if (encoded / name).is_dir():
+                shutil.copytree(encoded / name, part, copy_function=_link)
+            else:
+                part.unlink(missing_ok=True)
+                _link(encoded / name, part)
+            part.replace(folder / name)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another volume, or one without links.
+        shutil.copyfile(source, target)

@@ -89,7 +89,7 @@ def build(
     is_dense = options["profile"] != ProfileName.BM25
     if not is_dense:
         refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
-    recipe = _recipe(source, **options)
+    recipe = _recipe(source, options)
     click.echo(estimate_build(recipe, source, threads), err=True)
     if estimate_only:
         return
@@ -124,21 +124,13 @@ def _check_chunks(size: int, overlap: int, tokenizer: Path | None) -> None:
         raise ConfigError(f"--chunk-overlap {overlap} has to be less than --chunk-tokens {size}")
 
 
-def _recipe(
-    source: Path,
-    *,
-    profile: str,
-    encoder: str,
-    family: str | None,
-    backend: str,
-    rows: str | None,
-    **options: Any,
-) -> "Recipe":
+def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
     """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
     from retrieval.build import Recipe
     from retrieval.corpus import source_bytes
 
-    if profile == ProfileName.BM25:
+    encoder, family, backend = options["encoder"], options["family"], options["backend"]
+    if options["profile"] == ProfileName.BM25:
         encoder = family = backend = ""
     elif not family:
         # A wrong prefix only finds less, so nothing is guessed.
@@ -149,16 +141,9 @@ def _recipe(
                 f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "
                 "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
             )
-    return Recipe(
-        profile=profile,
-        source=str(source.resolve()),
-        source_bytes=source_bytes(source),
-        encoder=encoder,
-        family=family,
-        backend=backend,
-        rows=rows or "",
-        **options,
-    )
+    chosen = {"encoder": encoder, "family": family, "backend": backend, "rows": options["rows"] or ""}
+    origin = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
+    return Recipe(**{**options, **chosen, **origin})
 
 
 def _with_hashes(recipe: "Recipe", source: Path, tokenizer: Path | None, questions: Path | None) -> "Recipe":

@@ -5,7 +5,6 @@ block of vectors is in memory at a time; the IVF part of `balanced` has to fit i
 `compact` needs an eighth of it.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,29 +16,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.build import (
-    STORED,
-    Progress,
-    Recipe,
-    difference,
-    finish_build,
-    open_build,
-    read_recipe,
-    silent,
-    source_rows,
-    store_passages,
-)
-from retrieval.dense import (
-    FINE,
-    FINE_RANGE,
-    FLAT,
-    IVF,
-    ExhaustiveSearch,
-    IvfIndex,
-    RefinedIvf,
-    fine_codes,
-    fine_span,
-)
+from retrieval import dense, index_folder
+from retrieval.build import Progress, Recipe, finish_build, link_encoded, open_build, silent, store_passages
 from retrieval.encoder import (
     FAMILIES,
     Backend,
@@ -50,24 +28,13 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
-from retrieval.index_folder import (
-    ENCODER,
-    OFFSETS,
-    PASSAGES,
-    IndexKind,
-    IndexManifest,
-    RecallReport,
-    map_array,
-    save_array,
-    write_stacked,
-)
+from retrieval.index_folder import IndexManifest, RecallReport, map_array
 from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
 from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.schemas import Document, numpy_rng_from
 
-SHARDS = "shards"
 TRAINED = "trained.faiss"
 BATCH = 64
 SHARD_ROWS = 128 * BATCH
@@ -120,7 +87,7 @@ def build_dense(
         if plan.encoded is not None:
             link_encoded(plan.encoded, plan.folder, plan.recipe)
         passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
-        encoder_folder = plan.folder / ENCODER
+        encoder_folder = plan.folder / index_folder.ENCODER
         if not (encoder_folder / "ready").exists():
             family, backend = FAMILIES[plan.recipe.family], Backend(plan.recipe.backend)
             precision = Precision(plan.recipe.query_precision)
@@ -130,10 +97,10 @@ def build_dense(
         shards = _encode(passages, encoder, plan, progress)
         effort, report = _index(passages, encoder, shards, plan, progress)
         if not plan.keep_shards:
-            shutil.rmtree(plan.folder / SHARDS, ignore_errors=True)
+            shutil.rmtree(plan.folder / index_folder.SHARDS, ignore_errors=True)
         (plan.folder / TRAINED).unlink(missing_ok=True)
         manifest = IndexManifest(
-            kind=IndexKind.DENSE,
+            kind=index_folder.IndexKind.DENSE,
             profile=plan.profile,
             rows=passages.size,
             factory=factory(plan.profile, passages.size),
@@ -144,43 +111,8 @@ def build_dense(
             refine=effort.refine,
             gate=report,
             corpus_hash=passages.corpus_hash,
-            source_rows=source_rows(plan.folder, plan.recipe),
         )
-        return finish_build(plan.folder, manifest, time.monotonic() - start)
-
-
-def link_encoded(encoded: Path, folder: Path, recipe: Recipe) -> None:
-    """Link the passages, encoder and shards of `encoded` into `folder`.
-
-    Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
-    """
-    before = read_recipe(encoded)
-    indexing = {"profile": recipe.profile, "questions_hash": recipe.questions_hash}
-    if found := difference(before.model_copy(update=indexing), recipe):
-        raise RunMismatchError(f"--encoded {encoded} was begun {found}: not the same corpus and encoder")
-    if not (encoded / SHARDS).is_dir():
-        raise RunMismatchError(f"--encoded {encoded} was built without --keep-vectors")
-    if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
-        raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
-    for name in (PASSAGES, OFFSETS, STORED, ENCODER, SHARDS):
-        if not (folder / name).exists():
-            # Whole or not at all: a part of the encoder would be taken for the encoder.
-            part = folder / (name + ".part")
-            shutil.rmtree(part, ignore_errors=True)
-            if (encoded / name).is_dir():
-                shutil.copytree(encoded / name, part, copy_function=_link)
-            else:
-                part.unlink(missing_ok=True)
-                _link(encoded / name, part)
-            part.replace(folder / name)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        # Another volume, or one without links.
-        shutil.copyfile(source, target)
+        return finish_build(plan.folder, plan.recipe, manifest, time.monotonic() - start)
 
 
 class VectorShards:
@@ -228,7 +160,7 @@ class VectorShards:
 
 
 def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress) -> VectorShards:
-    folder = plan.folder / SHARDS
+    folder = plan.folder / index_folder.SHARDS
     folder.mkdir(exist_ok=True)
     shards = VectorShards(folder, plan.shard_rows, passages.size)
     for start in shards.starts:
@@ -237,11 +169,10 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
             vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
-                vectors[first : first + len(batch)] = encoder.passages(
-                    [passages.contents(row) for row in batch]
-                )
+                texts = [passages.contents(row) for row in batch]
+                vectors[first : first + len(batch)] = encoder.passages(texts)
                 progress("encode", batch[-1] + 1, passages.size)
-            save_array(shards.path(start), vectors)
+            index_folder.save_array(shards.path(start), vectors)
         progress("encode", shards.end(start), passages.size)
     return shards
 
@@ -252,18 +183,18 @@ def _index(
     """Write the index over the vectors of `shards`, and compare it with an exhaustive search of them."""
     shape = (passages.size, encoder.dimensions)
     target = PROFILES[plan.profile].recall
-    index: ExhaustiveSearch | IvfIndex | RefinedIvf
+    index: dense.ExhaustiveSearch | dense.IvfIndex | dense.RefinedIvf
     if PROFILES[plan.profile].is_ivf:
         index = _build_ivf(shape, shards, plan, progress)
     else:
-        write_stacked(plan.folder / FLAT, shape, plan.vector_type, shards)
-        index = ExhaustiveSearch(map_array(plan.folder / FLAT, axes=2))
+        index_folder.write_stacked(plan.folder / dense.FLAT, shape, plan.vector_type, shards)
+        index = dense.ExhaustiveSearch(map_array(plan.folder / dense.FLAT, axes=2))
     texts = gate_texts(passages, plan)
     progress("recall gate", 0, len(texts))
     expected = exact(in_batches(encoder.exact_queries, texts), shards, min(TOPK, passages.size)).rows
     # What 8-bit queries miss is the index's loss too.
     queries = in_batches(encoder.queries, texts)
-    if isinstance(index, IvfIndex | RefinedIvf):
+    if isinstance(index, dense.IvfIndex | dense.RefinedIvf):
         return tune(index, queries, expected, target)
     reached = measure(index.nearest, queries, expected)
     # Two rows that score the same to the last bit may change places between two ways of summing.
@@ -277,7 +208,7 @@ def _index(
 
 def _build_ivf(
     shape: tuple[int, int], shards: VectorShards, plan: DenseBuild, progress: Progress
-) -> IvfIndex | RefinedIvf:
+) -> dense.IvfIndex | dense.RefinedIvf:
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)
     index = _trained(factory(plan.profile, shape[0]), sample, plan.folder / TRAINED, progress)
@@ -285,15 +216,15 @@ def _build_ivf(
         # `add` and never `add_core`: on fast-scan indexes the latter stores garbage without a word.
         index.add(np.ascontiguousarray(block, dtype=np.float32))
         progress("index", index.ntotal, shape[0])
-    _write_index(index, plan.folder / IVF)
-    coarse = IvfIndex.open(plan.folder, 1)
+    _write_index(index, plan.folder / dense.IVF)
+    coarse = dense.IvfIndex(dense.read_index(plan.folder / dense.IVF), 1)
     if plan.profile is not ProfileName.COMPACT:
         return coarse
-    span = fine_span(sample)
-    save_array(plan.folder / FINE_RANGE, span)
-    codes = (fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
-    write_stacked(plan.folder / FINE, shape, np.uint8, codes)
-    return RefinedIvf(coarse, map_array(plan.folder / FINE, axes=2), span, 4.0)
+    span = dense.fine_span(sample)
+    index_folder.save_array(plan.folder / dense.FINE_RANGE, span)
+    codes = (dense.fine_codes(np.asarray(block, dtype=np.float32), span) for block in shards)
+    index_folder.write_stacked(plan.folder / dense.FINE, shape, np.uint8, codes)
+    return dense.RefinedIvf(coarse, map_array(plan.folder / dense.FINE, axes=2), span, 4.0)
 
 
 def _trained(description: str, sample: Vectors, path: Path, progress: Progress) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -78,7 +78,7 @@ def serve_retriever(
     deadline: float,
     drain: float,
     token_env: str | None,
-    **settings: object,
+    **settings: Any,
 ) -> None:
     """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens them again."""
     import asyncio
@@ -113,16 +113,14 @@ def _retriever(
     shards: tuple[str, ...],
     hosts: tuple[str, ...],
     token: str | None,
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> "SearchService[Any]":
     if folder is None:
         from retrieval.router import ShardRouter
         from scope_selfplay.wire.guarded_http import LOOPBACK
 
         options = {name: settings[name] for name in ("tokenizer", "deadline", "queue")}
-        return ShardRouter(
-            shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, **cast("dict[str, Any]", options)
-        )
+        return ShardRouter(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, **options)
     from retrieval.index_service import IndexService, ServiceSettings
 
     return IndexService(ServiceSettings.model_validate({"folder": folder, **settings}))

@@ -7,6 +7,7 @@ Entering makes the handshake: the server's /info must name the expected index, a
 from it.
 """
 
+import contextlib
 import json
 import math
 import random
@@ -72,10 +73,19 @@ class HttpSearcher:
     async def __aenter__(self) -> "HttpSearcher":
         await self._client.__aenter__()
         try:
-            await self._handshake()
+            info = await self._ask("GET", "/info", None)
+            identity = info.get("identity")
+            if not isinstance(identity, str) or not identity:
+                raise RunMismatchError(f"{self._url}: /info names no index: not a retriever of this project?")
+            if self._expected is not None and identity != self._expected:
+                raise RunMismatchError(
+                    f"{self._url} serves {identity}, this run was made with {self._expected}: "
+                    "serve that index, or start a new run"
+                )
         except BaseException:
             await self._client.__aexit__(None, None, None)
             raise
+        self.identity, self.info = identity, info
         return self
 
     async def __aexit__(
@@ -107,23 +117,15 @@ class HttpSearcher:
             return False
         return info.get("identity") == self.identity
 
-    async def _handshake(self) -> None:
-        info = await self._ask("GET", "/info", None)
-        identity = info.get("identity")
-        if not isinstance(identity, str) or not identity:
-            raise RunMismatchError(f"{self._url}: /info names no index: not a retriever of this project?")
-        if self._expected is not None and identity != self._expected:
-            raise RunMismatchError(
-                f"{self._url} serves {identity}, this run was made with {self._expected}: "
-                "serve that index, or start a new run"
-            )
-        self.identity, self.info = identity, info
-
     async def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         try:
             return await self._client.ask(method, path, body, check=self._check_index)
         except Refused as refused:
-            raise RefusedError(str(refused), refused.status, _reason(refused.body)) from None
+            reason = ""
+            # Our servers give one; another server's body has another shape.
+            with contextlib.suppress(ValueError, KeyError):
+                reason = str(parse_object(refused.body)["error"])
+            raise RefusedError(str(refused), refused.status, reason) from None
         except ServerUnavailable as fault:
             raise RetrieverDownError(str(fault)) from None
 
@@ -131,14 +133,6 @@ class HttpSearcher:
         served = response.headers.get("X-Scope-Index")
         if self.identity and served is not None and served != self.identity:
             raise RunMismatchError(f"{self._url} now serves {served}, the handshake was with {self.identity}")
-
-
-def _reason(body: bytes) -> str:
-    """The reason that our servers give; "" for a body of another shape."""
-    try:
-        return str(parse_object(body)["error"])
-    except (ValueError, KeyError):
-        return ""
 
 
 def _passages(response: dict[str, Any]) -> list[Passage]:

@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retrieval.index_folder import file_sha256
 from retrieval.passages import split_contents
@@ -26,6 +26,7 @@ HIDDEN_TAGS = ("script", "style", "noscript", "template")
 LONGEST_LINE = 1 << 24
 WORD = re.compile(r"\S+")
 SENTENCE_ENDS = (".", "!", "?", '."', ".)", "。")
+Parsed = TypeVar("Parsed")
 Spans = Callable[[str], list[tuple[int, int]]]
 """Start and end character of every token of a text, in order."""
 
@@ -73,12 +74,7 @@ def read_dpr(path: Path) -> Iterator[Document]:
 
 def read_jsonl(path: Path) -> Iterator[Document]:
     """JSON lines with `id` and either `contents` (wiki-18: a quoted title line, then the text) or `text`, `title`."""
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            try:
-                yield _document(parse_object(line), str(number - 1))
-            except ValueError as error:
-                raise CorpusError(f"{path}:{number}: {error}") from None
+    return _from_lines(path, lambda record, number: _document(record, str(number - 1)))
 
 
 def read_parquet(path: Path) -> Iterator[Document]:
@@ -124,20 +120,27 @@ def read_folder(folder: Path) -> Iterator[Document]:
 
 def read_questions(path: Path) -> list[str]:
     """The `question` of every JSON line, for the recall gate. Raises CorpusError, naming the line."""
-    questions = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            question = parse_object(line).get("question")
-        except ValueError as error:
-            raise CorpusError(f"{path}:{number}: {error}") from None
+
+    def question_of(record: dict[str, Any], number: int) -> str:
+        question = record.get("question")
         if not isinstance(question, str) or not question.strip():
-            raise CorpusError(f"{path}:{number}: expected a `question` with some text")
-        questions.append(question)
+            raise ValueError("expected a `question` with some text")
+        return question
+
+    questions = list(_from_lines(path, question_of))
     if not questions:
         raise CorpusError(f"{path}: no question in it")
     return questions
+
+
+def _from_lines(path: Path, parse: Callable[[dict[str, Any], int], Parsed]) -> Iterator[Parsed]:
+    """What `parse` makes of every JSON line and its number. Raises CorpusError, naming the line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                yield parse(parse_object(line), number)
+            except ValueError as error:
+                raise CorpusError(f"{path}:{number}: {error}") from None
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -184,8 +187,6 @@ def _file_document(path: Path, text: str) -> Document:
         case ".md" | ".markdown":
             heading = next((line for line in text.splitlines() if line.startswith("# ")), "")
             title = heading[2:].strip() or title
-        case _:
-            pass
     return Document(id=path.as_posix(), title=title, text=text.strip(), source=path.as_posix())
 
 
@@ -216,7 +217,7 @@ class _Page(html.parser.HTMLParser):
 
 
 def text_files(folder: Path) -> list[Path]:
-    """The text files below `folder`, in order. The files of an index that is built inside it are none."""
+    """The text files below `folder`, in order. No file of an index that is built inside it is one."""
     return sorted(
         path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
     )
@@ -232,7 +233,7 @@ def source_bytes(source: Path) -> int:
 def source_hash(source: Path) -> str:
     """sha256 of a corpus: of a file's bytes, or of the paths and bytes of a folder's text files.
 
-    Times and places are no part of it, so that copies of one source on two machines are the same source. Raises
+    Times and locations do not count, so that copies of one source on two machines are the same source. Raises
     CorpusError for what cannot be read.
     """
     if source.is_dir():

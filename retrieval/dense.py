@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.encoder import Encoder, Vectors, encoder_hash, open_encoder
-from retrieval.hits import Hit, in_order
+from retrieval.hits import Hit
 from retrieval.index_folder import ENCODER, IndexManifest, map_array
 from retrieval.profiles import ProfileName
 from scope_selfplay.errors import RecordError
@@ -81,7 +81,7 @@ def open_vectors(folder: Path, manifest: IndexManifest) -> VectorSearch:
         case ProfileName.FLAT:
             return ExhaustiveSearch(map_array(folder / FLAT, axes=2))
         case ProfileName.BALANCED:
-            return IvfIndex.open(folder, manifest.nprobe)
+            return IvfIndex(read_index(folder / IVF), manifest.nprobe)
         case ProfileName.COMPACT:
             return RefinedIvf.open(folder, manifest.nprobe, manifest.refine)
         case ProfileName.GPU:
@@ -95,8 +95,8 @@ def hits(nearest: Nearest) -> list[list[Hit]]:
     found = []
     for scores, rows in zip(nearest.scores, nearest.rows, strict=True):
         kept = (rows >= 0) & np.isfinite(scores)
-        pairs = zip(rows[kept].tolist(), scores[kept].tolist(), strict=True)
-        found.append(in_order(Hit(row, score) for row, score in pairs))
+        existing = map(Hit, rows[kept].tolist(), scores[kept].tolist())
+        found.append(sorted(existing, key=lambda hit: (-hit.score, hit.row)))
     return found
 
 
@@ -116,26 +116,13 @@ class ExhaustiveSearch:
 
 
 class IvfIndex:
-    """A FAISS IVF index; searches `nprobe` cells per query."""
+    """A FAISS IVF index; searches `cells.nprobe` of its `cells.nlist` cells per query."""
 
     def __init__(self, index: Any, nprobe: int) -> None:
         self._index = index
-        self._ivf = faiss.extract_index_ivf(index)
-        self._ivf.nprobe = nprobe
-        self.nlist = int(self._ivf.nlist)
+        self.cells = faiss.extract_index_ivf(index)
+        self.cells.nprobe = nprobe
         self.size, self.dimensions = index.ntotal, index.d
-
-    @classmethod
-    def open(cls, folder: Path, nprobe: int) -> "IvfIndex":
-        return cls(read_index(folder / IVF), nprobe)
-
-    @property
-    def nprobe(self) -> int:
-        return int(self._ivf.nprobe)
-
-    @nprobe.setter
-    def nprobe(self, value: int) -> None:
-        self._ivf.nprobe = value
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
         scores, rows = self._index.search(queries, min(topk, self.size))
@@ -162,7 +149,8 @@ class RefinedIvf:
     @classmethod
     def open(cls, folder: Path, nprobe: int, refine: float) -> "RefinedIvf":
         span = np.asarray(map_array(folder / FINE_RANGE, axes=2), dtype=np.float32)
-        return cls(IvfIndex.open(folder, nprobe), map_array(folder / FINE, axes=2), span, refine)
+        coarse = IvfIndex(read_index(folder / IVF), nprobe)
+        return cls(coarse, map_array(folder / FINE, axes=2), span, refine)
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
         wanted = min(self.size, max(topk, round(topk * self.refine)))

@@ -1,6 +1,6 @@
 """What a search returns: rows of the corpus and their scores, best first, equal scores in row order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,7 +34,3 @@ def best_rows(scores: Scores, topk: int) -> list[Hit]:
         rows = np.arange(scores.size)
     ordered = rows[np.argsort(-scores[rows], kind="stable")][:topk]
     return [Hit(int(row), float(scores[row])) for row in ordered if scores[row] > 0]
-
-
-def in_order(hits: Iterable[Hit]) -> list[Hit]:
-    return sorted(hits, key=lambda hit: (-hit.score, hit.row))

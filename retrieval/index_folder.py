@@ -27,6 +27,8 @@ OFFSETS = "offsets.npy"
 ENCODER = "encoder"
 """Folder of the encoder."""
 ENCODER_SETTINGS = "encoder.json"
+SHARDS = "shards"
+"""Folder of the vectors that a dense build keeps."""
 FORMAT = 2
 FULL_CHECK_BELOW = 2 << 30
 """Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""

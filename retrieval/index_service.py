@@ -16,7 +16,7 @@ from retrieval.in_process import open_index
 from retrieval.index_folder import IndexManifest, Verify, read_manifest
 from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
-from retrieval.rendering import is_large
+from retrieval.rendering import INLINE, INLINE_CUT
 from retrieval.search_workers import ThreadEngine, WorkerEngine
 from retrieval.service import SearchService, ServedIndex
 from retrieval.wire import ResponseRow, Retrieval, WireLimits, too_large
@@ -46,17 +46,12 @@ class OpenIndex(ServedIndex):
     """One opened index with its engine, queue and cache."""
 
     def __init__(
-        self,
-        manifest: IndexManifest,
-        passages: Passages,
-        engine: SearchEngine,
-        batcher: Batcher,
-        cache: AnswerCache,
+        self, manifest: IndexManifest, passages: Passages, batcher: Batcher, cache: AnswerCache
     ) -> None:
         fields = manifest.model_dump(mode="json", exclude={"files"})
         super().__init__(manifest.identity, {"identity": manifest.identity, "bytes": manifest.size, **fields})
         self.passages = passages
-        self.engine = engine
+        self.engine = batcher.engine
         self.batcher = batcher
         self.cache = cache
 
@@ -86,10 +81,7 @@ class IndexService(SearchService[OpenIndex]):
         self.metrics.waiting.set(self.served.batcher.waiting)
         if isinstance(self.served.engine, WorkerEngine):
             self.metrics.restarts.set(self.served.engine.restarts)
-        return self._counts(self.served)
-
-    def _counts(self, index: OpenIndex) -> LookupCounts:
-        return LookupCounts(*(a + b for a, b in zip(self._counts_before, index.cache.counts, strict=True)))
+        return LookupCounts(*map(sum, zip(self._counts_before, self.served.cache.counts, strict=True)))
 
     async def open(self) -> OpenIndex:
         # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
@@ -116,11 +108,9 @@ class IndexService(SearchService[OpenIndex]):
         except BaseException:
             await engine.close()
             raise
-        # The index before is replaced at once.
+        # The caller replaces the previous index at once.
         self._counts_before = self.measure()
-        return OpenIndex(
-            manifest, passages, engine, batcher, AnswerCache(batcher.submit, self.settings.cache)
-        )
+        return OpenIndex(manifest, passages, batcher, AnswerCache(batcher.submit, self.settings.cache))
 
     async def _engine(self, folder: Path, manifest: IndexManifest) -> SearchEngine:
         """The engine over verified files."""
@@ -149,7 +139,7 @@ class IndexService(SearchService[OpenIndex]):
         results = (
             (ResponseRow(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
         )
-        return await self.render(results, request, is_large=is_large(size, cut=is_cut))
+        return await self.render(results, request, is_large=size > (INLINE_CUT if is_cut else INLINE))
 
     async def _search(self, index: OpenIndex, request: Retrieval) -> list[list[Hit]]:
         cache, batcher = index.cache, index.batcher

@@ -67,13 +67,8 @@ def factory(name: ProfileName, rows: int) -> str:
     """The FAISS factory string of the part that FAISS holds; empty for profiles that it does not hold."""
     nlist = cells(rows)
     quantizer = f"IVF{nlist}_HNSW32" if nlist >= HNSW_FROM else f"IVF{nlist}"
-    match name:
-        case ProfileName.COMPACT:
-            return f"{quantizer},RaBitQ"
-        case ProfileName.BALANCED:
-            return f"{quantizer},SQ8"
-        case _:
-            return ""
+    codes = {ProfileName.COMPACT: "RaBitQ", ProfileName.BALANCED: "SQ8"}
+    return f"{quantizer},{codes[name]}" if name in codes else ""
 
 
 def vector_bytes(name: ProfileName) -> int:
@@ -86,7 +81,6 @@ class BuildEstimate:
     """What a build will take; bytes and seconds."""
 
     index_bytes: int
-    corpus_bytes: int
     build_disk: int
     """At the peak: corpus, vectors and index together."""
     build_memory: int
@@ -105,7 +99,6 @@ def estimate(
         index = rows * 60 * 8
         return BuildEstimate(
             index_bytes=index,
-            corpus_bytes=corpus_bytes,
             build_disk=index + corpus_bytes,
             build_memory=rows * 2_600,
             serve_memory=index + corpus_bytes // 4,
@@ -123,7 +116,6 @@ def estimate(
     training_seconds = 10 * 2.0 * sample * nlist * dimensions / 40e9
     return BuildEstimate(
         index_bytes=index,
-        corpus_bytes=corpus_bytes,
         build_disk=corpus_bytes + index + (vectors if is_ivf else 0),
         build_memory=round(held + 2 * training) + (1 << 30),
         serve_memory=round(index * profile.resident) + corpus_bytes // 4 + (1 << 30),

@@ -94,7 +94,7 @@ def tune(
 
 def _efforts(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
     """From cheap to expensive: more cells first, then more candidates."""
-    nlist = (index.coarse if isinstance(index, RefinedIvf) else index).nlist
+    nlist = int((index.coarse if isinstance(index, RefinedIvf) else index).cells.nlist)
     probes = sorted({min(nlist, 1 << power) for power in range(nlist.bit_length() + 1)})
     for refine in REFINES if isinstance(index, RefinedIvf) else (0.0,):
         yield from (SearchEffort(nprobe, refine) for nprobe in probes)
@@ -103,7 +103,5 @@ def _efforts(index: IvfIndex | RefinedIvf) -> Iterator[SearchEffort]:
 def set_effort(index: IvfIndex | RefinedIvf, effort: SearchEffort) -> None:
     """Search `index` with this effort from now on."""
     if isinstance(index, RefinedIvf):
-        index.refine = effort.refine
-        index.coarse.nprobe = effort.nprobe
-    else:
-        index.nprobe = effort.nprobe
+        index.refine, index = effort.refine, index.coarse
+    index.cells.nprobe = effort.nprobe

@@ -60,11 +60,6 @@ class Renderer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def is_large(size: int, *, cut: bool) -> bool:
-    """Whether `size` bytes of passages, which may have to be `cut`, would hold up the event loop."""
-    return size > (INLINE_CUT if cut else INLINE)
-
-
 class TokenCap:
     """Counts with a Hugging Face `tokenizer.json`, without special tokens."""
 

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrieval.batching import Overloaded
 from retrieval.cache import LookupCounts
@@ -35,13 +35,6 @@ MANY = 128
 """Rows of all shards that are merged and written within a millisecond or two."""
 MANY_CUT = 16
 """Rows that are merged and tokenised within about ten milliseconds."""
-
-
-class ShardPassage(NamedTuple):
-    """A passage of a shard's answer."""
-
-    document: dict[str, Any]
-    score: float
 
 
 class ShardConnections(ServedIndex):
@@ -69,8 +62,10 @@ class ShardConnections(ServedIndex):
             raise
 
     async def close(self) -> None:
-        await self.wait_until_idle()
-        await _disconnect(self._searchers)
+        try:
+            await self.wait_until_idle()
+        finally:
+            await _disconnect(self._searchers)
 
     async def ask(self, body: bytes) -> list[dict[str, Any]]:
         """The answers of all shards to one request of the wire, in row order. Raises SearchError, and
@@ -161,7 +156,7 @@ class ShardRouter(SearchService[ShardConnections]):
 
     async def ask_shards(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         """The shards' answers. Raises WireError for what one refuses for good, SearchError for what may pass;
-        neither names a shard's URL, which is nobody's business outside.
+        neither names a shard's URL, which stays inside.
         """
         body = {"queries": request.queries, "topk": request.topk, "return_scores": True}
         try:
@@ -214,12 +209,8 @@ def common_info(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
     names = " ".join(info["identity"] for info in infos)
     identity = f"router-{hashlib.sha256(names.encode()).hexdigest()[:32]}"
     rows = sum(int(info.get("rows", 0)) for info in infos)
-    return {
-        "identity": identity,
-        "rows": rows,
-        "shards": list(infos),
-        **{name: infos[0].get(name) for name in SAME},
-    }
+    same = {name: infos[0].get(name) for name in SAME}
+    return {"identity": identity, "rows": rows, "shards": list(infos), **same}
 
 
 def _check_rows(records: Sequence[Any]) -> None:
@@ -257,21 +248,21 @@ def _merged(answers: Sequence[dict[str, Any]], queries: int, topk: int) -> Itera
     A shard's answer is in row order among equal scores and shards are in row order, so the stable sort leaves equal
     scores in row order. Raises SearchError for an answer of another shape.
     """
-
-    def response_row(passage: ShardPassage) -> ResponseRow:
-        return ResponseRow(json.dumps(passage.document, ensure_ascii=False).encode(), passage.score)
-
     shards = [_shard_passages(answer, queries) for answer in answers]
     for place in range(queries):
-        found = [passage for results in shards for passage in results[place]]
-        yield map(response_row, sorted(found, key=lambda passage: -passage.score)[:topk])
+        passages = (passage for results in shards for passage in results[place])
+        best = sorted(passages, key=lambda passage: -passage[1])[:topk]
+        yield (
+            ResponseRow(json.dumps(document, ensure_ascii=False).encode(), score) for document, score in best
+        )
 
 
-def _shard_passages(answer: dict[str, Any], queries: int) -> list[list[ShardPassage]]:
+def _shard_passages(answer: dict[str, Any], queries: int) -> list[list[tuple[Any, float]]]:
+    """The documents and scores of one shard's answer, query by query."""
     try:
         results = answer["result"]
         if len(results) != queries:
             raise ValueError(f"{len(results)} results for {queries} queries")
-        return [[ShardPassage(row["document"], float(row["score"])) for row in rows] for rows in results]
+        return [[(row["document"], float(row["score"])) for row in rows] for rows in results]
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"a shard's response has another shape: {error}") from None

@@ -39,7 +39,7 @@ BODY_SECONDS = 30.0
 SEND_SECONDS = 5.0
 """From the deadline of the last request on: for clients to read their responses before they are cut off."""
 CLOSE_SECONDS = 5.0
-"""For searches that nobody waits for any more to end before their workers are killed."""
+"""For searches whose clients have gone to end before their workers are killed."""
 GONE = 499
 """The status, only ever seen in the metrics, of a request whose client did not wait."""
 IDENTITY_HEADER = "X-Scope-Index"
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining:
-            # Whoever asks twice does not want to wait. The workers end when their stdin does.
+            # A second signal means: do not wait. The workers end when their stdin does.
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
         self._service.draining = True
@@ -122,7 +122,7 @@ class _Server(uvicorn.Server):
 
 
 async def _reloaded(service: SearchService[Any]) -> str:
-    """The identity of the index that is served after a reload. Raises ScopeError where the one before stays."""
+    """The identity of the index that is served after a reload. Raises ScopeError where the previous one stays."""
     try:
         await service.load()
     except ScopeError:
@@ -133,12 +133,12 @@ async def _reloaded(service: SearchService[Any]) -> str:
 
 
 def build_app(service: SearchService[Any], token: str | None = None) -> Starlette:
-    """The application over a service that whoever runs it loads and closes.
+    """The application over a service, which the caller loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
     """
-    endpoints = _Endpoints(service, may_reload=token is not None)
-    guard = _guard(token)
+    endpoints = _Endpoints(service, token)
+    guard = endpoints.guard
     routes = [
         Route("/retrieve", guard(endpoints.retrieve), methods=["POST"]),
         Route("/info", guard(endpoints.info)),
@@ -151,28 +151,22 @@ def build_app(service: SearchService[Any], token: str | None = None) -> Starlett
     return Starlette(routes=routes)
 
 
-def _guard(token: str | None) -> Callable[[Endpoint], Endpoint]:
-    if token is None:
-        return lambda endpoint: endpoint
-    expected = f"Bearer {token}".encode()
+class _Endpoints:
+    def __init__(self, service: SearchService[Any], token: str | None) -> None:
+        self._service = service
+        self._expected = None if token is None else f"Bearer {token}".encode()
 
-    def guard(endpoint: Endpoint) -> Endpoint:
+    def guard(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that needs the token, where there is one."""
+
         async def guarded(request: Request) -> Response:
             # Starlette shows the bytes of a header as latin-1; clients send UTF-8.
             given = request.headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, expected):
+            if self._expected is not None and not hmac.compare_digest(given, self._expected):
                 return _error(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
             return await endpoint(request)
 
         return guarded
-
-    return guard
-
-
-class _Endpoints:
-    def __init__(self, service: SearchService[Any], *, may_reload: bool) -> None:
-        self._service = service
-        self._may_reload = may_reload
 
     async def retrieve(self, request: Request) -> Response:
         start = time.perf_counter()
@@ -219,7 +213,7 @@ class _Endpoints:
         return Response(self._service.render_metrics(), media_type="text/plain; version=0.0.4")
 
     async def reload(self, request: Request) -> Response:
-        if not self._may_reload:
+        if self._expected is None:
             return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
         try:
             return _json(200, {"identity": await _reloaded(self._service)})

@@ -16,6 +16,7 @@ from retrieval.rendering import Renderer, TokenCap
 from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
 from scope_selfplay.errors import SearchError
 
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -60,7 +61,7 @@ class SearchService(ABC, Generic[Index]):
 
     def __init__(self, limits: WireLimits, deadline: float, tokenizer: Path | None) -> None:
         """A request gets 504 after `deadline` seconds. `tokenizer` is the policy's tokenizer.json; without it
-        `max_tokens` is refused. Raises CheckpointError for a file that is no tokenizer.
+        `max_tokens` is refused. Raises CheckpointError for a file that is not a tokenizer.
         """
         self.limits = limits
         self.deadline = deadline
@@ -87,7 +88,7 @@ class SearchService(ABC, Generic[Index]):
         return self.served
 
     async def load(self) -> None:
-        """Open what is served anew, then serve from that; requests under way end with the index before.
+        """Open what is served anew, then serve from that; requests under way finish with the previous index.
 
         Raises RecordError, SearchError or RunMismatchError and keeps what was served before.
         """
@@ -144,21 +145,14 @@ class RetrieverMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        name = "scope_retriever_"
-        self.requests = Counter(name + "requests", "Answered requests", ["status"], registry=self._registry)
-        self.seconds = Histogram(
-            name + "request_seconds", "Seconds per request", buckets=SECONDS, registry=self._registry
-        )
-        self.batch = Histogram(
-            name + "batch_queries",
-            "Queries per batch",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-            registry=self._registry,
-        )
-        self.waiting = Gauge(name + "waiting_queries", "Queries in the queue", registry=self._registry)
-        self.ready = Gauge(name + "ready", "1 while searches are answered", registry=self._registry)
-        self.restarts = Gauge(name + "worker_restarts", "Search workers replaced", registry=self._registry)
-        self.reloads = Counter(name + "reloads", "Index reloads", ["outcome"], registry=self._registry)
+        own: dict[str, Any] = {"namespace": "scope_retriever", "registry": self._registry}
+        self.requests = Counter("requests", "Answered requests", ["status"], **own)
+        self.seconds = Histogram("request_seconds", "Seconds per request", buckets=SECONDS, **own)
+        self.batch = Histogram("batch_queries", "Queries per batch", buckets=BATCH_SIZES, **own)
+        self.waiting = Gauge("waiting_queries", "Queries in the queue", **own)
+        self.ready = Gauge("ready", "1 while searches are answered", **own)
+        self.restarts = Gauge("worker_restarts", "Search workers replaced", **own)
+        self.reloads = Counter("reloads", "Index reloads", ["outcome"], **own)
         self._queries = _LookupCollector()
         self._registry.register(self._queries)
 

@@ -58,7 +58,7 @@ def in_process_engine(
     frozen: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> "InProcessModel":
-    """Samples from `model`, a causal language model, as the run's settings say; a `frozen` one is not copied."""
+    """An engine that samples from `model`, a causal language model, by the run's settings; not copied if `frozen`."""
     from scope_selfplay.inference.in_process import InProcessModel
 
     config = context.config
@@ -78,7 +78,7 @@ def in_process_engine(
 
 
 def remark_on_draws(vocabulary: int, *, deterministic: bool) -> str | None:
-    """A warning where the in-process engine would decide many draws alone, each by a pass over its whole sequence."""
+    """A warning where the in-process engine would make many draws by a pass over the whole sequence for each."""
     if not deterministic or vocabulary <= _SMALL_VOCABULARY:
         return None
     return (
@@ -104,7 +104,7 @@ def served_engine(
 ) -> ServedModel:
     """The partner of a role, after a handshake: it must serve `checkpoint`.
 
-    Raises ConfigError for a URL, key or model; InferenceError where nobody answers; RunMismatchError for other
+    Raises ConfigError for a URL, key or model; InferenceError where no server answers; RunMismatchError for other
     weights.
     """
     settings, name = context.config.partners, f"partners.{role.value}"
@@ -112,7 +112,7 @@ def served_engine(
     assert partner is not None and partner.base_url is not None
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        served = pool.submit(asyncio.run, _shake_hands(name, partner, settings)).result()
+        served = pool.submit(asyncio.run, _handshake(name, partner, settings)).result()
     if (remark := check_served(served, checkpoint, f"{name}: {partner.base_url}")) is not None:
         say(remark)
     retry_policy = RetryPolicy(
@@ -155,7 +155,7 @@ def check_served(served: Served, checkpoint: Checkpoint, where: str) -> str | No
     )
 
 
-async def _shake_hands(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:
+async def _handshake(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:
     assert partner.base_url is not None
     retry_policy = replace(_HANDSHAKE, deadline=min(_HANDSHAKE.deadline, settings.outage))
     root = partner.base_url.rstrip("/").removesuffix("/v1")

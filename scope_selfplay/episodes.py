@@ -10,6 +10,7 @@ only a family that hides earlier thinking (Qwen3) has the thinking span cut out,
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from scope_selfplay.dialects import Dialect, TurnParts
@@ -251,7 +252,7 @@ class _Conversation:
         if kept == turn.ids:
             return prompt + kept
         tail = prompt[-4:]
-        opened = None if _find(tail, closing, 0) is not None else _find(tail, opening, 0)
+        opened = None if _find(tail, closing) is not None else _find(tail, opening)
         if opened is not None:
             # The template had opened the thinking at the end of the prompt: it goes with what was thought.
             prompt = prompt[: len(prompt) - len(tail) + opened]
@@ -267,15 +268,15 @@ class _Conversation:
 
 def without_span(ids: tuple[int, ...], opening: tuple[int, ...], closing: tuple[int, ...]) -> tuple[int, ...]:
     """`ids` without the first span from `opening` through `closing`; a template may have written the opening."""
-    end = _find(ids, closing, 0)
+    end = _find(ids, closing)
     if end is None:
         return ids
-    start = _find(ids[:end], opening, 0)
+    start = _find(ids[:end], opening)
     return ids[: start if start is not None else 0] + ids[end + len(closing) :]
 
 
-def _find(ids: tuple[int, ...], part: tuple[int, ...], start: int) -> int | None:
-    return next((i for i in range(start, len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
+def _find(ids: tuple[int, ...], part: tuple[int, ...]) -> int | None:
+    return next((i for i in range(len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
 
 
 def _tool_message(policy_format: PolicyFormat, text: str) -> Message:
@@ -284,10 +285,5 @@ def _tool_message(policy_format: PolicyFormat, text: str) -> Message:
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
     """Neighbours of one role become one message: templates expect roles to alternate."""
-    merged: list[Message] = []
-    for message in messages:
-        if merged and merged[-1].role == message.role:
-            merged[-1] = Message(message.role, f"{merged[-1].content}\n{message.content}")
-        else:
-            merged.append(message)
-    return merged
+    groups = groupby(messages, key=lambda message: message.role)
+    return [Message(role, "\n".join(message.content for message in group)) for role, group in groups]

@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by who can fix it.
+"""Every error that we raise on purpose, by who can correct it, and the exit codes of all commands.
 
 The user corrects the input of a UserError (exit 64); after an OutsideError the same command is run again (exit 75).
 Everything else that escapes is our own bug (exit 1, traceback).

@@ -1,4 +1,4 @@
-"""`scope run`: every stage of every iteration in this process. Run it again after anything: it goes on."""
+"""`scope run`: every stage of every iteration in this process. The same command resumes it."""
 
 import json
 
@@ -10,7 +10,7 @@ from scope_selfplay.store.card import write_run_card
 
 
 def run_all(run: Run) -> dict[str, object]:
-    """Run what is missing and return the summary, which also lies in `summary.json`."""
+    """Run what is missing and return the summary, which is also written to `summary.json`."""
     make_held_out(run)
     compare(run, 0)
     for iteration in range(1, run.config.iterations + 1):

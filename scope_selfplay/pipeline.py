@@ -80,9 +80,8 @@ async def make_candidate(
         return CandidateRecords(draft.decided(Reason.NO_TASK))
     task = draft.task = _task_of(source, rollout)
 
-    verdicts = await asyncio.gather(
-        *(context.judge.gate(gate, task, source.document) for gate in context.gates)
-    )
+    calls = [context.judge.gate(gate, task, source.document) for gate in context.gates]
+    verdicts = await asyncio.gather(*calls)
     draft.gates = dict(zip(context.gates, verdicts, strict=True))
     refusal = _refusal(draft.gates)
     if refusal is not None:
@@ -134,7 +133,7 @@ async def _solver_answers(
     context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
 ) -> Sequence[tuple[Rollout, Grade]]:
     async def answer(number: int) -> tuple[Rollout, Grade]:
-        # Keyed by the task, not by who asked: the same task of two Challenger rollouts has the same difficulty.
+        # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
         rollout_key = (*key, task.id, number)
         episode = context.solver_episode(difficulty.policy_format, rollout_key, task)
         rollout = await context.sample_rollout(episode, difficulty.solver, rollout_key)
@@ -163,7 +162,7 @@ def _judged_difficulty(
 
 @dataclass
 class _Draft:
-    """What is known of a candidate until the reason for its status is."""
+    """What is known of a candidate before its status is decided."""
 
     challenger_rollout_id: str
     provenance: Provenance

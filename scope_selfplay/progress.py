@@ -1,13 +1,11 @@
 """What a person sees while a long command works: a live line in a terminal, plain lines in a pipe. All on stderr."""
 
 import time
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Self
 
 
 class Progress:
-    """Told what is going on; never asked anything. The base shows nothing."""
+    """Receives what is going on and returns nothing. The base shows nothing."""
 
     def begin(self, title: str, total: int | None) -> None: ...
 
@@ -23,7 +21,7 @@ class SilentProgress(Progress):
 
 
 class LineProgress(Progress):
-    """One line when something begins and ends, and one every few seconds between: for pipes and logs."""
+    """A line when something begins, one when it ends, and one every few seconds between: for pipes and logs."""
 
     def __init__(self, write: Any, *, every: float = 10.0) -> None:
         self._write = write
@@ -51,7 +49,7 @@ class LineProgress(Progress):
         self._write(text)
 
 
-class LiveProgress(Progress, AbstractContextManager["LiveProgress"]):
+class LiveProgress(Progress):
     """A rich progress bar for the stage at work; what is finished stays above it as a line."""
 
     def __init__(self, console: Any) -> None:
@@ -71,9 +69,7 @@ class LiveProgress(Progress, AbstractContextManager["LiveProgress"]):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def begin(self, title: str, total: int | None) -> None:

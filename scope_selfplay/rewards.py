@@ -1,7 +1,7 @@
 """Turns judgements and counts into rewards: the equations of SCOPE and of the baselines it is compared with.
 
-Plain functions of numbers: no text, no tokens, no randomness. `None` stands for a judgement that is
-missing; it is carried through to the caller and never becomes a number. A value that no run can produce is
+Plain functions of numbers: no text, no tokens, no randomness. `None` is a missing judgement; it is
+carried through to the caller and never becomes a number. A value that no run can produce is
 our own bug and raises ValueError. Defaults are those of SCOPE Table 9; numbers after "Tournament-GRPO" are
 equations of that paper.
 """
@@ -211,13 +211,7 @@ def explicit_reward(scores: Sequence[float], priorities: Sequence[Priority], for
 
 def priority_weight(priority: Priority) -> float:
     """The weight of a criterion in the designs that weight by priority (Tournament-GRPO appendix F)."""
-    match priority:
-        case Priority.CRITICAL:
-            return 3.0
-        case Priority.IMPORTANT:
-            return 2.0
-        case Priority.BONUS:
-            return 1.0
+    return {Priority.CRITICAL: 3.0, Priority.IMPORTANT: 2.0, Priority.BONUS: 1.0}[priority]
 
 
 def pairwise_reward(share: float, format: float) -> float:

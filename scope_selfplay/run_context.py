@@ -63,9 +63,7 @@ class RunContext:
 
     def _challenger_prompts(self, policy_format: PolicyFormat, source: TaskSource) -> ChallengerPrompts:
         kind = source.task_type
-        description = next(
-            task_type.description for task_type in self.pack.domain.task_types if task_type.name == kind
-        )
+        descriptions = {each.name: each.description for each in self.pack.domain.task_types}
         syntax = policy_format.dialect.search_syntax
         return ChallengerPrompts(
             opening=self.pack.render(
@@ -73,7 +71,7 @@ class RunContext:
                 document_title=source.document.title,
                 document_text=source.document.text,
                 task_type=kind,
-                task_description=description,
+                task_description=descriptions[kind],
                 search_turns=source.search_turns,
                 search_syntax=syntax,
             ),

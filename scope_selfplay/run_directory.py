@@ -1,6 +1,6 @@
-"""The directory of a run: what must hold before work begins, and what a new run writes into it.
+"""The directory of a run: what is checked before work begins, and what a new run writes into it.
 
-A run directory belongs to one config and one prompt pack; another one is refused, nothing is written over.
+A run directory belongs to one config and one prompt pack; another one is refused, and nothing is overwritten.
 """
 
 import shutil
@@ -78,7 +78,7 @@ def run_documents(config: RunConfig, pack: Pack) -> list[Document]:
 
 
 def task_types_of(config: RunConfig, pack: Pack) -> list[TaskType]:
-    """Those that the config names, enabled by the pack or not; else all that the pack enables."""
+    """The task types that the config names, enabled by the pack or not; else all that the pack enables."""
     named = config.tasks.types
     return [
         kind for kind in pack.domain.task_types if (kind.enabled if named is None else kind.name in named)
@@ -87,10 +87,8 @@ def task_types_of(config: RunConfig, pack: Pack) -> list[TaskType]:
 
 def with_judge_prompts(pack: Pack, config: JudgeConfig, *, packs: Path | None = None) -> Pack:
     """The pack, with the judge's texts of `judge.prompts` where it has none; what a run keeps and hashes."""
-    if config.kind != "model":
-        return pack
     lacking = [role for role in ROLE_OF_PROMPT if role not in pack.roles]
-    if not lacking:
+    if config.kind != "model" or not lacking:
         return pack
     other = load_pack(pack_path(config.prompts, packs))
     borrowed = [prompt for prompt in other.prompts if prompt.role in lacking]

@@ -200,12 +200,12 @@ class Grade(Value):
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is missing in it for a fault, so that trying again would change nothing."""
+        """Whether no verdict is missing because of a fault, so that grading again would change nothing."""
         return self.score is not None and all(verdict.fault is None for verdict in self.verdicts)
 
 
 class Outcome(NamedTuple):
-    """What a match gave: two scores on one linear scale of any sign; equal scores are a tie."""
+    """The result of a match: two scores on one linear scale of any sign; equal scores are a tie."""
 
     first: float
     second: float
@@ -285,7 +285,7 @@ class Provenance(Value):
 
 
 class Candidate(Value):
-    """A document's way through the pipeline: accepted, or rejected with its reason, or unresolved by a fault."""
+    """What became of a document: an accepted task, one rejected for a reason, or one that a fault left unresolved."""
 
     id: str
     status: CandidateStatus

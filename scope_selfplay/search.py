@@ -73,7 +73,7 @@ def show_passages(
 
 
 class IndexRecord(Value):
-    """What a run searches. Hashes are sha256; those that nobody knows are empty."""
+    """What a run searches. Hashes are sha256; unknown ones are empty."""
 
     identity: str
     kind: str = ""
@@ -128,24 +128,24 @@ def open_retriever(
 ) -> Searcher:
     """The searcher of a run. `on_outage` is told when a server was down for longer than the run waits.
 
-    Raises ConfigError for a URL or a key, SearchError where nobody answers, RunMismatchError for what is no
-    retriever or serves another index than the run was made with.
+    Raises ConfigError for a URL or a key, SearchError where no server answers, RunMismatchError for a server that is
+    not a retriever or serves another index than the run was made with.
     """
     if settings.url is None:
         from retrieval.in_process import bm25_searcher
 
-        here = bm25_searcher(documents)
-        _check_index(folder, _record({"identity": here.identity, **here.info}), "the corpus")
-        return here
+        searcher = bm25_searcher(documents)
+        _check_index(folder, _record({"identity": searcher.identity, **searcher.info}), "the corpus")
+        return searcher
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        record = pool.submit(asyncio.run, _shake_hands(settings, documents)).result()
+        record = pool.submit(asyncio.run, _handshake(settings, documents)).result()
     _check_index(folder, record, settings.url)
     return ServedSearcher(settings, record.identity, on_outage)
 
 
-async def _shake_hands(settings: SearchConfig, documents: Sequence[Document]) -> IndexRecord:
-    """What the server says that it serves, after it has answered one query in the shape that a run needs."""
+async def _handshake(settings: SearchConfig, documents: Sequence[Document]) -> IndexRecord:
+    """What the server reports that it serves, after it has answered one query in the shape that a run needs."""
     client = _client(settings, min(_HANDSHAKE_SECONDS, settings.outage), None)
     async with client as searcher:
         try:

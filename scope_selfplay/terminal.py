@@ -36,7 +36,7 @@ def run_command(command: click.Command, name: str) -> None:
     except BrokenPipeError:
         # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Exception as error:  # noqa: BLE001 - the last wall: our own bug
+    except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug
         # Libraries that write checkpoints raise errors of the disk unchanged.
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             click.echo(f"{name}: {error.strerror}; make room, then run again", err=True)

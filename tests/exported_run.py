@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from scope_selfplay.export import FORMATS, export_tasks
+from scope_selfplay.export.formats import FORMATS
+from scope_selfplay.export.writing import export_tasks
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.store.card import write_run_card
 from scope_selfplay.store.reader import RunReader

@@ -55,8 +55,8 @@ def judge_over(pack: Pack) -> JudgeOver:
     return partial(judge_over_pack, pack)
 
 
-def says(text: str) -> Responder:
-    """A judge that says the same to everybody."""
+def always(text: str) -> Responder:
+    """A judge that gives every request the same completion."""
     return lambda request: ServedReply(text)
 
 

@@ -52,7 +52,7 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: 
 
 
 def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str) -> RunConfig:
-    """The settings with `changes`, checked."""
+    """The checked config of `data` after `changes`."""
     for change in changes:
         value: Any = [*_list_at(data, change), *change.value] if change.adds else change.value
         for part in reversed(change.key):

@@ -5,25 +5,17 @@ readers), `markdown` (documentation pages to sections), `sampling`. Reading is t
 is `scope documents`.
 """
 
-from scope_selfplay.corpus.reading import read_documents, read_sample
-from scope_selfplay.corpus.run_corpus import (
-    chunk,
-    documents_for,
-    embedded_documents,
-    read_run_corpus,
-    task_family,
-)
+from scope_selfplay.corpus.reading import read_documents
+from scope_selfplay.corpus.run_corpus import documents_for, embedded_documents, read_run_corpus, task_family
 from scope_selfplay.corpus.sampling import TaskSource, assign_sources, shuffled, take_unused
 
 __all__ = [
     "TaskSource",
     "assign_sources",
-    "chunk",
     "documents_for",
     "embedded_documents",
     "read_documents",
     "read_run_corpus",
-    "read_sample",
     "shuffled",
     "take_unused",
     "task_family",

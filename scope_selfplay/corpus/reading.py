@@ -1,14 +1,13 @@
 """A path to documents. What the user gives is untrusted: every fault is one line with file and place.
 
-A file is JSON lines, whoever wrote it. How a folder is read follows from its domain (`corpus_reader` in
-domain.yaml) or the config (`corpus.reader`), else by `text_files`. A reader of `READERS` yields each
-document with its place, in an order that follows from the names alone.
+A file is read as JSON lines, whatever its name. How a folder is read follows from its domain (`corpus_reader` in
+domain.yaml) or the config (`corpus.reader`), else by `text_files`. A reader yields
+every document with its place, in an order that follows from the names alone.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from scope_selfplay.corpus.markdown import split_page
 from scope_selfplay.corpus.sampling import first_shuffled
@@ -55,7 +54,7 @@ def read_documents(path: Path, reader: CorpusReader | None = None) -> list[Docum
 
 
 def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: int) -> list[Document]:
-    """As many of them, those that come first once shuffled by the seed; every line is checked, only these are held."""
+    """The first `count` of the documents shuffled by the seed. All lines are checked, only these documents are held."""
     return first_shuffled((document for _, document in _located(path, reader)), count, seed=seed)
 
 
@@ -67,12 +66,17 @@ def _located(path: Path, reader: CorpusReader | None) -> Iterator[tuple[str, Doc
         raise CorpusError(f"{path}: is a folder, and the reader jsonl reads a file; give the file in it")
     else:
         chosen = reader or CorpusReader.TEXT_FILES
+    readers: dict[CorpusReader, Reader] = {
+        CorpusReader.JSONL: _read_jsonl,
+        CorpusReader.TEXT_FILES: _read_text_files,
+        CorpusReader.MARKDOWN_SECTIONS: _read_sections,
+    }
     expected = "a JSONL file or a folder with .txt or .md files"
     if chosen is CorpusReader.MARKDOWN_SECTIONS:
         expected = "a folder with Markdown pages (.md)"
     empty = True
     try:
-        for located in READERS[chosen](path):
+        for located in readers[chosen](path):
             empty = False
             yield located
     except OSError as error:
@@ -171,13 +175,3 @@ def _kind(value: object) -> str:
     number, null = "a number", type(None)
     names = {null: "null", bool: "true or false", int: number, float: number, str: "text", list: "a list"}
     return names.get(type(value), "an object")
-
-
-READERS: Mapping[CorpusReader, Reader] = MappingProxyType(
-    {
-        CorpusReader.JSONL: _read_jsonl,
-        CorpusReader.TEXT_FILES: _read_text_files,
-        CorpusReader.MARKDOWN_SECTIONS: _read_sections,
-    }
-)
-"""Every reader by the name that domain.yaml and the config give it."""

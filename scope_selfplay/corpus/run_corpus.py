@@ -1,4 +1,4 @@
-"""The documents that a run begins with: read or made, cut to size, and marked where they are for held-out tasks."""
+"""The documents that a run begins with: read or generated, cut to size; those for held-out tasks are marked."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_run_corpus(
     encode: Callable[[str], Tokens],
     decode: Callable[[Tokens], str],
 ) -> list[Document]:
-    """The documents of a run; those of the held-out tasks are marked. `encode` and `decode` as for `chunk`.
+    """The documents of a run; those for held-out tasks are marked. `encode` and `decode` as for `chunk`.
 
     `reader` is the domain's, where the settings name none. Raises CorpusError.
     """
@@ -56,7 +56,7 @@ def read_run_corpus(
 
 
 def documents_for(documents: Sequence[Document], *, held_out: bool) -> list[Document]:
-    """What tasks are written about: documents of held-out tasks or the others; all where there are none of these."""
+    """The documents that tasks are written about: those for held-out tasks, or the others; all if there are none."""
     marked = [document for document in documents if (document.source == HELD_OUT) == held_out]
     return marked or list(documents)
 
@@ -80,13 +80,9 @@ def embedded_documents(seed: int, settings: CorpusConfig) -> list[Document]:
 
 
 def chunk(
-    document: Document,
-    *,
-    max_tokens: int,
-    encode: Callable[[str], Sequence[int]],
-    decode: Callable[[Sequence[int]], str],
+    document: Document, *, max_tokens: int, encode: Callable[[str], Tokens], decode: Callable[[Tokens], str]
 ) -> list[Document]:
-    """Cuts a document into pieces of at most `max_tokens` tokens, title line included; each keeps the title.
+    """Cut a document into pieces of at most `max_tokens` tokens, title line included; each keeps the title.
 
     `encode` and `decode` are the policy's tokenizer, without special tokens. A document that fits is
     returned as it is; else the pieces are `<id>#0`, `<id>#1`, ... Cuts are made in the text, where decoded

@@ -106,7 +106,9 @@ def write_link(relation: str, target: str) -> str:
 
 def write_question(question: FactQuestion) -> str:
     """`Report the founder and the river of the rival of Aldmoor Mill.`"""
-    return f"{question.verb} {_listed(question.nouns)} of {_chain(question.links, question.anchor)}."
+    *others, last = [f"the {noun}" for noun in question.nouns]
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"{question.verb} {listed} of {_chain(question.links, question.anchor)}."
 
 
 def write_identity(links: Sequence[str], anchor: str, target: str) -> str:
@@ -157,11 +159,6 @@ def read_place(sentence: str) -> tuple[str, str] | None:
     """(name, region) of `Aldmoor Mill lies in Vessia.`"""
     name, lies, region = sentence.removesuffix(".").partition(" lies in ")
     return (name, region) if lies else None
-
-
-def _listed(nouns: Sequence[str]) -> str:
-    *others, last = [f"the {noun}" for noun in nouns]
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _chain(links: Sequence[str], anchor: str) -> str:

@@ -8,20 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scope_selfplay.embedded.language import (
-    ATTRIBUTES,
-    BY_NOUN,
-    KINDS,
-    PLACES,
-    REGIONS,
-    RELATIONS,
-    read_attribute,
-    read_link,
-    read_place,
-    sentences,
-    write_link,
-    write_place,
-)
+from scope_selfplay.embedded import language
 from scope_selfplay.schemas import Document
 
 FACTS_PER_ARTICLE = 4
@@ -35,13 +22,13 @@ class Entity(NamedTuple):
 
 
 def all_names() -> list[str]:
-    return [f"{place} {kind}" for place in PLACES for kind in KINDS]
+    return [f"{place} {kind}" for place in language.PLACES for kind in language.KINDS]
 
 
 def make_world(rng: random.Random, names: Sequence[str]) -> list[Entity]:
     """One entity per name, each with a region, four of the eight attributes and a link for every relation."""
-    if len(names) <= len(RELATIONS):
-        raise ValueError(f"a world needs more than {len(RELATIONS)} names, got {len(names)}")
+    if len(names) <= len(language.RELATIONS):
+        raise ValueError(f"a world needs more than {len(language.RELATIONS)} names, got {len(names)}")
     return [make_entity(rng, name, names) for name in names]
 
 
@@ -49,7 +36,8 @@ def make_documents(
     rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()
 ) -> list[Document]:
     """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
-    free = [name for name in all_names() if name not in set(skip)]
+    skipped = set(skip)
+    free = [name for name in all_names() if name not in skipped]
     if count > len(free):
         raise ValueError(f"{count} articles asked for, {len(free)} names are free")
     world = make_world(rng, rng.sample(free, count))
@@ -60,30 +48,31 @@ def make_documents(
 
 
 def write_article(rng: random.Random, entity: Entity) -> str:
-    lines = [BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
-    lines += [write_link(relation, target) for relation, target in entity.links.items()]
+    lines = [language.BY_NOUN[noun].sentence(value) for noun, value in entity.facts.items()]
+    lines += [language.write_link(relation, target) for relation, target in entity.links.items()]
     rng.shuffle(lines)
-    return " ".join([write_place(entity.name, entity.region), *lines])
+    return " ".join([language.write_place(entity.name, entity.region), *lines])
 
 
 def read_article(text: str) -> Entity | None:
     """The entity that an article describes; None where the text is not an article of this language."""
-    first, *rest = sentences(text) or [""]
-    place = read_place(first)
+    first, *rest = language.sentences(text) or [""]
+    place = language.read_place(first)
     if place is None:
         return None
-    facts = dict(found for line in rest if (found := read_attribute(line)))
-    links = dict(found for line in rest if (found := read_link(line)))
+    facts = dict(found for line in rest if (found := language.read_attribute(line)))
+    links = dict(found for line in rest if (found := language.read_link(line)))
     return Entity(*place, facts, links)
 
 
 def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
     """An entity whose links lead to two others of `names`."""
-    chosen = rng.sample(ATTRIBUTES, FACTS_PER_ARTICLE)
+    chosen = rng.sample(language.ATTRIBUTES, FACTS_PER_ARTICLE)
     facts = {attribute.noun: rng.choice(attribute.values) for attribute in chosen}
     others: list[str] = []
-    while len(others) < len(RELATIONS):
+    while len(others) < len(language.RELATIONS):
         other = rng.choice(names)
         if other != name and other not in others:
             others.append(other)
-    return Entity(name, rng.choice(REGIONS), facts, dict(zip(RELATIONS, others, strict=True)))
+    links = dict(zip(language.RELATIONS, others, strict=True))
+    return Entity(name, rng.choice(language.REGIONS), facts, links)

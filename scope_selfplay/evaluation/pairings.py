@@ -1,7 +1,7 @@
-"""Who is shown to the judge with whom, on which held-out task and in which order; one call to the judge for each pair.
+"""Which two answers the judge sees together, on which held-out task and in which order; one judge call per pair.
 
-Over the tasks every checkpoint of a pair is shown first as often as second (within one), so that a judge who
-prefers a place favours nobody.
+Over the tasks every checkpoint of a pair is shown first as often as second (within one), so that a judge that
+prefers the first answer favours no checkpoint.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class Presentation(NamedTuple):
 
     @property
     def is_tie(self) -> bool:
-        """Both answers are the same: nobody needs to be asked."""
+        """Whether both answers are the same, so that no judge needs to be asked."""
         return same_text(shown_answer(self.first.answer), shown_answer(self.second.answer))
 
 

@@ -2,7 +2,7 @@
 
 The model of one judged presentation: margin = strength of the first - strength of the second + offset + noise,
 with one offset for the place in the prompt (`ranking.fit_margins` fits the same). All presentations of one task are
-resampled together: they share the task, so they are no independent observations.
+resampled together: they share the task, so they are not independent observations.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class JudgedPair(NamedTuple):
 class Strengths:
     """The fit over all tasks, and over `resamples` draws of as many tasks with replacement.
 
-    `names` has a column each, `offset` the last one. Checkpoints that nothing connects have no difference.
+    Every name has a column of the fit, `offset` the last one. Checkpoints that nothing connects have no difference.
     """
 
     def __init__(self, judged: Sequence[JudgedPair], *, seed: int, resamples: int) -> None:
@@ -68,7 +68,7 @@ class Strengths:
         for pair in self._judged:
             row = np.zeros(width)
             row[self.names.index(pair.first)], row[self.names.index(pair.second)] = 1.0, -1.0
-            # The tie of equal answers was never shown: it says nothing about places.
+            # A tie of equal answers was never shown: it holds nothing about the order.
             row[-1] = float(pair.asked)
             grams[tasks[pair.task]] += np.outer(row, row)
             pulls[tasks[pair.task]] += row * (pair.outcome.first - pair.outcome.second)

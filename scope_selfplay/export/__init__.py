@@ -2,8 +2,3 @@
 
 `formats` (pure: a task becomes a row of each format) - `writing` (files, split by split; the command `scope export`).
 """
-
-from scope_selfplay.export.formats import FORMATS
-from scope_selfplay.export.writing import export_tasks
-
-__all__ = ["FORMATS", "export_tasks"]

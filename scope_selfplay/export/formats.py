@@ -47,12 +47,9 @@ class ExportFormat:
 
 
 def example_of(candidate: Candidate, split: str, index: int) -> Example:
-    assert candidate.task is not None and candidate.rubric is not None, (
-        "only tasks with a rubric are exported"
-    )
-    return Example(
-        candidate.task, candidate.rubric, candidate.mean, candidate.provenance.iteration, split, index
-    )
+    assert candidate.task and candidate.rubric, "only tasks with a rubric are exported"
+    iteration = candidate.provenance.iteration
+    return Example(candidate.task, candidate.rubric, candidate.mean, iteration, split, index)
 
 
 def trl_row(example: Example) -> Row:
@@ -176,8 +173,7 @@ FORMATS: Mapping[str, ExportFormat] = {
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
     "verifiers": ExportFormat(
-        verifiers_row,
-        "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON",
+        verifiers_row, "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON"
     ),
     "open-instruct": ExportFormat(
         open_instruct_row, "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.export.formats import FORMATS, Row, example_of
+from scope_selfplay.export.formats import FORMATS, ExportFormat, Row, example_of
 from scope_selfplay.store.files import disk_faults, part_of, write_atomic
 from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader, find_run
@@ -34,7 +34,7 @@ class Exported(NamedTuple):
 @click.command()
 @click.argument("run")
 @click.option(
-    "--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Who is going to read it."
+    "--format", "format_name", type=click.Choice([*FORMATS]), required=True, help="Who is going to read it."
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write; new or empty."
@@ -42,19 +42,19 @@ class Exported(NamedTuple):
 @click.option(
     "--iteration", "iterations", type=int, multiple=True, help="Only these iterations; several allowed."
 )
-def export(run: str, form: str, output: Path, iterations: tuple[int, ...]) -> None:
+def export(run: str, format_name: str, output: Path, iterations: tuple[int, ...]) -> None:
     """Write the accepted tasks of RUN in another library's shape.
 
     RUN is a run folder, or a name under runs/.
     """
     with RunReader(find_run(run)) as reader:
-        for path, tasks in export_tasks(reader, form, output, iterations=iterations):
+        for path, tasks in export_tasks(reader, format_name, output, iterations=iterations):
             click.echo(f"{path}\t{tasks}")
-    click.echo(FORMATS[form].use.replace("FOLDER", str(output)), err=True)
+    click.echo(FORMATS[format_name].use.replace("FOLDER", str(output)), err=True)
 
 
 def export_tasks(
-    reader: RunReader, form: str, target: Path, *, iterations: Iterable[int] = ()
+    reader: RunReader, format_name: str, target: Path, *, iterations: Iterable[int] = ()
 ) -> list[Exported]:
     """Write the accepted tasks as `train` and the held-out tasks of iteration 0 as `test`.
 
@@ -66,15 +66,16 @@ def export_tasks(
     if target.exists() and any(target.iterdir()):
         raise UserError(f"{target}: is not empty; give another folder")
     wanted = _checked(reader, set(iterations)) or [number for number in reader.iterations() if number > 0]
+    chosen = FORMATS[format_name]
     splits = {"train": wanted, _HELD_OUT: [0]}
     with disk_faults(target):
         target.mkdir(parents=True, exist_ok=True)
-        found = [_write_split(reader, form, target, split, numbers) for split, numbers in splits.items()]
+        found = [_write_split(reader, chosen, target, split, numbers) for split, numbers in splits.items()]
     written = [file for file in found if file.tasks]
     if not written:
         raise RecordError(f"{reader.folder.path}: has no accepted task yet; nothing was exported")
     run = str(reader.settings.get("name", reader.folder.path.name))
-    write_atomic(target / "README.md", _card(run, form, written))
+    write_atomic(target / "README.md", _card(run, format_name, written))
     return written
 
 
@@ -93,8 +94,9 @@ def _checked(reader: RunReader, wanted: set[int]) -> list[int]:
     return sorted(wanted)
 
 
-def _write_split(reader: RunReader, form: str, target: Path, split: str, iterations: list[int]) -> Exported:
-    chosen = FORMATS[form]
+def _write_split(
+    reader: RunReader, chosen: ExportFormat, target: Path, split: str, iterations: list[int]
+) -> Exported:
     path = target / f"{split}.{'jsonl' if chosen.is_lines else 'parquet'}"
     accepted = "iteration = ? AND stage = 'tasks' AND status = 'accepted' AND rubric IS NOT NULL"
     candidates = (
@@ -132,14 +134,12 @@ def _write_parquet(path: Path, rows: Iterator[Row], *, columns: pa.Schema) -> in
     return count
 
 
-def _card(run: str, form: str, written: list[Exported]) -> str:
+def _card(run: str, format_name: str, written: list[Exported]) -> str:
     splits = [{"split": file.path.stem, "path": file.path.name} for file in written]
-    front = {
-        "pretty_name": f"{run} for {form}",
-        "configs": [{"config_name": "default", "data_files": splits}],
-    }
+    configs = [{"config_name": "default", "data_files": splits}]
+    front = {"pretty_name": f"{run} for {format_name}", "configs": configs}
     counts = "\n".join(f"- `{file.path.name}`: {file.tasks:,} tasks" for file in written)
     return (
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {run} for {form}\n\n{counts}\n\n"
-        f"How it is read: {FORMATS[form].use}\n"
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {run} for {format_name}\n\n{counts}\n\n"
+        f"How it is read: {FORMATS[format_name].use}\n"
     )

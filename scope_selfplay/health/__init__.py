@@ -8,8 +8,3 @@
 `tasks` (near duplicates, drift of topics, whether the Challenger's searches are needed) - `costs` (judge calls, tokens,
 GPU-hours) - `checkup` (everything together, with bounds). All from records; no judge is called.
 """
-
-from scope_selfplay.health.checkup import BOUNDS, Bounds, Checkup, Signal, examine
-from scope_selfplay.health.costs import judge_account
-
-__all__ = ["BOUNDS", "Bounds", "Checkup", "Signal", "examine", "judge_account"]

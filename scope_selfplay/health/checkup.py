@@ -130,18 +130,13 @@ def examine(reader: RunReader) -> list[Checkup]:
 
 def _signal(name: str, value: float | None) -> Signal:
     bounds, warning = BOUNDS[name], ""
-    if value is not None and bounds.low is not None and value < bounds.low:
-        warning = f"{bounds.title}: {value:.3g} is under {bounds.low:g}: {bounds.meaning}"
-    elif value is not None and bounds.high is not None and value > bounds.high:
-        warning = f"{bounds.title}: {value:.3g} is over {bounds.high:g}: {bounds.meaning}"
+    low, high = bounds.low, bounds.high
+    if value is not None and low is not None and value < low:
+        warning = f"{bounds.title}: {value:.3g} is under {low:g}: {bounds.meaning}"
+    elif value is not None and high is not None and value > high:
+        warning = f"{bounds.title}: {value:.3g} is over {high:g}: {bounds.meaning}"
     return Signal(
-        name=name,
-        title=bounds.title,
-        unit=bounds.unit,
-        value=value,
-        low=bounds.low,
-        high=bounds.high,
-        warning=warning,
+        name=name, title=bounds.title, unit=bounds.unit, value=value, low=low, high=high, warning=warning
     )
 
 

@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer and its chat template as a `TextCodec`, and where a turn ends.
 
 The template is rendered around placeholders and split at them: what the template wrote may become special
-tokens, what a document or a task says may not. Only the parts are encoded, so a conversation that grows never
+tokens, the text of a document or a task may not. Only the parts are encoded, so a conversation that grows never
 changes the ids that were sampled before.
 """
 
@@ -17,7 +17,7 @@ _MARK = "\ue000{}\ue001"
 
 class ChatCodec:
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.end_ids = frozenset(
             {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")} - {None}
         )
@@ -43,13 +43,9 @@ class ChatCodec:
 
     @property
     def end_of_turn(self) -> int:
-        """The token after which the other side speaks."""
-        marks = self.end_ids - {self._tokenizer.eos_token_id}
-        return int(next(iter(marks), self._tokenizer.eos_token_id))
-
-    @property
-    def tokenizer(self) -> Any:
-        return self._tokenizer
+        """The token that ends a turn."""
+        marks = self.end_ids - {self.tokenizer.eos_token_id}
+        return int(next(iter(marks), self.tokenizer.eos_token_id))
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         rendered = self._render([(message.role, _MARK.format(i)) for i, message in enumerate(messages)])
@@ -61,19 +57,19 @@ class ChatCodec:
         rendered = self._render(spoken + coming).partition(_MARK.format("a"))[2]
         if sampled and sampled[-1] in self.end_ids:
             # The end of the turn was sampled: it is already among the ids, only what follows it is new.
-            rendered = rendered.removeprefix(self._tokenizer.convert_ids_to_tokens(sampled[-1]))
+            rendered = rendered.removeprefix(self.tokenizer.convert_ids_to_tokens(sampled[-1]))
         return self._fill(rendered, messages)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(
-            self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
     def count(self, text: str) -> int:
         return len(self._encode(text, special=False))
 
     def truncate(self, text: str, max_tokens: int) -> str:
-        encoded = self._tokenizer(
+        encoded = self.tokenizer(
             text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
         )
         offsets = encoded["offset_mapping"]
@@ -90,7 +86,7 @@ class ChatCodec:
 
     def _render(self, conversation: Sequence[tuple[str, str]]) -> str:
         messages = [{"role": role, "content": content} for role, content in conversation]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def _fill(self, rendered: str, messages: Sequence[Message]) -> tuple[int, ...]:
         ids: list[int] = []
@@ -103,7 +99,7 @@ class ChatCodec:
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         if not text:
             return ()
-        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
+        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
         return tuple(encoded["input_ids"])
 
 

@@ -66,7 +66,7 @@ class InProcessModel:
         self._source = model
         self._frozen = frozen
         self._codec = codec
-        self._identity = identity
+        self.identity = identity
         self._temperature = temperature
         self._deterministic = deterministic
         self._max_length = max_length
@@ -81,13 +81,9 @@ class InProcessModel:
         self.model: Any = None
         """What samples: the source itself where it is frozen, else a copy of its weights."""
         self.cache: Any = None
-        # A policy in training may not be on its device yet; it is taken over when it first speaks.
+        # A policy in training may not be on its device yet; its weights are copied when it first samples.
         if frozen:
             self._take_over()
-
-    @property
-    def identity(self) -> str:
-        return self._identity
 
     @property
     def running(self) -> int:
@@ -107,7 +103,7 @@ class InProcessModel:
         self._drop_cancelled()
         if self._active or self._waiting:
             raise InferenceError("weights cannot change while sequences are being generated")
-        self._identity = identity
+        self.identity = identity
         self._take_over()
 
     def _take_over(self) -> None:

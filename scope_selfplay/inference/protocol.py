@@ -58,11 +58,11 @@ class TextCodec(TagCodec, Protocol):
     """
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """A conversation up to the point where the assistant speaks."""
+        """A conversation up to where the assistant's turn begins."""
         ...
 
     def encode_next(self, messages: Sequence[Message], *, sampled: Sequence[int]) -> tuple[int, ...]:
-        """What follows the sampled ids of an assistant turn, up to where the assistant speaks again."""
+        """What follows the sampled ids of an assistant turn, up to where its next turn begins."""
         ...
 
     def count(self, text: str) -> int: ...
@@ -73,20 +73,16 @@ class TextCodec(TagCodec, Protocol):
 
 
 Script = Callable[[str, Key], str]
-"""Prompt text and key of the call -> what the policy says."""
+"""Prompt text and key of the call -> the policy's completion."""
 
 
 class ScriptedModel:
-    """A `PolicyModel` that says what `script` gives: for token lint, teachers of a warm start and tests."""
+    """A `PolicyModel` that answers what `script` gives: for token lint, teachers of a warm start and tests."""
 
     def __init__(self, codec: TextCodec, script: Script, *, identity: str = "scripted") -> None:
         self._codec = codec
         self._script = script
-        self._identity = identity
-
-    @property
-    def identity(self) -> str:
-        return self._identity
+        self.identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         text = self._script(self._codec.decode(request.prompt_ids), key)

@@ -21,7 +21,7 @@ from scope_selfplay.wire.json_client import JsonClient, PerLoop, Refused, Server
 WEIGHTS_HEADER = "X-Scope-Weights"
 _MISCONFIGURED = frozenset({401, 403, 404})
 # What vLLM would otherwise take from the model's generation_config.json.
-_PLAIN = {
+_NEUTRAL_SAMPLING = {
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
@@ -56,20 +56,16 @@ class ServedModel:
     ) -> None:
         self._clients = PerLoop(connect)
         self._served = served
-        self._identity = identity
+        self.identity = identity
         self._max_length = min(max_length, served.max_length or max_length)
         self._temperature = temperature
         self._on_outage = on_outage
         self._outage: InferenceError | None = None
         self._stops = StopTable(codec)
 
-    @property
-    def identity(self) -> str:
-        return self._identity
-
     def refresh(self, identity: str) -> None:
         """Name the weights of a policy in training; the trainer has brought them to the server."""
-        self._identity = identity
+        self.identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         """Waits for a server that is down as long as its client is patient; then every call fails at once.
@@ -110,7 +106,7 @@ class ServedModel:
             "skip_special_tokens": False,
             "return_token_ids": True,
             "logprobs": 0,
-            **_PLAIN,
+            **_NEUTRAL_SAMPLING,
         }
 
     def _check_weights(self, response: aiohttp.ClientResponse) -> None:

@@ -52,7 +52,7 @@ class _Call:
     future: "asyncio.Future[Sample]"
 
     def settle(self, result: Sample | InferenceError) -> None:
-        """From the engine's thread; a caller that went away is told nothing."""
+        """From the engine's thread; a caller that went away gets nothing."""
 
         def tell() -> None:
             if self.future.done():
@@ -62,7 +62,7 @@ class _Call:
             else:
                 self.future.set_exception(result)
 
-        # A loop that has ended meanwhile has nobody left who waits.
+        # Nobody waits any more in a loop that has ended meanwhile.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(tell)
 
@@ -79,7 +79,7 @@ class SteppedEngine:
         temperature: float,
         make_params: Callable[[Sampling], Any] | None = None,
     ) -> None:
-        self._identity = identity
+        self.identity = identity
         self._max_length = max_length
         self._temperature = temperature
         self._make_params = make_params or vllm_params
@@ -88,13 +88,9 @@ class SteppedEngine:
         self._inbox: SimpleQueue[_Call | None] = SimpleQueue()
         self._number = 0
 
-    @property
-    def identity(self) -> str:
-        return self._identity
-
     def refresh(self, identity: str) -> None:
         """Name the weights; the trainer has brought them into the engine."""
-        self._identity = identity
+        self.identity = identity
 
     async def generate(self, request: Generate, key: Key) -> Sample:
         room = room_for(request, self._max_length)

@@ -10,7 +10,7 @@ From a run's folder alone, finished or running; what was not measured is absent 
 
 from dataclasses import dataclass
 
-from scope_selfplay.health import Checkup, examine
+from scope_selfplay.health.checkup import Checkup, examine
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Count
@@ -125,19 +125,15 @@ def accepted_means(reader: RunReader, iteration: int) -> list[float]:
 
 def training_curves(reader: RunReader, iteration: int, stage: Stage) -> list[Curve]:
     """Every number that the steps of a training logged, in the order in which they first appear."""
-    points: dict[str, list[tuple[int, float]]] = {}
+    steps: dict[str, list[int]] = {}
+    values: dict[str, list[float]] = {}
     for number, row in enumerate(reader.metrics(iteration, stage), start=1):
         for name, value in row.items():
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                points.setdefault(name, []).append((int(row.get("step", number)), float(value)))
+                steps.setdefault(name, []).append(int(row.get("step", number)))
+                values.setdefault(name, []).append(float(value))
     return [
-        Curve(
-            stage=stage,
-            name=name,
-            steps=tuple(step for step, _ in found),
-            values=tuple(value for _, value in found),
-        )
-        for name, found in points.items()
+        Curve(stage=stage, name=name, steps=tuple(steps[name]), values=tuple(values[name])) for name in steps
     ]
 
 
@@ -164,9 +160,7 @@ def bin_edges(row: int) -> tuple[float, float]:
 
 
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
-    challenger, solver = (
-        training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)
-    )
+    challenger = training_curves(reader, iteration, Stage.CHALLENGER)
     return IterationOverview(
         iteration=iteration,
         funnel=_funnel(reader, iteration),
@@ -174,7 +168,7 @@ def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
         histogram=_histogram(reader, iteration),
         by_type=_groups(reader, iteration, "task.type"),
         by_search_turns=_groups(reader, iteration, "task.search_turns"),
-        curves=(*challenger, *solver),
+        curves=(*challenger, *training_curves(reader, iteration, Stage.SOLVER)),
         seconds=stage_seconds(reader, iteration),
     )
 

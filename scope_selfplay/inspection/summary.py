@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scope_selfplay.health import judge_account
+from scope_selfplay.health.costs import judge_account
 from scope_selfplay.inspection.overview import accepted_means, stage_seconds, task_counts, training_curves
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import CandidateStatus
@@ -21,9 +21,8 @@ def summarise(run: Run) -> dict[str, object]:
     """The funnel, reward curves and comparison of each iteration, and the held-out table in the order S_0, S_1, ..."""
     with RunReader(run.folder.path) as reader:
         finished = {(state.iteration, state.stage) for state in reader.stages() if state.manifest}
-        done = [
-            number for number in range(1, run.config.iterations + 1) if (number, Stage.COMPARE) in finished
-        ]
+        numbers = range(1, run.config.iterations + 1)
+        done = [number for number in numbers if (number, Stage.COMPARE) in finished]
         iterations = [_iteration(reader, number) for number in done]
     rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
     held_out = read_ratings(run.folder, rated[-1]).held_out if rated else {}
@@ -34,7 +33,7 @@ def summarise(run: Run) -> dict[str, object]:
         "iterations": iterations,
         "held_out": {
             name: groups["all"].model_dump()
-            | {"groups": {group: each.model_dump() for group, each in groups.items()}}
+            | {"groups": {group: estimate.model_dump() for group, estimate in groups.items()}}
             for name, groups in held_out.items()
             if "all" in groups
         },

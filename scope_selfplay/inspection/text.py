@@ -10,16 +10,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from scope_selfplay.health import Checkup, Signal
+from scope_selfplay.health.checkup import Checkup, Signal
 from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, Verdict
-from scope_selfplay.store.query import (
-    AnswerComparison,
-    GradedRollout,
-    Judgements,
-    TaskPage,
-    TaskRecord,
-)
+from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskPage, TaskRecord
 
 _COLUMNS = {
     **{name: name for name in ("id", "iteration", "stage", "status", "reason", "mean", "type")},
@@ -61,11 +55,8 @@ def tab_lines(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterab
     """A header and rows as lines with tabs between cells; None is an empty cell, a float has three decimals."""
     yield "\t".join(header)
     for row in rows:
-        yield "\t".join("" if cell is None else one_line(_cell(cell)) for cell in row)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+        cells = (f"{cell:.3f}" if isinstance(cell, float) else cell for cell in row)
+        yield "\t".join("" if cell is None else one_line(str(cell)) for cell in cells)
 
 
 def plain_list(page: TaskPage) -> Iterator[str]:

@@ -22,7 +22,7 @@ from scope_selfplay.schemas import Fault, Finish, Verdict, seed_from
 
 T = TypeVar("T")
 
-_WARM_AGAIN = 0.6
+_RETRY_TEMPERATURE = 0.6
 # Two score blocks take about 20 tokens; a byte-level tokenizer needs one per character.
 _SHORT_TOKENS = 64
 # 31 bits: some servers keep seeds in signed 32-bit integers.
@@ -131,11 +131,11 @@ class JudgeCaller:
 
     def _request(self, prompt: JudgePrompt[T], call: CallConfig, attempt: int) -> ChatRequest:
         # A greedy judge would only repeat what could not be read.
-        warm = call.temperature if attempt == 0 else max(call.temperature, _WARM_AGAIN)
+        temperature = call.temperature if attempt == 0 else max(call.temperature, _RETRY_TEMPERATURE)
         return ChatRequest(
             prompt=prompt.prompt,
             max_tokens=1 if prompt.choices else _SHORT_TOKENS if prompt.pattern else call.max_tokens,
-            temperature=0.0 if prompt.choices and attempt == 0 else warm,
+            temperature=0.0 if prompt.choices and attempt == 0 else temperature,
             seed=seed_from(self._seed, "judge", prompt.prompt, attempt) & _SEED_BITS,
             choices=prompt.choices,
             pattern=prompt.pattern,

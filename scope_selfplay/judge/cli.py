@@ -1,6 +1,6 @@
-"""`scope serve-judge`, and `scope judge try`: one judgement for a person who writes prompts, as data and as shown.
+"""`scope serve-judge`, and `scope judge try`: one judgement for a person who writes prompts.
 
-What serves, reads a corpus or draws is imported when a command runs.
+Servers, corpus readers and rich are imported when a command runs.
 """
 
 import asyncio
@@ -105,8 +105,10 @@ ROLES = (
 )
 
 
-def _text(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """A text, or `@file` for what the file holds."""
+def _text(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """A text, or `@file` for what the file holds; of an option that may be given several times, all of them."""
+    if isinstance(value, tuple):
+        return tuple(_text(context, parameter, text) for text in value)
     if value is None or not value.startswith("@"):
         return value
     try:
@@ -122,10 +124,8 @@ _TEXT: dict[str, Any] = {"callback": _text, "metavar": "TEXT|@FILE"}
 @click.argument("role", type=click.Choice(ROLES))
 @click.option("--task", required=True, help="The task.", **_TEXT)
 @click.option("--task-type", default="long_form_qa", show_default=True)
-@click.option(
-    "--document", multiple=True, help="A source document; several for `rubric`.", metavar="TEXT|@FILE"
-)
-@click.option("--answer", multiple=True, help="An answer; two or more to compare.", metavar="TEXT|@FILE")
+@click.option("--document", multiple=True, help="A source document; several for `rubric`.", **_TEXT)
+@click.option("--answer", multiple=True, help="An answer; two or more to compare.", **_TEXT)
 @click.option("--criterion", help="The one criterion.", **_TEXT)
 @click.option("--reference", help="A reference answer.", **_TEXT)
 @click.option("--winners", default=1, show_default=True, help="How many `select` chooses.")
@@ -150,12 +150,8 @@ def try_judge(context: click.Context, /, role: str, **options: Any) -> None:
     scope judge try entity --task "Why did the coach leave?" --base-url http://127.0.0.1:8000/v1
     scope judge try grade --task @task.txt --answer @answer.txt --criterion "Names the year 1936."
     """
-    texts = {
-        name: [_text(context, context.command.params[0], text) or "" for text in options[name]]
-        for name in ("document", "answer")
-    }
     try:
-        config, prompt = _config_and_prompt(role, {**options, **texts})
+        config, prompt = _config_and_prompt(role, options)
         result = None if options["dry"] else asyncio.run(_ask(config, prompt, options["seed"]))
     except ScopeError as error:
         click.echo(f"Error: {error}", err=True)

@@ -23,6 +23,8 @@ from scope_selfplay.schemas import Fault
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
 _BUSY_PAUSE = 1.0
+# An endpoint that refuses is alive, like one that is busy.
+_ANSWERS = (Fault.REFUSED, Fault.UNREADABLE)
 
 
 class Endpoint:
@@ -49,22 +51,22 @@ class Endpoint:
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._tripped: asyncio.Future[None] = self._loop.create_future()
-        self._quiet_until = 0.0
+        self._paused_until = 0.0
         self._last_sign = self._loop.time()
         self._in_flight = 0
         self._watcher: asyncio.Task[None] | None = None
-        self._healer: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
 
     async def ask(self, request: ChatRequest, *, seconds: float) -> ChatReply:
         """One completion, within `seconds` from when it is sent. Raises ChatFault, ConfigError."""
         give_up = self._loop.time() + self._timeouts.outage
         while True:
-            await self._until_healthy()
+            await self._wait_until_healthy()
             async with self._gate.turn(request.prompt):
                 if self.breaker.is_open:
                     continue
-                # Nobody sends before a pause is over, and then not all at the same moment.
-                while (left := self._quiet_until - self._loop.time()) > 0:
+                # No call is sent before a pause is over, and then not all at the same moment.
+                while (left := self._paused_until - self._loop.time()) > 0:
                     await asyncio.sleep(left + self._jitter.uniform(0, 0.1 + 0.1 * left))
                 try:
                     return await self._send(request, seconds)
@@ -72,12 +74,12 @@ class Endpoint:
                     now = self._loop.time()
                     if not fault.busy or now >= give_up:
                         raise
-                    if now >= self._quiet_until:
+                    if now >= self._paused_until:
                         self._gate.shrink()
-                    self._quiet_until = max(self._quiet_until, now + (fault.after or _BUSY_PAUSE))
+                    self._paused_until = max(self._paused_until, now + (fault.after or _BUSY_PAUSE))
 
     async def close(self) -> None:
-        for task in (self._watcher, self._healer):
+        for task in (self._watcher, self._prober):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -92,7 +94,14 @@ class Endpoint:
         try:
             reply = await self._unless_tripped(self._client.complete(request, seconds=seconds))
         except ChatFault as fault:
-            self._note(fault)
+            self._metrics.endpoint_faults.labels("busy" if fault.busy else fault.fault.value).inc()
+            if fault.busy or fault.fault in _ANSWERS:
+                self._last_sign = self._loop.time()
+            else:
+                # Calls in flight go on: those that end well close the breaker again.
+                self.breaker.fail()
+                if self.breaker.is_open:
+                    self._open()
             raise
         finally:
             self._in_flight -= 1
@@ -113,17 +122,7 @@ class Endpoint:
             raise ChatFault(Fault.TIMED_OUT, f"{self._client.url}: hangs; the call was given up")
         return task.result()
 
-    def _note(self, fault: ChatFault) -> None:
-        self._metrics.endpoint_faults.labels("busy" if fault.busy else fault.fault.value).inc()
-        if fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE):
-            self._last_sign = self._loop.time()
-            return
-        # Calls in flight go on: those that end well close the breaker again.
-        self.breaker.fail()
-        if self.breaker.is_open:
-            self._open()
-
-    async def _until_healthy(self) -> None:
+    async def _wait_until_healthy(self) -> None:
         if self.breaker.is_open and not self.breaker.is_given_up:
             await self._healthy.wait()
         if self.breaker.is_given_up:
@@ -134,15 +133,15 @@ class Endpoint:
         """Let calls wait, and probe until the endpoint is well again."""
         self._metrics.breaker_open.set(1)
         self._healthy.clear()
-        if self._healer is None or self._healer.done():
-            self._healer = self._loop.create_task(self._heal())
+        if self._prober is None or self._prober.done():
+            self._prober = self._loop.create_task(self._probe_until_healthy())
 
-    async def _heal(self) -> None:
+    async def _probe_until_healthy(self) -> None:
         while self.breaker.is_open and not self.breaker.is_given_up:
             await asyncio.sleep(self.breaker.pause)
             if not self.breaker.is_open:
                 break
-            if await self._is_alive():
+            if await self._answers_canary():
                 self._recover()
             else:
                 self.breaker.fail_probe()
@@ -164,7 +163,7 @@ class Endpoint:
             silent_since = self._last_sign
             if not self._in_flight or self._loop.time() - silent_since < self._timeouts.silence:
                 continue
-            alive = await self._is_alive()
+            alive = await self._answers_canary()
             if alive:
                 self._last_sign = self._loop.time()
             elif self._last_sign == silent_since:
@@ -173,12 +172,11 @@ class Endpoint:
                 if not self._tripped.done():
                     self._tripped.set_result(None)
 
-    async def _is_alive(self) -> bool:
+    async def _answers_canary(self) -> bool:
         try:
             await self._client.complete(CANARY, seconds=self._timeouts.canary)
         except ChatFault as fault:
-            # Refusing or being busy is an answer, too.
-            return fault.busy or fault.fault in (Fault.REFUSED, Fault.UNREADABLE)
+            return fault.busy or fault.fault in _ANSWERS
         return True
 
 
@@ -248,16 +246,16 @@ class CircuitBreaker:
 class AdmissionGate:
     """Admits calls in batches: at most `limit` at once, those with a common beginning next to each other.
 
-    All that waits when a batch begins belongs to it and goes in the order of its text, so that an engine with a prefix
-    cache meets the K criteria of one answer, and the answers to one task, one after the other. Who comes later belongs
-    to the next batch: nobody is overtaken for ever. `limit` shrinks when the endpoint asks for a pause and grows back
-    call by call.
+    The calls that wait when a batch begins belong to it and go in the order of their text, so that an engine with a
+    prefix cache gets the K criteria of one answer, and the answers to one task, one after the other. Later calls belong
+    to the next batch, so no call waits for ever. `limit` shrinks when the endpoint asks for a pause and grows back call
+    by call.
     """
 
     def __init__(self, limit: int) -> None:
         self._most = limit
         self._limit = float(limit)
-        self._inside = 0
+        self.inside = 0
         self._batch: deque[tuple[str, asyncio.Future[None]]] = deque()
         self._next: list[tuple[str, asyncio.Future[None]]] = []
         self._scheduled = False
@@ -265,10 +263,6 @@ class AdmissionGate:
     @property
     def limit(self) -> int:
         return int(self._limit)
-
-    @property
-    def inside(self) -> int:
-        return self._inside
 
     @asynccontextmanager
     async def turn(self, text: str) -> AsyncIterator[None]:
@@ -303,11 +297,11 @@ class AdmissionGate:
         self._admit()
 
     def _leave(self) -> None:
-        self._inside -= 1
+        self.inside -= 1
         self._admit()
 
     def _admit(self) -> None:
-        while self._inside < self.limit:
+        while self.inside < self.limit:
             if not self._batch:
                 if not self._next:
                     return
@@ -315,5 +309,5 @@ class AdmissionGate:
                 self._next = []
             _, admitted = self._batch.popleft()
             if not admitted.done():
-                self._inside += 1
+                self.inside += 1
                 admitted.set_result(None)

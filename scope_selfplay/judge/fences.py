@@ -68,7 +68,7 @@ class Fencer:
         return next(label for label in labels if label not in taken)
 
     def candidate(self, label: str, parts: Sequence[tuple[str, str]], *, limit: int | None = None) -> str:
-        """One candidate under its label; its parts (name, text) each stand in a fence of their own.
+        """One candidate under its label; every part (name, text) is in a fence of its own.
 
         The limit holds for all parts together, the last one (the answer) first: it is what is judged.
         """
@@ -93,7 +93,7 @@ def clean(text: str) -> str:
     """Text that a prompt can show: encodable, without controls or bidi, without tags of ours or of a chat.
 
     Look-alike forms that Unicode normalisation (NFKC) folds to ASCII are folded only where a tag hides in
-    them, so that an ordinary `x²` stays what it is. Homoglyphs of other scripts are no tags and stay.
+    them, so that an ordinary `x²` stays what it is. Homoglyphs of other scripts are not tags and stay.
     """
     # Pairs of surrogates are joined, half ones replaced.
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

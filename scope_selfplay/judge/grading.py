@@ -36,7 +36,7 @@ async def grade_rollout(judge: Judge, task: Task, rubric: Rubric, rollout: Rollo
 
 
 async def _verified(task: Task, check: Check, answer: str) -> Verdict:
-    """What a rule says of an answer, given the reference; no judge is asked."""
+    """A rule's verdict on an answer, given the reference; no judge is asked."""
     match check:
         case Check.BOXED:
             # In a thread: a hostile answer may keep the verifier busy for seconds.

@@ -45,7 +45,7 @@ class JudgeTally:
     unreadable: int = 0
 
     def add(self, verdict: Verdict) -> None:
-        """Count one verdict; one that was clear without a call is none."""
+        """Count one verdict; one that took no call is not counted."""
         if not verdict.attempts:
             return
         self.calls += 1
@@ -92,7 +92,7 @@ class MeteredJudge:
     """A judge around another one. `tally` is the stage's account, `records` are this judge's own.
 
     With an `allowance` never more calls are made: what goes beyond it is not asked and has no verdict, and
-    `overdrawn` says that this has happened, so that nothing may be made of the rest.
+    `overdrawn` says that this has happened, so that nothing may be computed from the rest.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class MeteredJudge:
         if not documents:
             self.tally.calls += 1
             self.tally.failed += rubric is None
-            self._note(missing=rubric is None)
+            self._count_call(missing=rubric is None)
         return rubric
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
@@ -211,10 +211,10 @@ class MeteredJudge:
     def _counted(self, verdict: Verdict, *, missing: bool | None = None) -> Verdict:
         if verdict.attempts:
             self.tally.add(verdict)
-            self._note(missing=verdict.value is None if missing is None else missing)
+            self._count_call(missing=verdict.value is None if missing is None else missing)
         return verdict
 
-    def _note(self, *, missing: bool) -> None:
+    def _count_call(self, *, missing: bool) -> None:
         self.records.calls += 1
         self.records.missing += missing
 

@@ -47,18 +47,14 @@ class ModelJudge:
 
     def __init__(self, config: JudgeConfig, pack: Pack, *, seed: int, cache: JudgementCache) -> None:
         self.prompts = JudgePrompts(pack, config, seed=seed)
-        self._config = config
         self._cache = cache
         self._caller = JudgeCaller(config, cache, seed=seed)
         self.metrics = self._caller.metrics
         models = [model_name(config, role) for role in JudgeRole]
         calls = (config.gate_call, config.rubric_call, config.grade_call, config.compare_call)
         settings = [call.model_dump_json() for call in calls]
-        self._identity = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
-
-    @property
-    def identity(self) -> str:
-        return f"{model_name(self._config, JudgeRole.GRADE)} {self._identity}"
+        content = content_id("model", *models, *settings, pack.hash, config.verdict, config.max_chars)
+        self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
 
     def begin_stage(self) -> None:
         """Every stage has its own failure budget, time and account."""
@@ -143,10 +139,10 @@ def open_model_judge(config: JudgeConfig, pack: Pack, *, seed: int, folder: Path
 
 def _scored(reply: JudgeReply[bool]) -> Verdict:
     yes, no = reply.odds.get("1"), reply.odds.get("0")
-    known = reply.value is not None and yes is not None and no is not None and yes + no > 0
-    return reply.verdict(
-        reply.value, yes / (yes + no) if known and yes is not None and no is not None else None
-    )
+    probability = None
+    if reply.value is not None and yes is not None and no is not None and yes + no > 0:
+        probability = yes / (yes + no)
+    return reply.verdict(reply.value, probability)
 
 
 def _soft_preference(reply: JudgeReply[Outcome]) -> float | None:

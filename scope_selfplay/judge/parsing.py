@@ -4,7 +4,7 @@ Only what follows the judge's thinking counts: a judge quotes the answer while i
 hold a verdict. All readers search with `find` and `count`, so they are linear in whatever a model wrote.
 
 A boxed verdict is the last one, because a judge that reasons in the open may quote earlier ones; text may
-follow it. Every other form must stand there exactly once.
+follow it. Every other form must occur exactly once.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scope_selfplay.wire.strict_json import load_strict
 
 THINK, END_THINK = "<think>", "</think>"
 LONGEST_CRITERION = 2000
-"""Characters. A criterion is one sentence; more is a model that ran away."""
+"""Characters. A criterion is one sentence; a longer text is runaway output."""
 
 _PRIORITIES = {priority.value: priority for priority in Priority} | {"nice_to_have": Priority.BONUS}
 _CORRECTNESS = {"1": 1.0, "0.5": 0.5, "0": 0.0}
@@ -144,7 +144,7 @@ def _criterion(item: object) -> Criterion | None:
 
 
 def _words(value: object) -> str | None:
-    """One line of text of a bearable length."""
+    """A text run together on one line; None for another type or more than LONGEST_CRITERION characters."""
     if not isinstance(value, str) or len(value) > LONGEST_CRITERION:
         return None
     return " ".join(value.split())

@@ -85,8 +85,8 @@ class JudgePrompts:
         self._pack = pack
         self._fencer = Fencer(fence_key(seed), limit=config.max_chars)
         self._budget = config.max_chars
-        self._token = config.verdict == "token"
-        self._native = {role for role in JudgeRole if config.endpoint_of(role).native_thinking}
+        self._single_token = config.verdict == "token"
+        self._native_thinking = {role for role in JudgeRole if config.endpoint_of(role).native_thinking}
 
     def gate(self, gate: Gate, task: Task, document: Document | None) -> JudgePrompt[bool]:
         """Raises ValueError without the document for a gate that shows it."""
@@ -95,7 +95,7 @@ class JudgePrompts:
             if document is None:
                 raise ValueError(f"task {task.id}: the {gate} gate needs the source document")
             slots["document"] = self._document(document, 1)
-        return self._scored(PromptRole.of_gate(gate), **slots)
+        return self._yes_or_no(PromptRole.of_gate(gate), **slots)
 
     def rubric(self, task: Task, documents: Sequence[Document]) -> JudgePrompt[list[Criterion]]:
         shown = "\n\n".join(self._document(document, len(documents)) for document in documents)
@@ -112,7 +112,7 @@ class JudgePrompts:
         return JudgePrompt(PromptRole.RUBRIC_DIMENSIONS, prompt, read)
 
     def grade(self, task: Task, criterion: Criterion, answer: str) -> JudgePrompt[bool]:
-        return self._scored(
+        return self._yes_or_no(
             PromptRole.GRADE,
             task=self._task(task),
             answer=self._fencer.fence("answer", answer),
@@ -130,12 +130,12 @@ class JudgePrompts:
             slots[place] = self._fencer.candidate(labels[-1], parts, limit=self._budget // 2)
             slots[f"{place}_label"] = labels[-1]
         if style is Style.SCORES:
-            role, native = PromptRole.COMPARE_SCORES, JudgeRole.COMPARE in self._native
+            role, native = PromptRole.COMPARE_SCORES, JudgeRole.COMPARE in self._native_thinking
             prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric), native_thinking=native)
-            return self._short(role, prompt, parse_two_scores)
+            return self._with_pattern(role, prompt, parse_two_scores)
         role = PromptRole.COMPARE_PREFERENCE
         prompt = self._pack.render(role, **slots, reference=self._reference(task))
-        return self._closed(role, prompt, PREFERENCES, _ONE_PREFERENCE, parse_preference)
+        return self._with_choices(role, prompt, PREFERENCES, _ONE_PREFERENCE, parse_preference)
 
     def select(
         self, task: Task, rubric: Rubric | None, candidates: Sequence[Rollout], winners: int
@@ -174,23 +174,23 @@ class JudgePrompts:
         if isinstance(rubric, Criterion):
             criterion = self._fencer.fence("criterion", _listed(rubric))
             prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
-            return self._short(PromptRole.SCORE_EXPLICIT, prompt, parse_rating)
+            return self._with_pattern(PromptRole.SCORE_EXPLICIT, prompt, parse_rating)
         if scale is Scale.IMPLICIT:
             prompt = self._pack.render(PromptRole.SCORE_IMPLICIT, **slots, rubric=self._rubric(rubric))
-            return self._short(PromptRole.SCORE_IMPLICIT, prompt, parse_rating)
+            return self._with_pattern(PromptRole.SCORE_IMPLICIT, prompt, parse_rating)
         prompt = self._pack.render(PromptRole.SCORE_CORRECTNESS, **slots, reference=self._reference(task))
         return JudgePrompt(PromptRole.SCORE_CORRECTNESS, prompt, parse_correctness)
 
-    def _scored(self, role: PromptRole, **slots: str) -> JudgePrompt[bool]:
-        native = ROLE_OF_PROMPT[role] in self._native
+    def _yes_or_no(self, role: PromptRole, **slots: str) -> JudgePrompt[bool]:
+        native = ROLE_OF_PROMPT[role] in self._native_thinking
         prompt = self._pack.render(role, **slots, native_thinking=native)
-        return self._closed(role, prompt, SCORES, _ONE_SCORE, parse_score)
+        return self._with_choices(role, prompt, SCORES, _ONE_SCORE, parse_score)
 
-    def _closed(
+    def _with_choices(
         self, role: PromptRole, prompt: str, choices: Mapping[str, T], request: str, written: Reader[T]
     ) -> JudgePrompt[T]:
         """As one token of `choices` where the config wants that, else as it is `written`."""
-        if not self._token:
+        if not self._single_token:
             return JudgePrompt(role, prompt, written)
 
         def read(completion: str) -> T | None:
@@ -198,8 +198,8 @@ class JudgePrompts:
 
         return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", read, tuple(choices))
 
-    def _short(self, role: PromptRole, prompt: str, read: Reader[T]) -> JudgePrompt[T]:
-        if not self._token:
+    def _with_pattern(self, role: PromptRole, prompt: str, read: Reader[T]) -> JudgePrompt[T]:
+        if not self._single_token:
             return JudgePrompt(role, prompt, read)
         pattern, request = _SHORT[role]
         return JudgePrompt(role, f"{prompt.rstrip()}\n\n{request}", read, pattern=pattern)

@@ -245,18 +245,14 @@ def _random_text(form: str, rng: random.Random, prompt: str) -> str:
         case r"\boxed{0.5}":
             return rf"\boxed{{{rng.choice(('0', '0.5', '1'))}}}"
         case '"winners"':
-            return _random_winners(rng, prompt)
+            labels = [fenced.mark for fenced in read_fences(prompt) if fenced.name == "candidate"]
+            numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
+            if not labels or not numbers or not 0 < numbers[-1] <= len(labels):
+                raise ValueError(f"{len(labels)} candidates are shown and no number of winners that fits")
+            return json.dumps({"winners": rng.sample(labels, numbers[-1])})
         case '"score"':
             return json.dumps({"score": round(rng.uniform(0, 10), 1)})
         case _:
             graded = any(fenced.name == "answer" for fenced in read_fences(prompt))
             met = rng.random() < (CRITERION_MET if graded else GATE_PASSES)
             return f"<think>A die was thrown.</think>\n<score>{int(met)}</score>"
-
-
-def _random_winners(rng: random.Random, prompt: str) -> str:
-    labels = [fenced.mark for fenced in read_fences(prompt) if fenced.name == "candidate"]
-    numbers = [int(word) for word in text_outside(prompt).split() if word.isdecimal()]
-    if not labels or not numbers or not 0 < numbers[-1] <= len(labels):
-        raise ValueError(f"{len(labels)} candidates are shown and no number of winners that fits")
-    return json.dumps({"winners": rng.sample(labels, numbers[-1])})

@@ -43,8 +43,7 @@ class VerifierJudge:
     async def compare(
         self, task: Task, first: Rollout, second: Rollout, *, style: Style, rubric: Rubric | None = None
     ) -> Comparison:
-        rewards = [await _reward(rollout.answer, task.reference) for rollout in (first, second)]
-        one, other = rewards
+        one, other = [await _reward(rollout.answer, task.reference) for rollout in (first, second)]
         if one is None or other is None:
             return Comparison(first_id=first.id, second_id=second.id, outcome=None, verdict=_REFUSED)
         verdict = Verdict(value=one >= other, reasoning=f"{one:.0f}:{other:.0f}")

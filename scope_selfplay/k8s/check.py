@@ -50,7 +50,7 @@ def check_folder(folder: Path) -> RunCheck:
 
     The config is the one that the controller will see: with what components set on its command line.
     """
-    objects: list[Body] = list(kustomize(folder))
+    objects = kustomize(folder)
     config = config_of(objects, folder)
     packs = packs_of(objects)
     everything = [*objects, *planned_objects(config, packs)]
@@ -221,7 +221,7 @@ def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
             if validator is None:
                 found.append(ManifestProblem(name_of(body), f"Kubernetes {version} has no {kind} of {api}"))
                 continue
-            for error in validator.iter_errors(dict(body)):
+            for error in validator.iter_errors(body):
                 where = error.json_path.removeprefix("$.")
                 message = f"Kubernetes {version}: {where}: {error.message[:300]}"
                 found.append(ManifestProblem(name_of(body), message))

@@ -1,4 +1,4 @@
-"""Does every object find what it names, and do the NetworkPolicies let every call through? Objects in, problems out.
+"""Whether every object finds what it names, and the NetworkPolicies let every call through. Objects in, problems out.
 
 What a schema cannot know: a ConfigMap, claim or account that does not exist, a selector that matches no pods, a port
 that no container has, a policy that forbids what a Job is told to call, or allows what no pod does; a server outside

@@ -20,8 +20,7 @@ from scope_selfplay.controller.stage_jobs import (
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.store import Stage
 
-Body = Mapping[str, Any]
-_Made = dict[str, Any]
+Body = dict[str, Any]
 
 
 class ManifestProblem(NamedTuple):
@@ -58,7 +57,7 @@ class Pods(NamedTuple):
         return [*(self.spec.get("initContainers") or []), *(self.spec.get("containers") or [])]
 
 
-def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[_Made]:
+def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[Body]:
     """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
     Solver promoted."""
     context = _context(config, packs)
@@ -68,10 +67,10 @@ def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[_Made]:
     return [*bodies, *_server_bodies(context, servers.values())]
 
 
-def stage_objects(config: RunConfig) -> dict[str, list[_Made]]:
+def stage_objects(config: RunConfig) -> dict[str, list[Body]]:
     """By the stage's name in Jobs, what runs at once while it does: its Jobs, its servers, the run's servers."""
     context = _context(config, ())
-    found: dict[str, list[_Made]] = {}
+    found: dict[str, list[Body]] = {}
     for stage in Stage:
         step = RunStep(1, stage)
         # The Job that collects comes when the workers are done.
@@ -88,7 +87,7 @@ def _servers(config: RunConfig, step: RunStep) -> tuple[Server, ...]:
     return servers_of(config, step, [True] * (config.iterations + 1))
 
 
-def _stage_bodies(context: ManifestContext, step: RunStep, *, at_once: int | None = None) -> list[_Made]:
+def _stage_bodies(context: ManifestContext, step: RunStep, *, at_once: int | None = None) -> list[Body]:
     config = context.config
     shards = stage_shards(shard_count(config, step.stage))[:at_once]
     servers = _servers(config, step)
@@ -96,7 +95,7 @@ def _stage_bodies(context: ManifestContext, step: RunStep, *, at_once: int | Non
     return [*bodies, rank_service(context, step)] if nodes_of(config, step.stage) > 1 else bodies
 
 
-def _server_bodies(context: ManifestContext, servers: Iterable[Server]) -> list[_Made]:
+def _server_bodies(context: ManifestContext, servers: Iterable[Server]) -> list[Body]:
     return [
         body
         for server in servers
@@ -127,10 +126,10 @@ def matches(selector: Body | None, labels: Mapping[str, str]) -> bool:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_is_fulfilled(rule, labels) for rule in selector.get("matchExpressions") or [])
+    return all(_fits(rule, labels) for rule in selector.get("matchExpressions") or [])
 
 
-def _is_fulfilled(expression: Body, labels: Mapping[str, str]) -> bool:
+def _fits(expression: Body, labels: Mapping[str, str]) -> bool:
     key, values = expression["key"], expression.get("values") or []
     match expression["operator"]:
         case "In":
@@ -169,21 +168,21 @@ def allows(
         return True
     peers = "from" if direction == "Ingress" else "to"
     return any(
-        (not rule.get(peers) or any(_is_peer(allowed, peer, run) for allowed in rule[peers]))
-        and (not rule.get("ports") or any(_is_port(allowed, listener, port) for allowed in rule["ports"]))
+        (not rule.get(peers) or any(_allows_peer(allowed, peer, run) for allowed in rule[peers]))
+        and (not rule.get("ports") or any(_allows_port(allowed, listener, port) for allowed in rule["ports"]))
         for spec in chosen
         for rule in spec.get(direction.lower()) or []
     )
 
 
-def _is_peer(allowed: Body, peer: Pods | None, run: Sequence[Pods]) -> bool:
+def _allows_peer(allowed: Body, peer: Pods | None, run: Sequence[Pods]) -> bool:
     is_outside, selector = "ipBlock" in allowed or "namespaceSelector" in allowed, allowed.get("podSelector")
     if peer is None:
         return is_outside or not any(matches(selector, pods.labels) for pods in run)
     return not is_outside and matches(selector, peer.labels)
 
 
-def _is_port(allowed: Body, listener: Pods | None, number: int) -> bool:
+def _allows_port(allowed: Body, listener: Pods | None, number: int) -> bool:
     port = allowed.get("port")
     if isinstance(port, int):
         return bool(port <= number <= allowed.get("endPort", port))

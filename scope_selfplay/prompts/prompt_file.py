@@ -66,7 +66,7 @@ def read_prompt(
     role: PromptRole, text: str, file: str, *, count_tokens: CountTokens, taught: bool
 ) -> tuple[Prompt, list[PackProblem]]:
     """The prompt, and every mistake in it; a prompt with mistakes is not to be rendered."""
-    parts = _cut(role, text, file)
+    parts = _split_file(role, text, file)
     if isinstance(parts, PackProblem):
         return Prompt(role=role, text=text, body="", uses=()), [parts]
     front, anatomy = parts.front, dissect(parts.body)
@@ -86,11 +86,11 @@ def read_prompt(
 def claimed_role(text: str) -> PromptRole | None:
     """The role that a file's front matter names, if any."""
     lines = text.split("\n")[:20]
-    said = next((line.removeprefix("role:").strip() for line in lines if line.startswith("role:")), "")
-    return PromptRole(said) if lines[0].rstrip() == _FENCE and said in list(PromptRole) else None
+    named = next((line.removeprefix("role:").strip() for line in lines if line.startswith("role:")), "")
+    return PromptRole(named) if lines[0].rstrip() == _FENCE and named in list(PromptRole) else None
 
 
-def _cut(role: PromptRole, text: str, file: str) -> _FileParts | PackProblem:
+def _split_file(role: PromptRole, text: str, file: str) -> _FileParts | PackProblem:
     contract = CONTRACTS[role]
     lines = text.split("\n")
     example = f"--- / role: {role} / inputs: [{listed(contract.required)}] / output: {contract.output} / ---"
@@ -110,10 +110,8 @@ def _cut(role: PromptRole, text: str, file: str) -> _FileParts | PackProblem:
 def _front_problems(role: PromptRole, front: YamlMapping) -> Iterator[PackProblem]:
     for key in front.values:
         if key not in FRONT_KEYS:
-            hint = did_you_mean(key, FRONT_KEYS)
-            yield front.problem(
-                f"has the unknown front matter key {key}; it may have {listed(FRONT_KEYS)}{hint}", key
-            )
+            known = f"{listed(FRONT_KEYS)}{did_you_mean(key, FRONT_KEYS)}"
+            yield front.problem(f"has the unknown front matter key {key}; it may have {known}", key)
     expected = {"role": str(role), "output": str(CONTRACTS[role].output)}
     for key, value in expected.items():
         found = front.values.get(key)
@@ -173,17 +171,14 @@ def _text_faults(
         yield TemplateFault(1, f"{asked}; ask for it, because the code reads {reading.parsed}")
     budget, tokens = CONTRACTS[role].budget_tokens, count_tokens(body)
     if tokens > budget:
-        yield TemplateFault(
-            1, f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"
-        )
+        message = f"takes about {tokens} tokens; a {role} prompt has {budget}: cut about {tokens - budget}"
+        yield TemplateFault(1, message)
     # An example is counted by its last line, a score alone; scores inside sentences are instructions.
     lines = [line.strip() for line in body.split("\n")]
     for side, score in (("pass", "<score>1</score>"), ("fail", "<score>0</score>")):
         if role in GATE_ROLES and (found := lines.count(score)) < GATE_EXAMPLES:
-            message = (
-                f"shows {found} examples that {side}; a gate shows at least {GATE_EXAMPLES} on each side"
-            )
-            yield TemplateFault(1, f"{message}, each ended by {score} alone on a line")
+            message = f"shows {found} examples that {side}; a gate shows at least {GATE_EXAMPLES}"
+            yield TemplateFault(1, f"{message} on each side, each ended by {score} alone on a line")
     yield from _foreign_faults(role, body)
     yield from _order_faults(anatomy)
 
@@ -212,6 +207,5 @@ def _order_faults(anatomy: Anatomy) -> Iterator[TemplateFault]:
     for earlier, later in pairwise(used):
         if anatomy.uses[later] < anatomy.uses[earlier]:
             advice = f"put {{{{ {later} }}}} after it, so that calls share the longest beginning"
-            yield TemplateFault(
-                anatomy.uses[later], f"uses {{{{ {later} }}}} before {{{{ {earlier} }}}}; {advice}"
-            )
+            message = f"uses {{{{ {later} }}}} before {{{{ {earlier} }}}}; {advice}"
+            yield TemplateFault(anatomy.uses[later], message)

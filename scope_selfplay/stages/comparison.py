@@ -44,11 +44,11 @@ def compare(run: Run, iteration: int) -> StageManifest:
             run.progress.begin(f"iteration {iteration}: judge {policy.name} against those before", len(shown))
             asyncio.run(_judge(run, context, candidates, shown, folder))
             run.progress.end(f"{len(shown)} pairs of answers")
-        folders = [run.folder.stage(number, Stage.COMPARE) for number in range(iteration + 1)]
+        paths = [run.folder.stage(number, Stage.COMPARE).comparisons for number in range(iteration + 1)]
         ratings = rate(
             candidates,
             [*earlier, newest],
-            [comparison for each in folders for comparison in read_records(each.comparisons, Comparison)],
+            [comparison for path in paths for comparison in read_records(path, Comparison)],
             starts=[run.promoted(number).name for number in range(iteration)],
             settings=run.config.compare,
             seed=run.config.seed,
@@ -63,7 +63,7 @@ def compare(run: Run, iteration: int) -> StageManifest:
 async def _answer(
     run: Run, iteration: int, context: RunContext, candidates: Sequence[Candidate], folder: StageFolder
 ) -> None:
-    """One greedy answer per held-out task, graded; only what an earlier try left out or failed at is made."""
+    """Make one graded greedy answer per held-out task, unless an earlier try has made it without a fault."""
     whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
     answered = {
         rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in whole
@@ -104,9 +104,9 @@ async def _judge(
     shown: Sequence[Presentation],
     folder: StageFolder,
 ) -> None:
-    """Every presentation judged once; one that failed in an earlier try is tried again."""
+    """Judge every presentation once; one that failed in an earlier try is tried again."""
     by_task = {candidate.task.id: candidate for candidate in candidates if candidate.task}
-    paid = {pair for pair, comparison in _by_pair(folder).items() if comparison.outcome is not None}
+    paid = {ids for ids, comparison in _by_pair(folder).items() if comparison.outcome is not None}
     with Appender(folder.comparisons) as comparisons:
 
         async def judge(presentation: Presentation) -> None:
@@ -114,14 +114,14 @@ async def _judge(
             comparisons.append(await judge_presentation(context.judge, candidate, presentation))
             check_budget(run, context.judge)
 
-        missing = [each for each in shown if (each.first.id, each.second.id) not in paid]
-        await _all_done(run, [judge(each) for each in missing], total=len(shown))
+        missing = [pair for pair in shown if (pair.first.id, pair.second.id) not in paid]
+        await _all_done(run, [judge(pair) for pair in missing], total=len(shown))
     found = _by_pair(folder)
-    write_records(folder.comparisons, [found[each.first.id, each.second.id] for each in shown])
+    write_records(folder.comparisons, [found[pair.first.id, pair.second.id] for pair in shown])
 
 
 async def _all_done(run: Run, calls: Sequence[Awaitable[None]], *, total: int) -> None:
-    """Wait for the calls and report progress; the rest of `total` was done before. The first fault ends it."""
+    """Wait for the calls and report progress; the rest of `total` was done before. The first error ends the wait."""
     for count, future in enumerate(asyncio.as_completed(calls), start=1):
         await future
         run.progress.advance(total - len(calls) + count)

@@ -1,17 +1,17 @@
 """Task making by several workers: the same corpus as by one.
 
-Document k of the stage's order belongs to worker k mod N, so each has exactly one owner and needs no lock. A
+Document k of the stage's order belongs to worker k mod N, so every document has one owner and needs no lock. A
 worker reads what the others have finished and stops at the first of its documents that comes after the filled
-quota: everything accepted before it, by whomever, counts. Collecting walks the documents in their order and
-publishes the stage, as one worker alone would have.
+quota; every task accepted before that document counts, whichever worker made it. Collecting walks the documents in
+their order and publishes the stage, as one worker alone would have.
 
     iteration-NN/tasks/.work/shares/01-of-04-000/{candidates,rollouts,grades}.jsonl
                                     01-of-04.done
 
-Every start of a worker writes to a folder of its own (the last number) and takes what lies in all others as
-finished: two pods of one worker at the same time, or another N after a restart, cost some work twice and
-change nothing else. Where a document was made twice, the first folder's candidate counts, unless a fault left it
-unresolved: such a document is made again by the next start.
+Every start of a worker writes to a folder of its own (the last number) and treats what all others hold as
+finished: two pods of one worker at the same time, or another N after a restart, do some work twice and
+change nothing else. Where a document has two candidates, that of the first folder counts, unless a fault left it
+unresolved: the next start makes a candidate of such a document again.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ async def fill_share(
             # What was made is kept before a fault of another ends the work.
             for future in sorted(ended, key=lambda future: future.exception() is not None):
                 keep(future.result())
-            for future in [each for each, source in running.items() if not is_needed(source)]:
+            for future in [future for future, source in running.items() if not is_needed(source)]:
                 del running[future]
                 future.cancel()
                 await asyncio.gather(future, return_exceptions=True)
@@ -193,7 +193,7 @@ def up_to_quota(documents: Sequence[str], made_in: Sequence[StageFolder], *, tar
 
 
 class SharedProgress:
-    """What all workers have settled so far, read from their folders as these grow."""
+    """What all workers have settled so far, read from their growing folders."""
 
     def __init__(self, folder: StageFolder, positions: Mapping[str, int]) -> None:
         self._folder = folder
@@ -207,7 +207,7 @@ class SharedProgress:
         return len(self._accepted)
 
     def accepted_before(self, position: int) -> int:
-        """Accepted candidates of the documents before the one at `position`; only ever grows."""
+        """Accepted candidates of the documents before the one at `position`; never shrinks."""
         return bisect_left(self._accepted, position)
 
     def refresh(self) -> None:
@@ -240,7 +240,7 @@ class SharedProgress:
 
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:
-    """The stage's own folder (one worker may have begun alone), then every start of every worker."""
+    """The stage's own folder (one worker may have begun alone), then the folder of every start of every worker."""
     return [folder, *map(StageFolder, shares_in(folder))]
 
 

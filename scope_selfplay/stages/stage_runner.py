@@ -47,7 +47,7 @@ from scope_selfplay.store.parquet import write_parquet
 _LOCK_TIMEOUT = 180.0
 # The file of a stage's work folder that marks when an attempt began.
 _SPENT = "seconds"
-# The documents that a stage used: later ones take others.
+# The documents that a stage used; later stages take others.
 _DOCUMENTS = "documents.json"
 
 
@@ -155,11 +155,11 @@ def shares_in(folder: StageFolder) -> list[Path]:
 def recorded(folder: StageFolder) -> JudgeTally:
     """Every verdict behind the records that a stage keeps, whichever try it came from.
 
-    Candidates of one task share its gates: they were asked once.
+    Candidates of one task share its gate verdicts: the judge was asked once.
     """
     tally = JudgeTally()
     candidates = read_records(folder.candidates, Candidate)
-    gates = {each.task.id if each.task else each.id: each.gates for each in candidates}
+    gates = {(candidate.task or candidate).id: candidate.gates for candidate in candidates}
     verdicts: list[Verdict | None] = [verdict for asked in gates.values() for verdict in asked.values()]
     verdicts += [verdict for grade in read_records(folder.grades, Grade) for verdict in grade.verdicts]
     verdicts += [comparison.verdict for comparison in read_records(folder.comparisons, Comparison)]
@@ -244,9 +244,8 @@ def write_documents(folder: StageFolder, ids: Sequence[str]) -> None:
 
 
 def accepted_in(folder: StageFolder) -> list[Candidate]:
-    return [
-        each for each in read_records(folder.candidates, Candidate) if each.status is CandidateStatus.ACCEPTED
-    ]
+    candidates = read_records(folder.candidates, Candidate)
+    return [candidate for candidate in candidates if candidate.status is CandidateStatus.ACCEPTED]
 
 
 def check_budget(run: Run, judge: MeteredJudge) -> None:

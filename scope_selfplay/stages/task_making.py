@@ -5,7 +5,7 @@ a resumed run keeps the same ones. What comes after the document that filled the
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -127,8 +127,8 @@ async def fill_quota(
 
 
 def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
-    """What makes the candidate of one document: with C_t and, but for the held-out tasks, the Solver S_{t-1} whose
-    difficulty decides.
+    """A function that makes the candidate of one document with C_t; except for the held-out tasks, its difficulty for
+    the Solver S_{t-1} decides.
     """
     policy = run.challenger(iteration)
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
@@ -154,7 +154,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
 
 
 def task_target(run: Run, iteration: int) -> int:
-    """How many accepted tasks the stage is after."""
+    """How many accepted tasks the stage needs."""
     return run.config.tasks.target if iteration else run.config.compare.tasks
 
 
@@ -170,7 +170,7 @@ def title_of(iteration: int) -> str:
 
 @contextmanager
 def open_records(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], None]]:
-    """What appends a candidate and everything that was generated for it to the folder's records."""
+    """A function that appends a candidate, and everything generated for it, to the folder's records."""
     with (
         Appender(folder.rollouts) as rollouts,
         Appender(folder.grades) as grades,
@@ -187,14 +187,14 @@ def open_records(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], N
 
 
 def is_settled(candidate: Candidate) -> bool:
-    """Whether a next try leaves it alone. What a fault left open is made again: the judge, an engine or the retriever
-    may have been down for all of it.
+    """Whether a later try keeps it. One that a fault left unresolved is made again: the judge, an engine or the
+    retriever may have been down.
     """
     return candidate.status is not CandidateStatus.UNRESOLVED
 
 
 def by_document(made_in: Sequence[StageFolder]) -> dict[str, Candidate]:
-    """Each document's candidate: the first that was settled, else the last that was tried."""
+    """The candidate of every document: the first that was settled, else the last that was tried."""
     return {name: candidate for name, (candidate, _) in _made(made_in).items()}
 
 
@@ -231,7 +231,7 @@ def write_kept(folder: StageFolder, kept: Sequence[Candidate], made_in: Sequence
     write_records(folder.grades, [grades[name] for name in order if name in grades])
     write_records(folder.candidates, kept)
     documents = [candidate.provenance.document_id for candidate in kept]
-    # A task that a user brought comes from no document.
+    # A given task has no document.
     write_documents(folder, [document for document in documents if document])
 
 
@@ -246,10 +246,8 @@ def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -
     run.progress.end(f"{accepted} of {len(kept)} candidates accepted")
     if accepted >= target:
         return
-    reasons = sorted({candidate.reason for candidate in kept})
-    counts = ", ".join(
-        f"{reason} {sum(candidate.reason is reason for candidate in kept)}" for reason in reasons
-    )
+    reasons = Counter(candidate.reason for candidate in kept)
+    counts = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
     enough = run.config.solver.batch if iteration else 1
     if accepted < enough:
         # Held-out tasks are kept whatever their difficulty: no window could be widened for them.

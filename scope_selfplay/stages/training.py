@@ -8,16 +8,7 @@ from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.progress import SilentProgress
 from scope_selfplay.run import Policy, Run
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Rollout,
-    Score,
-    Selection,
-    Value,
-    seed_from,
-)
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Score, Selection, Value, seed_from
 from scope_selfplay.stages.stage_runner import (
     accepted_in,
     check_budget,
@@ -92,7 +83,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
 
 
 def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], None]) -> StageManifest | None:
-    """The first of several processes runs the stage and publishes it; the others train along."""
+    """The first of several processes runs the stage and publishes it; the others take part in its training."""
     if ranks().leads:
         return run_stage(run, iteration, stage, inputs_of(run, iteration, stage), work)
     folder = run.folder.stage(iteration, stage)
@@ -142,7 +133,7 @@ def _job(
 
 
 def lineage_of(run: Run, role: str, iteration: int, start: str) -> Lineage:
-    """What a policy that is trained in a run is made from."""
+    """What a run trains a policy from."""
     return Lineage(
         run=run.config.name,
         role=role,

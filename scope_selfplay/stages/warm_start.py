@@ -65,16 +65,16 @@ def _recorded(
     documents = {document.id: document for document in run.documents}
     formats = {role: run.policy_format(Policy("M0", run.base), role) for role in Role}
     for candidate in accepted_in(folder):
-        assert candidate.task is not None
+        task = candidate.task
+        assert task is not None
         for name in candidate.rollout_ids:
             rollout, score = rollouts.get(name), scores.get(name)
             if rollout and score is not None and score >= min_score:
-                episode = run.context.solver_episode(formats[Role.SOLVER], (name,), candidate.task)
+                episode = run.context.solver_episode(formats[Role.SOLVER], (name,), task)
                 yield formats[Role.SOLVER], rollout, episode
         writer = rollouts.get(candidate.challenger_rollout_id)
         document = documents.get(candidate.provenance.document_id)
         if writer and document:
-            kind, turns = candidate.task.type, candidate.task.search_turns
-            source = TaskSource(document=document, task_type=kind, search_turns=turns)
+            source = TaskSource(document, task.type, task.search_turns)
             episode = run.context.challenger_episode(formats[Role.CHALLENGER], (writer.id,), source)
             yield formats[Role.CHALLENGER], writer, episode

@@ -26,6 +26,7 @@ _COLUMNS = (
 
 # The further a mean is from the middle, the less the task tells.
 _SORTED_BY = {
+    Sort.ORDER: "rowid",
     Sort.MEAN: "mean",
     Sort.SPREAD: "abs(mean - 0.5)",
     Sort.TYPE: "type",
@@ -65,15 +66,16 @@ class CandidateTable:
     def matching(self, query: TaskQuery) -> Rows:
         """Row numbers of all that a query asks for, in its order, whatever its page."""
         where, values = _where(query)
-        order = _order(query)
+        # Equal ones stay as they were made, candidates without the value come last.
+        direction = "DESC" if query.descending else "ASC"
+        rest = "" if query.sort is Sort.ORDER else " NULLS LAST, rowid"
+        order = f"{_SORTED_BY[query.sort]} {direction}{rest}"
         key = (where, order, *values)
         with self._lock:
-            cursor = self._cursor()
             if key not in self._matches:
-                found = cursor.execute(
-                    f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}", values
-                )
-                self._matches[key] = found.fetchnumpy()["rowid"].astype(np.uint32)
+                text = f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}"
+                found = self._cursor().execute(text, values).fetchnumpy()
+                self._matches[key] = found["rowid"].astype(np.uint32)
                 if len(self._matches) > _REMEMBERED:
                     self._matches.popitem(last=False)
             self._matches.move_to_end(key)
@@ -87,10 +89,8 @@ class CandidateTable:
         if not len(places):
             return None, None
         place = int(places[0])
-        return (
-            int(rows[place - 1]) if place else None,
-            int(rows[place + 1]) if place + 1 < len(rows) else None,
-        )
+        before = int(rows[place - 1]) if place else None
+        return before, int(rows[place + 1]) if place + 1 < len(rows) else None
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by number, in the order given."""
@@ -150,11 +150,3 @@ def _where(query: TaskQuery) -> tuple[str, list[Any]]:
         parts.append("contains(sought, lower(?))")
         values.append(query.text)
     return " AND ".join(parts) or "true", values
-
-
-def _order(query: TaskQuery) -> str:
-    """The list's order; equal ones stay as they were made, candidates without the value come last."""
-    direction = "DESC" if query.descending else "ASC"
-    if query.sort is Sort.ORDER:
-        return f"rowid {direction}"
-    return f"{_SORTED_BY[query.sort]} {direction} NULLS LAST, rowid"

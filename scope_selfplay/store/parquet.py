@@ -3,12 +3,12 @@
 The lines remain the source of truth (appended to, resumed, compared byte by byte); the parquet beside them holds
 the same records in columns, compressed, in small row groups with Bloom filters on the ids, so that one task is found
 among many without reading the rest. The schema is derived from the pydantic models, so the two cannot differ. Text
-and judgements are kept, token ids are not: those belong to training rows. A text column holds any text, also one that
-is no status, reason or fault: a row that is not a valid value is an error that names its stage and id.
+and judgements are kept, token ids are not: those belong to training rows. A text column holds any text, even one that
+is not a status, reason or fault: a row that is not a valid value is an error that names its stage and id.
 """
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -32,12 +32,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _TRAINING_ONLY: Mapping[type[BaseModel], frozenset[str]] = {
     Turn: frozenset({"prompt_ids", "ids", "logprobs"})
 }
-_SCALARS: Mapping[type, pa.DataType] = {
-    str: pa.string(),
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-}
+_SCALARS: dict[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 _ABSENT = object()
 _ID_FIELDS = ("id", "rollout_id", "first_id", "candidate_ids")
 
@@ -81,12 +76,8 @@ def write_parquet(folder: Path) -> dict[RecordKind, int]:
 
     Raises RecordError with file and line where the lines are damaged, StorageError when the disk is full.
     """
-    lines = {kind: folder / f"{kind}.jsonl" for kind in RecordKind}
-    return {
-        kind: compact(path, path.with_suffix(".parquet"), kind)
-        for kind, path in lines.items()
-        if path.exists()
-    }
+    found = [kind for kind in RecordKind if (folder / f"{kind}.jsonl").exists()]
+    return {kind: compact(folder / f"{kind}.jsonl", folder / f"{kind}.parquet", kind) for kind in found}
 
 
 def compact(source: Path, target: Path, kind: RecordKind) -> int:
@@ -178,17 +169,17 @@ def record_from(model: type[Model], row: Mapping[str, Any]) -> Model:
 
 def record_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
     """As `record_from`, for a row of a view of a run. Raises RecordError that names its stage and id."""
-    return _checked(run, model, row, lambda: record_from(model, row))
+    return _checked(run, model, row, _plain(model, row))
 
 
 def value_of(run: Path, model: type[Model], row: Mapping[str, Any]) -> Model:
     """A value with a row's cells as its fields; otherwise as `record_of`."""
-    return _checked(run, model, row, lambda: model.model_validate(row))
+    return _checked(run, model, row, row)
 
 
-def _checked(run: Path, model: type[Model], row: Mapping[str, Any], make: Callable[[], Model]) -> Model:
+def _checked(run: Path, model: type[Model], row: Mapping[str, Any], fields: Any) -> Model:
     try:
-        return make()
+        return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
@@ -237,16 +228,17 @@ def _plain(annotation: Any, value: Any) -> Any:
         return None if _allows_none(annotation) else _ABSENT
     annotation = _without_none(annotation)
     if get_origin(annotation) is tuple:
-        return [_plain(get_args(annotation)[0], each) for each in value]
+        return [_plain(get_args(annotation)[0], item) for item in value]
     if get_origin(annotation) is dict:
-        return {key: _plain(get_args(annotation)[1], each) for key, each in value.items() if each is not None}
+        items = {key: item for key, item in value.items() if item is not None}
+        return {key: _plain(get_args(annotation)[1], item) for key, item in items.items()}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         members = {
             name: _plain(field.annotation, value[name])
             for name, field in _kept(annotation).items()
             if name in value
         }
-        return {name: each for name, each in members.items() if each is not _ABSENT}
+        return {name: member for name, member in members.items() if member is not _ABSENT}
     return value
 
 
@@ -257,7 +249,7 @@ def _allows_none(annotation: Any) -> bool:
 def _without_none(annotation: Any) -> Any:
     if not _allows_none(annotation):
         return annotation
-    (left,) = (each for each in get_args(annotation) if each is not type(None))
+    (left,) = (argument for argument in get_args(annotation) if argument is not type(None))
     return left
 
 

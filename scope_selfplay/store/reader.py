@@ -92,7 +92,8 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def stages(self) -> list[StageState]:
         """Every stage that has begun, in the order of the loop."""
-        return [source.state() for _, source in sorted(self._stages.items(), key=_in_loop_order)]
+        places = sorted(self._stages, key=lambda place: (place[0], list(Stage).index(place[1])))
+        return [self._stages[place].state() for place in places]
 
     def iterations(self) -> list[int]:
         return sorted({iteration for iteration, _ in self._stages})
@@ -143,9 +144,8 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def attempts_on(self, task_id: str) -> list[GradedRollout]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
-        rows = self.sql(
-            "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal", [task_id]
-        )
+        query = "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal"
+        rows = self.sql(query, [task_id])
         ids: dict[tuple[int, Stage], list[str]] = {}
         for row in rows:
             ids.setdefault((row["iteration"], Stage(row["stage"])), []).append(row["id"])
@@ -276,7 +276,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def _by_ids(
         self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
     ) -> dict[str, Any]:
-        """Records of one stage by id. The ids stand in the query, so that Bloom filters skip row groups."""
+        """Records of one stage by id. The query names the ids, so that Bloom filters skip row groups."""
         wanted = [record_id for record_id in dict.fromkeys(ids) if record_id]
         if not wanted:
             return {}
@@ -300,11 +300,6 @@ class RunReader(AbstractContextManager["RunReader"]):
 
 def _place(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"iteration": row["iteration"], "stage": Stage(row["stage"])}
-
-
-def _in_loop_order(item: tuple[tuple[int, Stage], Any]) -> tuple[int, int]:
-    (iteration, stage), _ = item
-    return iteration, list(Stage).index(stage)
 
 
 def _settings_of(folder: RunFolder) -> Mapping[str, Any]:

@@ -225,20 +225,15 @@ class _KnownConnection(H11Protocol):
 
 def garbage(fault: FaultKind, reply: ServedReply) -> ServedReply:
     """A completion that holds no single verdict in the asked form, whatever the form."""
-    match fault:
-        case FaultKind.REFUSAL:
-            return ServedReply("", refusal="I cannot judge this.")
-        case FaultKind.NO_VERDICT:
-            return ServedReply("I find this hard to say.")
-        case FaultKind.TWO_VERDICTS:
-            return ServedReply("<score>1</score> or <score>0</score>")
-        case FaultKind.ONLY_THINKING:
-            return ServedReply(f"<think>I would say {reply.text.replace('</think>', '')}")
-        case FaultKind.NEARLY:
-            return ServedReply("<think>so</think><score>0.7</score>")
-        case FaultKind.EMPTY:
-            return ServedReply("")
-        case FaultKind.HUGE:
-            return ServedReply("<score>" * ((1 << 20) // len("<score>")))
-        case _:
-            return reply._replace(finish="length")
+    if fault is FaultKind.CUT_OFF:
+        return reply._replace(finish="length")
+    texts = {
+        FaultKind.REFUSAL: "",
+        FaultKind.NO_VERDICT: "I find this hard to say.",
+        FaultKind.TWO_VERDICTS: "<score>1</score> or <score>0</score>",
+        FaultKind.ONLY_THINKING: f"<think>I would say {reply.text.replace('</think>', '')}",
+        FaultKind.NEARLY: "<think>so</think><score>0.7</score>",
+        FaultKind.EMPTY: "",
+        FaultKind.HUGE: "<score>" * ((1 << 20) // len("<score>")),
+    }
+    return ServedReply(texts[fault], refusal="I cannot judge this." if fault is FaultKind.REFUSAL else None)

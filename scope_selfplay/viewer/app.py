@@ -29,14 +29,7 @@ from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.viewer import pages, task_pages
 from scope_selfplay.viewer.pages import Page, PageNotFoundError
-from scope_selfplay.viewer.parameters import (
-    BadParameterError,
-    ComparisonParameters,
-    Links,
-    PackParameters,
-    TaskListParameters,
-    read_parameters,
-)
+from scope_selfplay.viewer.parameters import BadParameterError, Links
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK
@@ -94,7 +87,7 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         statuses = {BadParameterError: 400, PageNotFoundError: 404}
         status = error.status_code if isinstance(error, HTTPException) else statuses.get(type(error), 500)
         message = error.detail if isinstance(error, HTTPException) else str(error)
-        return render(Page("refused.html", {"status": status, "message": message}), request, status)
+        return render(Page("refused.html", status=status, message=message), request, status)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -102,16 +95,14 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         yield
         run.close()
 
+    expected = (BadParameterError, PageNotFoundError, ScopeError, HTTPException)
     app = Starlette(
         routes=[
             *(Route(path, responds_with(make), name=path) for path, make in _pages(run).items()),
             *(Route(f"/static/{name}", _static_file(name, content)) for name, content in files.items()),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
-        exception_handlers=dict.fromkeys(
-            (BadParameterError, PageNotFoundError, ScopeError, HTTPException), refused
-        )
-        | {Exception: failed},
+        exception_handlers={**dict.fromkeys(expected, refused), Exception: failed},
         lifespan=lifespan,
     )
     app.add_middleware(cast(Any, Protection), hosts=site.hosts, base=site.base)
@@ -132,32 +123,24 @@ def failed(request: Request, error: Exception) -> Response:
 
 
 def _pages(run: ShownRun) -> dict[str, Callable[[Request], Page]]:
-    def of_list(request: Request) -> TaskListParameters:
-        return read_parameters(TaskListParameters, request.query_params)
-
-    def of_comparison(request: Request) -> ComparisonParameters:
-        return read_parameters(ComparisonParameters, request.query_params)
-
     def task(request: Request) -> Page:
         iteration, stage, candidate_id = (request.path_params[name] for name in ("iteration", "stage", "id"))
         if stage not in list(Stage):
             raise PageNotFoundError(f"{stage} is not a stage; stages are {', '.join(Stage)}")
-        return task_pages.task_page(run, (iteration, Stage(stage)), candidate_id, of_list(request))
+        return task_pages.task_page(run, (iteration, Stage(stage)), candidate_id, request.query_params)
 
     def answers(request: Request) -> Page:
-        return task_pages.compared_answers_page(run, request.path_params["id"], of_comparison(request))
+        return task_pages.compared_answers_page(run, request.path_params["id"], request.query_params)
 
     return {
         "/": lambda request: pages.overview_page(run),
-        "/tasks": lambda request: pages.list_page(run, of_list(request)),
+        "/tasks": lambda request: pages.list_page(run, request.query_params),
         "/tasks/{iteration:int}/{stage}/{id:path}": task,
         "/rejected": lambda request: pages.rejected_page(run),
-        "/compare": lambda request: task_pages.compare_page(run, of_comparison(request)),
+        "/compare": lambda request: task_pages.compare_page(run, request.query_params),
         "/compare/{id:path}": answers,
         "/training": lambda request: pages.training_page(run),
-        "/prompts": lambda request: pages.prompts_page(
-            run, read_parameters(PackParameters, request.query_params)
-        ),
+        "/prompts": lambda request: pages.prompts_page(run, request.query_params),
     }
 
 

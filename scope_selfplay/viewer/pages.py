@@ -4,8 +4,7 @@ All of them only read.
 """
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from scope_selfplay.prompts.folder import names_in, shipped_prompts
 from scope_selfplay.schemas import Reason
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.query import TaskQuery
+from scope_selfplay.store.ratings import Ratings
 from scope_selfplay.viewer.parameters import BadParameterError, PackParameters, TaskListParameters
 from scope_selfplay.viewer.shown_run import ShownRun
 
@@ -24,10 +24,11 @@ from scope_selfplay.viewer.shown_run import ShownRun
 FIRST_CURVES = tuple("reward difficulty rubric mean_score format search kl entropy zero_variance".split())
 
 
-@dataclass(frozen=True)
 class Page:
-    template: str
-    values: dict[str, Any]
+    """The name of a template and the values that it shows."""
+
+    def __init__(self, template: str, **values: Any) -> None:
+        self.template, self.values = template, values
 
 
 class PageNotFoundError(Exception):
@@ -40,49 +41,41 @@ def overview_page(run: ShownRun) -> Page:
     checkups = run.checkups()
     return Page(
         "overview.html",
-        {
-            "page": run.numbers(),
-            "states": run.reader.stages(),
-            "checkups": checkups,
-            "edges": bin_edges,
-            "is_running": run.is_running,
-        },
+        page=run.numbers(),
+        states=run.reader.stages(),
+        checkups=checkups,
+        edges=bin_edges,
+        is_running=run.is_running,
     )
 
 
-def list_page(run: ShownRun, parameters: TaskListParameters) -> Page:
+def list_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     """One page of candidates."""
+    parameters = TaskListParameters.read(given)
     reader = run.fresh()
     return Page(
         "tasks.html",
-        {
-            "parameters": parameters,
-            "found": reader.tasks(parameters.query),
-            "iterations": reader.iterations(),
-            "types": reader.task_types(),
-        },
+        parameters=parameters,
+        found=reader.tasks(parameters.query),
+        iterations=reader.iterations(),
+        types=reader.task_types(),
     )
 
 
 def rejected_page(run: ShownRun) -> Page:
     """What was thrown away and why: counts by iteration and reason, and the newest examples of every reason."""
     reader = run.fresh()
-    counts = [
-        count
-        for count in reader.funnel()
-        if count.stage is Stage.TASKS and count.reason is not Reason.ACCEPTED
-    ]
+    counts = [count for count in reader.funnel() if count.stage is Stage.TASKS]
+    counts = [count for count in counts if count.reason is not Reason.ACCEPTED]
     reasons = sorted({count.reason for count in counts}, key=list(Reason).index)
     return Page(
         "rejected.html",
-        {
-            "counts": {(count.iteration, count.reason): count.count for count in counts},
-            "iterations": sorted({count.iteration for count in counts}),
-            "reasons": reasons,
-            "examples": {
-                reason: reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines
-                for reason in reasons
-            },
+        counts={(count.iteration, count.reason): count.count for count in counts},
+        iterations=sorted({count.iteration for count in counts}),
+        reasons=reasons,
+        examples={
+            reason: reader.tasks(TaskQuery(reason=reason, descending=True, limit=3)).lines
+            for reason in reasons
         },
     )
 
@@ -91,33 +84,29 @@ def training_page(run: ShownRun) -> Page:
     """Curves of every iteration over each other, and the ratings of the checkpoints."""
     found = run.numbers()
     newest = newest_ratings(run.reader)
+    rated = newest.ratings if newest else Ratings(promoted=False)
     return Page(
         "training.html",
-        {
-            "curves": {stage: _curves(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
-            "held_out": [
-                NamedInterval(score.checkpoint, score.mean_score, score.low, score.high)
-                for score in found.held_out
-            ],
-            "newest": newest,
-            "ratings": [
-                NamedInterval(name, newest.ratings.ratings[name], low, high)
-                for name, (low, high) in newest.ratings.intervals.items()
-            ]
-            if newest
-            else [],
-            "seconds": {
-                iteration.iteration: iteration.seconds for iteration in found.iterations if iteration.seconds
-            },
-        },
+        curves={stage: _curves(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
+        held_out=[
+            NamedInterval(score.checkpoint, score.mean_score, score.low, score.high)
+            for score in found.held_out
+        ],
+        newest=newest,
+        ratings=[
+            NamedInterval(name, rated.ratings[name], low, high)
+            for name, (low, high) in rated.intervals.items()
+        ],
+        seconds={made.iteration: made.seconds for made in found.iterations if made.seconds},
     )
 
 
-def prompts_page(run: ShownRun, parameters: PackParameters) -> Page:
+def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     """The run's prompt pack, its hash in every iteration, and how it differs from another pack.
 
     Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
     """
+    parameters = PackParameters.read(given)
     reader = run.fresh()
     packs = _known_packs(reader.folder)
     if parameters.against and parameters.against not in packs:
@@ -133,8 +122,9 @@ def prompts_page(run: ShownRun, parameters: PackParameters) -> Page:
         "SELECT iteration, stage, provenance.prompt_hash AS hash, count(*) AS count FROM candidates "
         "GROUP BY ALL ORDER BY iteration, stage, hash"
     )
+    differences = None if diff is None else diff.splitlines()
     values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "parameters": parameters}
-    return Page("prompts.html", values | {"diff": None if diff is None else diff.splitlines()})
+    return Page("prompts.html", **values, diff=differences)
 
 
 def _curves(iterations: tuple[IterationOverview, ...], stage: Stage) -> dict[str, list[Line]]:

@@ -1,6 +1,6 @@
 """The pages about single tasks: one candidate with all its rollouts, and two checkpoints on the same held-out tasks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -31,10 +31,9 @@ class RolloutSection:
     attempts: tuple[GradedRollout, ...]
 
 
-def task_page(
-    run: ShownRun, place: tuple[int, Stage], candidate_id: str, parameters: TaskListParameters
-) -> Page:
+def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given: Mapping[str, str]) -> Page:
     """One candidate with everything that was kept of it. Raises PageNotFoundError."""
+    parameters = TaskListParameters.read(given)
     reader = run.fresh()
     try:
         record = reader.task(candidate_id, iteration=place[0], stage=place[1])
@@ -44,27 +43,26 @@ def task_page(
     attempts = reader.attempts_on(task.id) if task else []
     return Page(
         "task.html",
-        {
-            "record": record,
-            "candidate": record.candidate,
-            "sections": _sections(record.attempts, attempts),
-            "criteria_of": _criteria_of,
-            "verdicts_of": _verdicts_of,
-            "matches": reader.comparisons_on(task.id) if task else [],
-            "judgements": reader.judgements_on(task.id) if task else Judgements(),
-            "around": reader.neighbours(parameters.query, record.candidate.id),
-            "parameters": parameters,
-        },
+        record=record,
+        candidate=record.candidate,
+        sections=_sections(record.attempts, attempts),
+        criteria_of=_criteria_of,
+        verdicts_of=_verdicts_of,
+        matches=reader.comparisons_on(task.id) if task else [],
+        judgements=reader.judgements_on(task.id) if task else Judgements(),
+        around=reader.neighbours(parameters.query, record.candidate.id),
+        parameters=parameters,
     )
 
 
-def compare_page(run: ShownRun, parameters: ComparisonParameters) -> Page:
+def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
+    parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores)
     if len(names) < 2:
-        return Page("compare.html", {"names": names, "diff": None, "parameters": parameters})
+        return Page("compare.html", names=names, diff=None, parameters=parameters)
     before, after = parameters.a or names[0], parameters.b or names[-1]
     try:
         changes = task_changes(reader, scores, before, after)
@@ -74,19 +72,18 @@ def compare_page(run: ShownRun, parameters: ComparisonParameters) -> Page:
     start = (parameters.page - 1) * COMPARED_A_PAGE
     return Page(
         "compare.html",
-        {
-            "names": names,
-            "diff": diff,
-            "parameters": parameters,
-            "changes": _in_order(changes, parameters.sort)[start : start + COMPARED_A_PAGE],
-            "total": len(changes),
-            "start": start,
-        },
+        names=names,
+        diff=diff,
+        parameters=parameters,
+        changes=_in_order(changes, parameters.sort)[start : start + COMPARED_A_PAGE],
+        total=len(changes),
+        start=start,
     )
 
 
-def compared_answers_page(run: ShownRun, task_id: str, parameters: ComparisonParameters) -> Page:
+def compared_answers_page(run: ShownRun, task_id: str, given: Mapping[str, str]) -> Page:
     """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
+    parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores) or [""]
@@ -109,21 +106,19 @@ def compared_answers_page(run: ShownRun, task_id: str, parameters: ComparisonPar
     ]
     return Page(
         "compared_answers.html",
-        {
-            "record": record,
-            "candidate": record.candidate,
-            "sides": sides,
-            "criteria": _criteria_of(record.candidate, sides),
-            "verdicts_of": _verdicts_of,
-            "matches": [
-                match
-                for match in reader.comparisons_on(task_id)
-                if {short_name(match.first), short_name(match.second)} == {before, after}
-            ],
-            "before": order[here - 1] if here else None,
-            "after": order[here + 1] if here + 1 < len(order) else None,
-            "parameters": parameters,
-        },
+        record=record,
+        candidate=record.candidate,
+        sides=sides,
+        criteria=_criteria_of(record.candidate, sides),
+        verdicts_of=_verdicts_of,
+        matches=[
+            match
+            for match in reader.comparisons_on(task_id)
+            if {short_name(match.first), short_name(match.second)} == {before, after}
+        ],
+        before=order[here - 1] if here else None,
+        after=order[here + 1] if here + 1 < len(order) else None,
+        parameters=parameters,
     )
 
 
@@ -157,17 +152,10 @@ def _checkpoint_names(scores: Iterable[HeldOutScore]) -> list[str]:
 
 def _in_order(changes: Iterable[TaskChange], sort: str) -> list[TaskChange]:
     """By `change` (most changed first), `gain` or `loss`; tasks without both scores last."""
-    keys: dict[str, Callable[[float], float]] = {
-        "change": lambda gain: -abs(gain),
-        "gain": lambda gain: -gain,
-        "loss": lambda gain: gain,
-    }
-    key = keys[sort]
-    return sorted(
-        changes,
-        key=lambda change: (
-            change.gain is None,
-            0.0 if change.gain is None else key(change.gain),
-            change.task_id,
-        ),
-    )
+
+    def key(change: TaskChange) -> tuple[bool, float, str]:
+        gain = change.gain or 0.0
+        rank = {"change": -abs(gain), "gain": -gain, "loss": gain}[sort]
+        return change.gain is None, rank, change.task_id
+
+    return sorted(changes, key=key)

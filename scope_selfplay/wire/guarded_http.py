@@ -1,4 +1,4 @@
-"""What every call to a configured endpoint obeys: which URLs and addresses, how many bytes, what pauses."""
+"""What every call to a configured endpoint obeys: allowed URLs and addresses, keys, and pauses."""
 
 import ipaddress
 import math

@@ -206,14 +206,14 @@ class PerLoop(Generic[T]):
             self._holders[loop] = loop.create_task(self._hold(loop, opened))
         if opened.done():
             return opened.result()
-        # One caller that goes away takes the connection from no other.
+        # A caller that goes away must not end the opening for the others.
         return await asyncio.shield(opened)
 
     async def close(self) -> None:
         """Close the running loop's own now, for a caller that drops this object in a loop that goes on.
 
-        What nothing refers to is collected while the loop still runs, and cannot wait while it is collected. The next
-        call opens again.
+        An object that nothing refers to is collected while the loop still runs, and cannot await anything then. The
+        next call opens again.
         """
         holder = self._holders.get(asyncio.get_running_loop())
         if holder is not None:

@@ -7,7 +7,7 @@ import pytest
 
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
-from scope_selfplay.export import FORMATS
+from scope_selfplay.export.formats import FORMATS
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run

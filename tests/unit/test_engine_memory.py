@@ -20,10 +20,10 @@ def test_the_cache_of_a_real_model_with_the_default_slots_is_counted() -> None:
     check_room(size, None, "cpu")
     with pytest.raises(ConfigError) as refused:
         check_room(size, 70 * GIB, "cuda:0")
-    said = str(refused.value)
+    message = str(refused.value)
     for part in ("336.0 GiB", "96 slots x 16,384 tokens x 229,376 bytes", "70.0 GiB are free on cuda:0"):
-        assert part in said
-    assert "lower slots to 19 (model.slots, --slots) or max_length to 3,412" in said
+        assert part in message
+    assert "lower slots to 19 (model.slots, --slots) or max_length to 3,412" in message
 
 
 @pytest.mark.parametrize(("slots", "length"), [(19, 16_384), (96, 3_412)])

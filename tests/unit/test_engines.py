@@ -1,4 +1,4 @@
-"""Partners that are served elsewhere: which checkpoint they must serve, and what is no sample."""
+"""Partners that are served elsewhere: which checkpoint they must serve, and which responses are not samples."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def test_a_role_without_a_url_runs_in_this_process() -> None:
     assert partner is not None and partner.base_url == "http://127.0.0.1:8000/v1"
 
 
-def test_equal_weights_are_taken_without_a_word() -> None:
+def test_equal_weights_are_accepted_without_a_remark() -> None:
     assert check_served(Served("any", None, "abcdef123456", 512), CHECKPOINT, "there") is None
 
 

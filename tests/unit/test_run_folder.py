@@ -131,7 +131,7 @@ def test_a_folder_of_somebody_else_is_refused(model: Path, tmp_path: Path) -> No
     assert (tmp_path / "tiny" / "prompts" / "mine.md").read_text() == "mine"
 
 
-def test_a_file_where_the_run_should_lie_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_run_folder_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny").write_text("a file")
     with pytest.raises(RunMismatchError, match="is a file"):
         small_run(model, tmp_path)
@@ -252,7 +252,7 @@ def test_stages_share_no_document(model: Path, tmp_path: Path) -> None:
         ("list config", r"config\.json is not a JSON object"),
     ],
 )
-def test_a_directory_that_is_no_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
+def test_a_directory_that_is_not_a_safe_model_is_refused(model: Path, damage: str, complaint: str) -> None:
     config, weights = model / "config.json", model / "model.safetensors"
     index = model / "model.safetensors.index.json"
     match damage:

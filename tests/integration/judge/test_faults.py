@@ -28,7 +28,7 @@ from scope_selfplay.testing.chat_server import (
     FaultKind,
     FaultPlan,
 )
-from tests.judges import CRITERION, TASK, JudgeOver, says
+from tests.judges import CRITERION, TASK, JudgeOver, always
 
 pytestmark = pytest.mark.integration
 
@@ -166,7 +166,7 @@ async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
 
     assert before <= 4, "only those who were on their way before the first 429 came back"
     assert times[before] - times[0] >= 0.45
-    # Busy is no failure: nobody used up a try.
+    # Busy is not a failure: no call used up an attempt.
     assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
 
 
@@ -307,7 +307,7 @@ def test_one_judge_works_in_loop_after_loop_and_leaves_nothing_open(pack: Pack) 
 
 
 async def test_the_model_is_found_where_the_endpoint_serves_one() -> None:
-    async with FakeServer(says("1"), model="m0").serving() as url:
+    async with FakeServer(always("1"), model="m0").serving() as url:
         config = JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=url))
         named = await with_models(config)
         assert named.endpoints.grade is not None and named.endpoints.grade.model == "m0"

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.config import load_config
-from scope_selfplay.corpus import chunk, read_documents, read_sample, reading, shuffled, take_unused
+from scope_selfplay.corpus import read_documents, reading, shuffled, take_unused
+from scope_selfplay.corpus.reading import read_sample
+from scope_selfplay.corpus.run_corpus import chunk
 from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.schemas import Document
 from tests.world_data import PASSAGES, write_world_data
@@ -108,7 +110,7 @@ def lines_of(ids: Sequence[str]) -> bytes:
     )
 
 
-def test_a_sample_deals_what_all_documents_would_deal(tmp_path: Path) -> None:
+def test_a_sample_is_the_beginning_of_all_shuffled_documents(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", lines_of([f"d{number}" for number in range(500)]))
     sample = read_sample(path, None, 40, seed=7)
     assert len(sample) == 40
@@ -142,7 +144,7 @@ def test_a_file_that_memory_would_not_hold_is_refused_with_what_to_set(
     assert len(read_sample(path, None, 1, seed=1)) == 1
 
 
-def test_a_sample_of_a_made_world_is_refused() -> None:
+def test_a_sample_of_the_embedded_world_is_refused() -> None:
     with pytest.raises(ConfigError, match="sample 5 needs a path to draw from, found embedded"):
         load_config(None, ["corpus.sample=5", "corpus.path=embedded"])
 

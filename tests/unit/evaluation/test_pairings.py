@@ -60,7 +60,7 @@ def test_answers_that_a_judge_could_not_tell_apart_tie(one: str | None, other: s
     assert shown.is_tie is tie
 
 
-def test_a_rollout_that_failed_is_no_answer() -> None:
+def test_a_failed_rollout_is_not_an_answer() -> None:
     newest, earlier = (
         contestant("S_1", ["x", "y", "z"], failed=[1]),
         contestant("S_0", ["a", "b"], failed=[0]),

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.export import FORMATS, export_tasks
-from scope_selfplay.export.formats import example_of
+from scope_selfplay.export.formats import FORMATS, example_of
+from scope_selfplay.export.writing import export_tasks
 from scope_selfplay.schemas import CandidateStatus
 from scope_selfplay.store import RunFolder
 from scope_selfplay.store.reader import RunReader

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.health import BOUNDS, examine
+from scope_selfplay.health.checkup import BOUNDS, examine
 from scope_selfplay.health.costs import JudgeUse, judge_use
 from scope_selfplay.health.tasks import (
     Need,

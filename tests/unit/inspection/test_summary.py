@@ -238,8 +238,7 @@ def test_a_page_without_iterations_names_no_folder_that_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("values", "bars"),
-    [([], ""), ([0.0, 0.5, 1.0], "▁▅█"), ([-3.0, 9.0], "▁█"), ([0.124, 0.125], "▁▂")],
+    ("values", "bars"), [([], ""), ([0.0, 0.5, 1.0], "▁▅█"), ([-3.0, 9.0], "▁█"), ([0.124, 0.125], "▁▂")]
 )
 def test_a_sparkline_has_one_bar_a_value(values: list[float], bars: str) -> None:
     assert sparkline(values) == bars

@@ -20,13 +20,13 @@ from scope_selfplay.schemas import Fault, Finish
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
 from scope_selfplay.wire.guarded_http import GuardedResolver, retry_after
 from scope_selfplay.wire.serving import serving
-from tests.judges import says
+from tests.judges import always
 
 REQUEST = ChatRequest("Is it so?", max_tokens=8)
 
 
 async def test_a_completion_comes_back_with_its_tokens() -> None:
-    async with FakeServer(says("yes")).serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
+    async with FakeServer(always("yes")).serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
         reply = await client.complete(REQUEST, seconds=5)
 
     assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("yes", Finish.STOP, 3, 1)
@@ -49,7 +49,7 @@ async def test_a_completion_comes_back_with_its_tokens() -> None:
     ],
 )
 async def test_every_fault_has_its_type(kind: FaultKind, fault: Fault, busy: bool) -> None:
-    fake = FakeServer(says("yes"))
+    fake = FakeServer(always("yes"))
     fake.fault = kind
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
         with pytest.raises(ChatFault) as raised:
@@ -59,7 +59,7 @@ async def test_every_fault_has_its_type(kind: FaultKind, fault: Fault, busy: boo
 
 
 async def test_a_slow_answer_is_read_and_one_that_is_too_slow_is_not() -> None:
-    fake = FakeServer(says("yes"), drip=0.3)
+    fake = FakeServer(always("yes"), drip=0.3)
     fake.fault = FaultKind.SLOW_DRIP
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
         assert (await client.complete(REQUEST, seconds=5)).text == "yes"
@@ -70,7 +70,7 @@ async def test_a_slow_answer_is_read_and_one_that_is_too_slow_is_not() -> None:
 
 
 async def test_a_response_over_the_cap_is_unreadable() -> None:
-    fake = FakeServer(says("x" * 100_000))
+    fake = FakeServer(always("x" * 100_000))
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, max_response=10_000) as client:
         with pytest.raises(ChatFault) as raised:
             await client.complete(REQUEST, seconds=5)
@@ -193,7 +193,7 @@ def test_retry_after_may_be_a_date() -> None:
 
 
 async def test_no_completion_is_asked_to_be_longer_than_the_context() -> None:
-    fake = FakeServer(says("yes"))
+    fake = FakeServer(always("yes"))
     async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, context=4096) as client:
         await client.complete(REQUEST._replace(max_tokens=16_384), seconds=5)
         await client.complete(REQUEST, seconds=5)

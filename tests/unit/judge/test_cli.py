@@ -14,7 +14,7 @@ from scope_selfplay.errors import ExitCode, OutsideError
 from scope_selfplay.judge.cli import judge, serve_judge
 from scope_selfplay.testing.chat_server import FakeServer
 from scope_selfplay.wire.serving import listen
-from tests.judges import says
+from tests.judges import always
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
     urls: list[str] = []
 
     async def serve() -> None:
-        async with FakeServer(says(request.param)).serving() as url:
+        async with FakeServer(always(request.param)).serving() as url:
             urls.append(url)
             started.set()
             while not done.is_set():
@@ -63,9 +63,9 @@ def test_what_cannot_be_read_is_shown_as_such(run: CliRunner, endpoint: str) -> 
     result = run.invoke(judge, ["try", "select", *TASK, *answers, "--base-url", endpoint, "--json"])
 
     assert result.exit_code == 0, result.output
-    said = json.loads(result.output)
-    assert (said["value"], said["fault"], said["attempts"]) == (None, "unreadable", 3)
-    assert said["completion"] == '{"winners": ["nobody"]}'
+    shown = json.loads(result.output)
+    assert (shown["value"], shown["fault"], shown["attempts"]) == (None, "unreadable", 3)
+    assert shown["completion"] == '{"winners": ["nobody"]}'
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,9 @@ def test_a_text_may_come_from_a_file(run: CliRunner, tmp_path: Path) -> None:
     assert "Who built the harbour?" in result.output
     missing = run.invoke(judge, ["try", "entity", "--task", "@/nowhere.txt", "--dry"])
     assert missing.exit_code == 2 and "cannot be read" in missing.output
+    answers = ["--answer", f"@{file}", "--answer", "Nobody knows."]
+    both = run.invoke(judge, ["try", "scores", *answers, *TASK, "--dry"])
+    assert "Who built the harbour?" in both.output and "Nobody knows." in both.output
 
 
 def test_a_taken_port_is_one_clear_line_and_no_address_is_named(run: CliRunner) -> None:

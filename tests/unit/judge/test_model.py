@@ -12,7 +12,7 @@ from scope_selfplay.judge import Scale, Style
 from scope_selfplay.judge.fences import read_fences
 from scope_selfplay.schemas import Criterion, Fault, Outcome, Priority, Rubric
 from scope_selfplay.testing.chat_server import FakeServer, FaultKind
-from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, rollout, says
+from tests.judges import CRITERION, DOCUMENT, TASK, JudgeOver, always, rollout
 
 RUBRIC_TEXT = (
     '<rubric>[{"text": "Identifies 1936.", "priority": "critical"}, {"text": "Explains floods.", '
@@ -22,7 +22,7 @@ RUBRIC_TEXT = (
 
 @pytest.mark.parametrize("gate", list(Gate))
 async def test_every_gate_is_read(judge_over: JudgeOver, gate: Gate) -> None:
-    async with judge_over(says("<think>clear</think><score>1</score>")) as judge:
+    async with judge_over(always("<think>clear</think><score>1</score>")) as judge:
         verdict = await judge.gate(gate, TASK, DOCUMENT)
 
     assert (verdict.value, verdict.reasoning, verdict.fault, verdict.attempts) == (True, "clear", None, 1)
@@ -30,13 +30,13 @@ async def test_every_gate_is_read(judge_over: JudgeOver, gate: Gate) -> None:
 
 
 async def test_the_source_gate_needs_its_document(judge_over: JudgeOver) -> None:
-    async with judge_over(says("<score>1</score>")) as judge:
+    async with judge_over(always("<score>1</score>")) as judge:
         with pytest.raises(ValueError, match="source document"):
             await judge.gate(Gate.SOURCE, TASK, None)
 
 
 async def test_a_rubric_is_written_greedily_from_the_documents(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says(RUBRIC_TEXT))
+    fake = FakeServer(always(RUBRIC_TEXT))
     async with judge_over(fake) as judge:
         rubric = await judge.write_rubric(TASK, [DOCUMENT, DOCUMENT])
 
@@ -53,7 +53,7 @@ async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(ju
         f'{{"text": "Item {n}.", "priority": "{p}", "title": "T", "dimension": "Depth"}}'
         for n, p in enumerate(["critical", "important", "nice_to_have", "critical", "important"])
     )
-    async with judge_over(says(f"<rubric>[{items}]</rubric>")) as judge:
+    async with judge_over(always(f"<rubric>[{items}]</rubric>")) as judge:
         rubric = await judge.write_rubric(TASK, [])
 
     assert rubric is not None
@@ -61,7 +61,7 @@ async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(ju
 
 
 async def test_a_grade_is_one_call_with_the_papers_sampling(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says("<think>no</think><score>0</score>"))
+    fake = FakeServer(always("<think>no</think><score>0</score>"))
     async with judge_over(fake) as judge:
         verdict = await judge.grade(TASK, CRITERION, "It was floods.", key=(0,))
 
@@ -72,7 +72,7 @@ async def test_a_grade_is_one_call_with_the_papers_sampling(judge_over: JudgeOve
 
 
 async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says("<score>1</score>"))
+    fake = FakeServer(always("<score>1</score>"))
     async with judge_over(fake) as judge:
         for text in ("Identifies floods.", "Names the year."):
             await judge.grade(TASK, Criterion(text=text), "long answer " * 300, key=(0,))
@@ -84,7 +84,7 @@ async def test_the_criteria_of_one_answer_share_all_but_the_end_of_the_prompt(ju
 
 @pytest.mark.parametrize("answer", ["", "Thought process:", "  Solution: "])
 async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, answer: str) -> None:
-    fake = FakeServer(says("<score>1</score>"))
+    fake = FakeServer(always("<score>1</score>"))
     async with judge_over(fake) as judge:
         verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
         score = await judge.score(TASK, answer, None, scale=Scale.IMPLICIT)
@@ -94,7 +94,7 @@ async def test_an_opener_scores_nothing_without_a_call(judge_over: JudgeOver, an
 
 
 async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says("<first>7</first><second>4.5</second>"))
+    fake = FakeServer(always("<first>7</first><second>4.5</second>"))
     async with judge_over(fake) as judge:
         comparison = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
 
@@ -106,21 +106,20 @@ async def test_a_pair_is_shown_with_trajectories_and_labels(judge_over: JudgeOve
     assert f"labelled {candidates[0].mark}" in fake.requests[0].prompt
 
 
-async def test_a_preference_is_read_from_its_box(judge_over: JudgeOver) -> None:
-    async with judge_over(says(r"Both fine. \boxed{B}")) as judge:
-        comparison = await judge.compare(
-            TASK.model_copy(update={"reference": "Two"}),
-            rollout(1, "One."),
-            rollout(2, "Two."),
-            style=Style.PREFERENCE,
-        )
+async def test_a_preference_is_read_from_its_box_and_shows_the_tasks_reference(judge_over: JudgeOver) -> None:
+    fake = FakeServer(always(r"Both fine. \boxed{B}"))
+    task = TASK.model_copy(update={"reference": "Two"})
+    async with judge_over(fake) as judge:
+        comparison = await judge.compare(task, rollout(1, "One."), rollout(2, "Two."), style=Style.PREFERENCE)
 
     assert comparison.outcome == Outcome(0, 1) and comparison.verdict.value is False
+    shown = {fenced.name: fenced.text for fenced in read_fences(fake.requests[0].prompt)}
+    assert shown["reference"] == "Two"
 
 
 @pytest.mark.parametrize("style", list(Style))
 async def test_equal_answers_tie_without_a_call(judge_over: JudgeOver, style: Style) -> None:
-    fake = FakeServer(says("<first>7</first><second>4</second>"))
+    fake = FakeServer(always("<first>7</first><second>4</second>"))
     async with judge_over(fake) as judge:
         pairs = [("It is  so.", "\uff29t is so."), (None, ""), ("Thought process:", None)]
         outcomes = [
@@ -149,12 +148,12 @@ async def test_winners_come_back_as_the_callers_numbers(judge_over: JudgeOver) -
 
 async def test_scores_are_read_on_their_scales(judge_over: JudgeOver) -> None:
     rubric = Rubric(task_id=TASK.id, criteria=(CRITERION,))
-    async with judge_over(says('{"score": 7.5}')) as judge:
+    async with judge_over(always('{"score": 7.5}')) as judge:
         assert (await judge.score(TASK, "Floods.", rubric, scale=Scale.IMPLICIT)).value == 7.5
         assert (await judge.score(TASK, "Floods.", CRITERION, scale=Scale.EXPLICIT)).value == 7.5
         with pytest.raises(ValueError, match="scale"):
             await judge.score(TASK, "Floods.", CRITERION, scale=Scale.IMPLICIT)
-    async with judge_over(says(r"\boxed{0.5}")) as judge:
+    async with judge_over(always(r"\boxed{0.5}")) as judge:
         task = TASK.model_copy(update={"reference": "Floods"})
         assert (await judge.score(task, "Floods.", None, scale=Scale.CORRECTNESS)).value == 0.5
 
@@ -187,7 +186,7 @@ async def test_unknown_odds_leave_the_probability_open(judge_over: JudgeOver) ->
 
 
 async def test_an_engine_that_ignores_the_choices_is_unreadable(judge_over: JudgeOver) -> None:
-    async with judge_over(says("The answer is 1"), verdict="token") as judge:
+    async with judge_over(always("The answer is 1"), verdict="token") as judge:
         verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
 
     assert (verdict.value, verdict.fault, verdict.attempts) == (None, Fault.UNREADABLE, 3)
@@ -206,7 +205,7 @@ async def test_what_cannot_be_read_is_asked_again_with_another_seed(judge_over: 
 
 
 async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOver) -> None:
-    async with judge_over(says("I cannot say.")) as judge:
+    async with judge_over(always("I cannot say.")) as judge:
         verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
         rubric = await judge.write_rubric(TASK, [DOCUMENT])
         pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
@@ -224,7 +223,7 @@ async def test_three_unreadable_replies_are_none_and_counted(judge_over: JudgeOv
 
 
 async def test_a_refusal_is_not_asked_again(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says("<score>1</score>"))
+    fake = FakeServer(always("<score>1</score>"))
     fake.fault = FaultKind.REFUSAL
     async with judge_over(fake) as judge:
         verdict = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
@@ -263,14 +262,14 @@ async def test_the_same_question_is_paid_for_once(judge_over: JudgeOver, tmp_pat
     assert [each.value for each in together] == [True] * 5 and len(fake.requests) == 1
     assert later.cached and later.value is True
     assert (account["calls"], account["attempts"], account["joined"], account["cached"]) == (6, 1, 4, 1)
-    async with judge_over(says("<score>0</score>"), cache=tmp_path / "cache.sqlite") as judge:
+    async with judge_over(always("<score>0</score>"), cache=tmp_path / "cache.sqlite") as judge:
         again = await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
     assert (again.value, again.cached) == (True, True)
 
 
 async def test_another_seed_or_criterion_is_another_judgement(judge_over: JudgeOver, tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
-    fake = FakeServer(says("<score>1</score>"))
+    fake = FakeServer(always("<score>1</score>"))
     async with judge_over(fake, cache=cache) as judge:
         await judge.grade(TASK, CRITERION, "Floods.", key=(0,))
         await judge.grade(TASK, Criterion(text="Names the year."), "Floods.", key=(0,))
@@ -282,21 +281,21 @@ async def test_another_seed_or_criterion_is_another_judgement(judge_over: JudgeO
 
 async def test_unreadable_replies_are_not_kept(judge_over: JudgeOver, tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
-    async with judge_over(says("hm"), cache=cache) as judge:
+    async with judge_over(always("hm"), cache=cache) as judge:
         assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is None
-    async with judge_over(says("<score>1</score>"), cache=cache) as judge:
+    async with judge_over(always("<score>1</score>"), cache=cache) as judge:
         assert (await judge.grade(TASK, CRITERION, "Floods.", key=(0,))).value is True
 
 
 async def test_identity_names_model_and_prompts(judge_over: JudgeOver) -> None:
-    async with judge_over(says("1")) as judge, judge_over(says("1")) as same:
+    async with judge_over(always("1")) as judge, judge_over(always("1")) as same:
         assert judge.identity == same.identity and judge.identity.startswith("fake model-")
-    async with judge_over(says("1"), verdict="token") as other:
+    async with judge_over(always("1"), verdict="token") as other:
         assert other.identity != judge.identity
 
 
 async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_over: JudgeOver) -> None:
-    fake = FakeServer(says("<first>7</first>\n<second>4.5</second>"))
+    fake = FakeServer(always("<first>7</first>\n<second>4.5</second>"))
     async with judge_over(fake, verdict="token") as judge:
         pair = await judge.compare(TASK, rollout(1, "One."), rollout(2, "Two."), style=Style.SCORES)
     body = fake.requests[0].body
@@ -306,7 +305,7 @@ async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_ov
     assert re.fullmatch(outputs["regex"], "<first>11</first>\n<second>4</second>") is None
     assert pair.outcome == Outcome(7, 4.5)
 
-    fake = FakeServer(says('{"score": 7.5}'))
+    fake = FakeServer(always('{"score": 7.5}'))
     async with judge_over(fake, verdict="token") as judge:
         assert (await judge.score(TASK, "Floods.", None, scale=Scale.IMPLICIT)).value == 7.5
     outputs = fake.requests[0].body["structured_outputs"]

@@ -53,9 +53,9 @@ def served(prompt: str, seed: int = 0) -> ServedRequest:
 
 
 def test_the_draw_follows_from_the_prompt_and_the_seed() -> None:
-    said = [random_reply(served("Write <score>", seed)).text for seed in range(200)]
-    assert said == [random_reply(served("Write <score>", seed)).text for seed in range(200)]
-    passed = sum("<score>1</score>" in text for text in said) / len(said)
+    texts = [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+    assert texts == [random_reply(served("Write <score>", seed)).text for seed in range(200)]
+    passed = sum("<score>1</score>" in text for text in texts) / len(texts)
     assert 0.7 < passed < 0.9
 
 

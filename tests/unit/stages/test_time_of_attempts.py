@@ -19,7 +19,7 @@ def test_the_time_of_every_killed_attempt_counts_once(tmp_path: Path) -> None:
     set_time(tmp_path / "rollouts.jsonl", 1030)
     set_time(tmp_path / "grades.jsonl", 1025)
     assert begin_attempt(tmp_path, work) == 30
-    # An attempt that wrote nothing adds nothing, whatever stands there from before.
+    # An attempt that wrote nothing adds nothing, whatever files earlier attempts left.
     assert begin_attempt(tmp_path, work) == 30
     set_time(work / "seconds", 5000)
     set_time(work / "checkpoint", 5100)

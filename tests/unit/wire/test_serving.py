@@ -34,8 +34,8 @@ def test_a_port_that_another_has_is_outside_trouble() -> None:
     [
         ("192.0.2.1", 0, "cannot be listened at"),
         ("127.0.0.1", 70_000, "cannot be listened at|not an address"),
-        ("no such host", 0, "not an address to listen at"),
-        ("a" * 64 + ".example", 0, "not an address to listen at"),
+        ("no such host", 0, "is not an address to listen at"),
+        ("a" * 64 + ".example", 0, "is not an address to listen at"),
     ],
 )
 def test_an_address_that_is_not_ours_is_a_users_mistake(host: str, port: int, complaint: str) -> None:
@@ -43,7 +43,7 @@ def test_an_address_that_is_not_ours_is_a_users_mistake(host: str, port: int, co
         listen(host, port)
 
 
-def test_an_address_of_the_sixth_version_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     try:
         listening = listen("::1", 0)
     except ConfigError:
