@@ -197,7 +197,7 @@ class RubricSource:
         return int(self._choice == "query" and task.id not in self._written)
 
     def most_criteria(self, task: Task, own: Rubric) -> int:
-        """The most criteria that the rubric can have; the most that the paper's writer gives for one not written yet."""
+        """The most criteria that the rubric can have; the paper's upper limit for one not written yet."""
         known = own if self._choice == "task" else self._written.get(task.id)
         return max(DIMENSIONS) if known is None else len(known.criteria)
 
