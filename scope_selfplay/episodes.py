@@ -252,7 +252,7 @@ class _Conversation:
         if kept == turn.ids:
             return prompt + kept
         tail = prompt[-4:]
-        opened = None if _find(tail, closing, 0) is not None else _find(tail, opening, 0)
+        opened = None if _find(tail, closing) is not None else _find(tail, opening)
         if opened is not None:
             # The template had opened the thinking at the end of the prompt: it goes with what was thought.
             prompt = prompt[: len(prompt) - len(tail) + opened]
@@ -268,15 +268,15 @@ class _Conversation:
 
 def without_span(ids: tuple[int, ...], opening: tuple[int, ...], closing: tuple[int, ...]) -> tuple[int, ...]:
     """`ids` without the first span from `opening` through `closing`; a template may have written the opening."""
-    end = _find(ids, closing, 0)
+    end = _find(ids, closing)
     if end is None:
         return ids
-    start = _find(ids[:end], opening, 0)
+    start = _find(ids[:end], opening)
     return ids[: start if start is not None else 0] + ids[end + len(closing) :]
 
 
-def _find(ids: tuple[int, ...], part: tuple[int, ...], start: int) -> int | None:
-    return next((i for i in range(start, len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
+def _find(ids: tuple[int, ...], part: tuple[int, ...]) -> int | None:
+    return next((i for i in range(len(ids) - len(part) + 1) if ids[i : i + len(part)] == part), None)
 
 
 def _tool_message(policy_format: PolicyFormat, text: str) -> Message:

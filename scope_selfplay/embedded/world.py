@@ -36,7 +36,8 @@ def make_documents(
     rng: random.Random, count: int, *, source: str, skip: Sequence[str] = ()
 ) -> list[Document]:
     """The articles of one world of `count` entities whose titles avoid `skip`; ids are `<source>-0000` onwards."""
-    free = [name for name in all_names() if name not in set(skip)]
+    skipped = set(skip)
+    free = [name for name in all_names() if name not in skipped]
     if count > len(free):
         raise ValueError(f"{count} articles asked for, {len(free)} names are free")
     world = make_world(rng, rng.sample(free, count))
@@ -73,6 +74,5 @@ def make_entity(rng: random.Random, name: str, names: Sequence[str]) -> Entity:
         other = rng.choice(names)
         if other != name and other not in others:
             others.append(other)
-    return Entity(
-        name, rng.choice(language.REGIONS), facts, dict(zip(language.RELATIONS, others, strict=True))
-    )
+    links = dict(zip(language.RELATIONS, others, strict=True))
+    return Entity(name, rng.choice(language.REGIONS), facts, links)

@@ -43,16 +43,16 @@ def rate(
     }
     strengths = Strengths(_judged_pairs(comparisons, answered_by), seed=seed, resamples=resamples)
     scores = score_gains(contestants, seed=seed, resamples=resamples)
-    ruling = decide_promotion(
+    decided = decide_promotion(
         settings, starts, scores if settings.evidence == "scores" else strengths.difference
     )
     above = {name: strengths.difference(name, names[0]) for name in names}
     rated = {name: difference for name, difference in above.items() if difference is not None}
     gain = scores(names[-1], starts[-1]) if starts else None
     return Ratings(
-        decision=ruling.decision,
-        promoted=ruling.promoted,
-        reason=ruling.reason,
+        decision=decided.decision,
+        promoted=decided.promoted,
+        reason=decided.reason,
         starts=tuple(starts),
         gain=None
         if gain is None

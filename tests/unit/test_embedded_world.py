@@ -91,7 +91,7 @@ def test_two_worlds_of_one_run_share_no_name() -> None:
     assert not {document.id for document in other} & {document.id for document in world}
 
 
-def test_a_world_needs_names_enough() -> None:
+def test_a_world_needs_enough_names() -> None:
     with pytest.raises(ValueError, match="more than 2 names"):
         make_world(random.Random(0), all_names()[:2])
     with pytest.raises(ValueError, match="names are free"):
@@ -145,7 +145,7 @@ def test_no_family_of_tasks_is_closed_to_the_challenger() -> None:
         "Report the founder of Aldmoor Mill.\n\nScore: 1",
     ],
 )
-def test_other_wordings_are_no_question_or_name_nothing(text: str) -> None:
+def test_other_wordings_are_not_questions_or_name_nothing(text: str) -> None:
     question = read_question(text)
     assert question is None or question.anchor not in all_names()
 

@@ -106,11 +106,11 @@ def challenger(*, turns: int = 2, max_invalid: int = 1) -> Conversation:
 
 
 def test_a_solver_searches_and_answers() -> None:
-    talk = solver().say(SEARCH)
-    assert talk.request == Search("the heron")
-    talk.find(passage(1))
-    assert "<information>\n[1] Title1: about one two three\n</information>" in talk.prompt()
-    rollout = talk.say(ANSWER).rollout
+    conversation = solver().say(SEARCH)
+    assert conversation.request == Search("the heron")
+    conversation.find(passage(1))
+    assert "<information>\n[1] Title1: about one two three\n</information>" in conversation.prompt()
+    rollout = conversation.say(ANSWER).rollout
     assert rollout is not None
     assert (rollout.answer, rollout.status, rollout.searches) == (
         "It is the heron.",
@@ -123,33 +123,33 @@ def test_a_solver_searches_and_answers() -> None:
 
 @pytest.mark.parametrize("end", [False, True])
 def test_every_prompt_is_the_ids_before_it_exactly(end: bool) -> None:
-    talk = solver().say(SEARCH, end=end).find(passage(1)).say(SEARCH, end=end).find(passage(2))
-    rollout = talk.say(ANSWER, end=end).rollout
+    conversation = solver().say(SEARCH, end=end).find(passage(1)).say(SEARCH, end=end).find(passage(2))
+    rollout = conversation.say(ANSWER, end=end).rollout
     assert rollout is not None
     for before, after in zip(rollout.turns, rollout.turns[1:], strict=False):
         seen = before.prompt_ids + before.ids
         assert after.prompt_ids[: len(seen)] == seen
         # The end of a turn stands there once, whether it was sampled or not.
-        assert seen.count(talk.codec.end) + (not end) == after.prompt_ids[: len(seen) + 1].count(
-            talk.codec.end
+        assert seen.count(conversation.codec.end) + (not end) == after.prompt_ids[: len(seen) + 1].count(
+            conversation.codec.end
         )
     (row,) = rows_from(rollout).rows
     assert sum(row.mask) == sum(len(turn.ids) for turn in rollout.turns)
 
 
 def test_a_budget_counts_samples_and_tool_results() -> None:
-    talk = solver(max_response=60)
-    assert isinstance(talk.request, Generate) and talk.request.max_tokens == 60
-    first = talk.request.prompt_ids
-    talk.say(SEARCH).find(passage(1))
-    assert isinstance(talk.request, Generate)
-    assert talk.request.max_tokens == 60 - (len(talk.request.prompt_ids) - len(first))
+    conversation = solver(max_response=60)
+    assert isinstance(conversation.request, Generate) and conversation.request.max_tokens == 60
+    first = conversation.request.prompt_ids
+    conversation.say(SEARCH).find(passage(1))
+    assert isinstance(conversation.request, Generate)
+    assert conversation.request.max_tokens == 60 - (len(conversation.request.prompt_ids) - len(first))
 
 
 def test_a_rollout_that_spent_its_budget_is_truncated() -> None:
-    talk = solver(max_response=12).say(SEARCH).find(passage(1, "many words " * 20))
-    assert talk.rollout is not None
-    assert (talk.rollout.status, talk.rollout.answer) == (RolloutStatus.TRUNCATED, None)
+    conversation = solver(max_response=12).say(SEARCH).find(passage(1, "many words " * 20))
+    assert conversation.rollout is not None
+    assert (conversation.rollout.status, conversation.rollout.answer) == (RolloutStatus.TRUNCATED, None)
 
 
 def test_a_turn_that_was_cut_off_gives_no_answer() -> None:
@@ -159,9 +159,9 @@ def test_a_turn_that_was_cut_off_gives_no_answer() -> None:
 
 
 def test_the_search_after_the_last_is_not_run() -> None:
-    talk = solver(turns=2).say(SEARCH).find().say(SEARCH).find()
-    assert "Nothing was found." in talk.prompt()
-    rollout = talk.say(SEARCH).rollout
+    conversation = solver(turns=2).say(SEARCH).find().say(SEARCH).find()
+    assert "Nothing was found." in conversation.prompt()
+    rollout = conversation.say(SEARCH).rollout
     assert rollout is not None
     assert (rollout.status, len(rollout.turns)) == (RolloutStatus.TRUNCATED, 3)
 
@@ -182,18 +182,18 @@ def test_an_engine_fault_fails_the_rollout(fault: InferenceError) -> None:
     assert (rollout.status, rollout.error, rollout.turns) == (RolloutStatus.FAILED, str(fault), ())
 
 
-def test_a_retriever_fault_fails_the_rollout_and_is_no_empty_result() -> None:
+def test_a_retriever_fault_fails_the_rollout_and_is_not_an_empty_result() -> None:
     rollout = solver().say(SEARCH).fail(SearchError("retriever down")).rollout
     assert rollout is not None
     assert (rollout.status, rollout.error, len(rollout.turns)) == (RolloutStatus.FAILED, "retriever down", 1)
 
 
-def test_a_fault_that_is_none_of_ours_is_not_swallowed() -> None:
+def test_a_foreign_error_is_not_swallowed() -> None:
     with pytest.raises(ZeroDivisionError):
         solver().fail(ZeroDivisionError())
 
 
-def test_a_prompt_over_its_limit_fails_before_anything_is_asked() -> None:
+def test_a_prompt_over_its_limit_fails_before_anything_is_sampled() -> None:
     codec = WordCodec()
     episode = solver_episode(
         policy_format_of(codec, max_prompt=3),
@@ -208,40 +208,40 @@ def test_a_prompt_over_its_limit_fails_before_anything_is_asked() -> None:
     assert "limit 3" in stop.value.value.error
 
 
-def test_the_requests_carry_the_stops_of_the_family_and_greed() -> None:
+def test_the_requests_carry_the_familys_stops_and_whether_to_be_greedy() -> None:
     request = solver(greedy=True).request
     assert isinstance(request, Generate)
     assert request.greedy and request.stop == ("</search>", "</task>", "</answer>")
 
 
 def test_a_challenger_is_told_how_many_searches_remain() -> None:
-    talk = challenger(turns=2).say(SEARCH).find(passage(1))
-    assert "1 left." in talk.prompt() and "Write the task." not in talk.prompt()
-    talk.say(SEARCH).find(passage(2))
-    assert talk.prompt().count("Write the task.") == 1
-    rollout = talk.say(TASK).rollout
+    conversation = challenger(turns=2).say(SEARCH).find(passage(1))
+    assert "1 left." in conversation.prompt() and "Write the task." not in conversation.prompt()
+    conversation.say(SEARCH).find(passage(2))
+    assert conversation.prompt().count("Write the task.") == 1
+    rollout = conversation.say(TASK).rollout
     assert rollout is not None
     assert (rollout.task, rollout.searches, rollout.status) == ("Name the heron.", 2, RolloutStatus.FINISHED)
 
 
 def test_a_tool_result_and_its_guide_are_one_message_where_both_come_from_the_user() -> None:
-    talk = challenger(turns=1).say(SEARCH).find(passage(1))
-    assert talk.prompt().count("user\n") == 2
-    assert "</information>\nWrite the task." in talk.prompt()
+    conversation = challenger(turns=1).say(SEARCH).find(passage(1))
+    assert conversation.prompt().count("user\n") == 2
+    assert "</information>\nWrite the task." in conversation.prompt()
 
 
-def test_an_invalid_turn_is_answered_with_the_format_at_most_so_often() -> None:
-    talk = challenger(max_invalid=2).say("hm").say("hm")
-    assert talk.prompt().count("No search. 2 left.") == 2
-    rollout = talk.say("hm").rollout
+def test_an_invalid_turn_is_answered_with_the_format_at_most_max_invalid_times() -> None:
+    conversation = challenger(max_invalid=2).say("hm").say("hm")
+    assert conversation.prompt().count("No search. 2 left.") == 2
+    rollout = conversation.say("hm").rollout
     assert rollout is not None
     assert (rollout.task, rollout.searches, len(rollout.turns)) == (None, 0, 3)
 
 
 def test_a_search_beyond_the_agreed_ones_is_not_run() -> None:
-    talk = challenger(turns=1, max_invalid=1).say(SEARCH).find(passage(1)).say(SEARCH)
-    assert "No search. 0 left." in talk.prompt()
-    rollout = talk.say(TASK).rollout
+    conversation = challenger(turns=1, max_invalid=1).say(SEARCH).find(passage(1)).say(SEARCH)
+    assert "No search. 0 left." in conversation.prompt()
+    rollout = conversation.say(TASK).rollout
     assert rollout is not None and rollout.task == "Name the heron."
 
 
@@ -261,17 +261,17 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "the heron"}}\n</
 
 
 def test_qwen3_has_earlier_thinking_cut_out_of_its_ids() -> None:
-    talk = solver("qwen3").say(f"<think>\nWho? </think> {CALL}")
-    assert talk.request == Search("the heron")
-    talk.find(passage(1))
-    assert isinstance(talk.request, Generate)
-    assert "Who?" not in talk.prompt() and CALL in talk.prompt()
-    rollout = talk.say("<think>\nNow. </think> <answer>It.</answer>").rollout
+    conversation = solver("qwen3").say(f"<think>\nWho? </think> {CALL}")
+    assert conversation.request == Search("the heron")
+    conversation.find(passage(1))
+    assert isinstance(conversation.request, Generate)
+    assert "Who?" not in conversation.prompt() and CALL in conversation.prompt()
+    rollout = conversation.say("<think>\nNow. </think> <answer>It.</answer>").rollout
     assert rollout is not None
     first, second = rollout.turns
     start = len(first.prompt_ids)
     assert second.prompt_ids[:start] == first.prompt_ids
-    kept = talk.codec.encode_tag(f" {CALL}")
+    kept = conversation.codec.encode_tag(f" {CALL}")
     assert second.prompt_ids[start : start + len(kept)] == kept
     # What was sampled stays whole in the turn, so each turn is a row of its own.
     assert [row.completion_ids for row in rows_from(rollout).rows] == [
@@ -380,5 +380,5 @@ def test_a_result_that_fits_is_shown_whole() -> None:
     assert shown == [passage(1), passage(2)]
 
 
-def test_no_result_is_said_in_words() -> None:
+def test_an_empty_result_is_shown_as_a_sentence() -> None:
     assert show_passages([], WordCodec(), 500) == ("Nothing was found.", [])

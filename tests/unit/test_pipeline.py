@@ -197,7 +197,7 @@ CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus,
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-async def test_every_fate_has_its_status_and_reason(
+async def test_every_outcome_has_its_status_and_reason(
     judge: Callable[[], Bench], answers: list[str], rollout: Rollout, status: CandidateStatus, reason: Reason
 ) -> None:
     made, _ = await judged(judge(), answers, rollout=rollout)
@@ -255,7 +255,7 @@ async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
     assert {each.status for each in made.rollouts} == {RolloutStatus.FAILED}
 
 
-async def test_a_task_that_was_not_tried_is_filed_under_what_failed_most() -> None:
+async def test_a_task_without_enough_scores_has_the_commonest_fault_as_its_reason() -> None:
     class SearchIsDown(Empty):
         async def search(self, query: str, topk: int) -> list[Passage]:
             raise SearchError("retriever down")

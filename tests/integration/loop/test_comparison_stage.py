@@ -170,7 +170,7 @@ def test_each_iteration_judges_only_the_newest_and_reuses_the_rest(tmp_path: Pat
     assert all(each["newer_first"] == TASKS // 2 for each in found["edges"])
 
 
-def test_a_finished_comparison_asks_nobody_again(tmp_path: Path) -> None:
+def test_a_finished_comparison_repeats_no_call(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     manifests = [compare(run, number) for number in range(2)]
     again = run_of(tmp_path)

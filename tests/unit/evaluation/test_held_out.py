@@ -42,7 +42,7 @@ def test_an_interval_is_about_two_standard_errors_each_way() -> None:
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.06)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_truth_as_often_as_it_claims() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(200):

@@ -36,7 +36,7 @@ def gains(known: Mapping[tuple[str, str], tuple[float, float]]) -> Gain:
         ("better", None, KEEP),
     ],
 )
-def test_promotion_asks_for_as_much_as_it_says(
+def test_promotion_needs_the_evidence_that_its_setting_names(
     promotion: str, interval: tuple[float, float] | None, decision: Decision
 ) -> None:
     known = {("S_1", "S_0"): interval} if interval else {}
@@ -95,13 +95,13 @@ def test_patience_ends_a_run_that_no_iteration_helps(
         assert found.promoted and f"none of the last 2 is better than {starts[-2]}" in found.reason
 
 
-def test_what_could_not_be_compared_is_no_standstill() -> None:
+def test_what_could_not_be_compared_is_not_a_standstill() -> None:
     found = decide_promotion(CompareConfig(patience=1, promotion="better"), ["S_0"], gains({}))
     assert (found.decision, found.promoted) == (KEEP, False)
     assert "nothing compares S_1 with S_0" in found.reason
 
 
-def test_the_first_checkpoint_is_promoted_for_want_of_another() -> None:
+def test_the_first_checkpoint_is_always_promoted() -> None:
     assert decide_promotion(
         CompareConfig(promotion="better", stop="worse", patience=1), [], gains({})
     ).promoted

@@ -78,7 +78,7 @@ async def test_ratings_are_distances_from_the_first_checkpoint_without_the_judge
     )
 
 
-async def test_edges_count_from_the_newer_ones_side_and_balance_the_places() -> None:
+async def test_edges_count_for_the_newer_checkpoint_and_balance_the_order() -> None:
     answers = ["a b"] * 10 + ["a"] * 10 + ["same"] * 10
     contestants = [
         contestant("S_0", ["a b c"] * 10 + [None] * 10 + ["same"] * 10),

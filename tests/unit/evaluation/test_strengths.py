@@ -35,7 +35,7 @@ def fitted(judged: Sequence[JudgedPair], resamples: int = 200, seed: int = 0) ->
     return Strengths(judged, seed=seed, resamples=resamples)
 
 
-def test_an_exact_judge_is_read_exactly_whatever_the_first_place_pays() -> None:
+def test_an_exact_judge_is_recovered_whatever_bonus_the_first_answer_gets() -> None:
     found = fitted(meetings(random.Random(0), 10, offset=0.7))
     for one in NAMES:
         for other in NAMES:
@@ -60,7 +60,7 @@ def test_the_fit_is_that_of_the_ranking_package(seed: int, tasks: int) -> None:
 
 
 @pytest.mark.integration
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_truth_as_often_as_it_claims() -> None:
     covered = 0
     for trial in range(200):
         judged = meetings(random.Random(trial), 60, offset=0.3, noise=0.5, spread=0.5)
@@ -80,7 +80,7 @@ def test_presentations_of_one_task_are_not_independent_evidence() -> None:
     assert three.tasks == one.tasks == 40
 
 
-def test_ties_of_equal_answers_pull_together_and_say_nothing_about_places() -> None:
+def test_ties_of_equal_answers_pull_together_and_reveal_nothing_about_the_order() -> None:
     asked = [
         JudgedPair("t0", "S_1", "S_0", Outcome(2.0, 0.0)),
         JudgedPair("t1", "S_0", "S_1", Outcome(1.0, 1.0)),

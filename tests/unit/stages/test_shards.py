@@ -56,15 +56,15 @@ class Team:
         self, folder: StageFolder, fates: Sequence[bool], target: int, delays: Sequence[int]
     ) -> None:
         self.folder, self.fates, self.target, self.delays = folder, fates, target, delays
-        self.place = {f"d{row}": row for row in range(len(fates))}
+        self.positions = {f"d{row}": row for row in range(len(fates))}
         self.made: list[int] = []
 
     async def work(self, shard: Shard, *, die_at: int | None = None) -> None:
-        own, shared = new_folder(self.folder, shard), SharedProgress(self.folder, self.place)
+        own, shared = new_folder(self.folder, shard), SharedProgress(self.folder, self.positions)
         shared.refresh()
 
         async def make(each: TaskSource) -> CandidateRecords:
-            row = self.place[each.document.id]
+            row = self.positions[each.document.id]
             for _ in range(self.delays[row]):
                 await asyncio.sleep(0)
             if row == die_at:
@@ -82,7 +82,7 @@ class Team:
 
             def keep(made: CandidateRecords) -> None:
                 append(made)
-                self.made.append(self.place[made.candidate.provenance.document_id])
+                self.made.append(self.positions[made.candidate.provenance.document_id])
                 shared.refresh()
 
             await fill_share(
@@ -93,13 +93,13 @@ class Team:
                 ],
                 make,
                 in_flight=lambda: 3,
-                is_needed=lambda each: shared.accepted_before(self.place[each.document.id]) < self.target,
+                is_needed=lambda each: shared.accepted_before(self.positions[each.document.id]) < self.target,
                 keep=keep,
                 poll=0.001,
             )
 
     def collect(self) -> list[str]:
-        documents = list(self.place)
+        documents = list(self.positions)
         return [each.id for each in up_to_quota(documents, share_folders(self.folder), target=self.target)]
 
 
@@ -121,8 +121,8 @@ def test_workers_keep_what_one_worker_alone_would_keep(data: st.DataObject) -> N
     delays = data.draw(st.lists(st.integers(0, 5), min_size=len(fates), max_size=len(fates)))
     target, workers = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     dead = data.draw(st.none() | st.integers(0, len(fates) - 1))
-    with tempfile.TemporaryDirectory() as place:
-        team = Team(StageFolder(Path(place)), fates, target, delays)
+    with tempfile.TemporaryDirectory() as root:
+        team = Team(StageFolder(Path(root)), fates, target, delays)
 
         async def first() -> None:
             shards = [Shard(index, workers) for index in range(workers)]
@@ -160,18 +160,23 @@ def test_collecting_says_which_document_is_missing(tmp_path: Path) -> None:
 
 def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_path: Path) -> None:
     folder = StageFolder(tmp_path)
-    for speaker in ("first", "second"):
+    for checkpoint in ("first", "second"):
         with open_records(new_folder(folder, Shard(0, 1))) as append:
             rollout = Rollout(
-                id="r0", role=Role.CHALLENGER, checkpoint=speaker, subject_id="d0", turns=(), task=speaker
+                id="r0",
+                role=Role.CHALLENGER,
+                checkpoint=checkpoint,
+                subject_id="d0",
+                turns=(),
+                task=checkpoint,
             )
             append(CandidateRecords(candidate(0, True), (rollout,)))
-    places = share_folders(folder)
-    write_kept(folder, up_to_quota(["d0"], places, target=1), places)
+    folders = share_folders(folder)
+    write_kept(folder, up_to_quota(["d0"], folders, target=1), folders)
     assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
 
 
-def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+def test_a_line_that_is_being_written_is_left_for_the_next_refresh(tmp_path: Path) -> None:
     folder = StageFolder(tmp_path)
     own = new_folder(folder, Shard(0, 2))
     line = candidate(0, True).model_dump_json() + "\n"
@@ -188,7 +193,7 @@ def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])
-def test_a_shard_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_shard_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected I/N"):
         parse_shard(text)
 

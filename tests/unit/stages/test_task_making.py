@@ -162,7 +162,7 @@ async def test_progress_is_reported_with_every_document() -> None:
     assert seen == [(1, 1), (1, 2), (2, 3)]
 
 
-def test_what_a_fault_left_open_is_made_again_and_its_newest_record_counts(tmp_path: Path) -> None:
+def test_what_a_fault_left_unresolved_is_made_again_and_its_newest_record_counts(tmp_path: Path) -> None:
     fault = {"status": CandidateStatus.UNRESOLVED, "reason": Reason.JUDGE_FAILED}
 
     def left_open(name: str, mean: float) -> Candidate:
