@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -60,7 +60,7 @@ def challenger_sampler(
     job: GrpoJob,
     context: RunContext,
     sources: Mapping[str, TaskSource],
-    difficulty: Difficulty,
+    difficulty: SolverTrial,
     *,
     provenance: Provenance,
     key: Key,
@@ -103,7 +103,7 @@ class _ChallengerSampling:
 
     context: RunContext
     learner: Learner
-    difficulty: Difficulty
+    difficulty: SolverTrial
     provenance: Provenance
     key: Key
     tried: dict[str, asyncio.Future[CandidateRecords]] = field(default_factory=dict)
