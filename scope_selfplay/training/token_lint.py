@@ -125,11 +125,11 @@ def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> No
     else:
         for name, differences in found.items():
             click.echo(f"{name}: {len(differences)} difference(s)")
-            for each in differences:
-                place = "completion" if each.in_completion else "prompt"
+            for stretch in differences:
+                place = "completion" if stretch.in_completion else "prompt"
                 click.echo(
-                    f"  {each.episode}, row {each.row}, {place} token {each.position} ({each.kind}): "
-                    f"{list(each.ours)} {each.ours_text!r}, template {list(each.template)} {each.template_text!r}"
+                    f"  {stretch.episode}, row {stretch.row}, {place} token {stretch.position} ({stretch.kind}): "
+                    f"{list(stretch.ours)} {stretch.ours_text!r}, template {list(stretch.template)} {stretch.template_text!r}"
                 )
     if any(found.values()):
         sys.exit(ExitCode.USER)
