@@ -67,12 +67,9 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Which run, iteration and attempt."""
-    for option in (
-        click.option("--attempt", type=click.IntRange(min=1), default=1, show_default=True),
-        click.option("--iteration", type=click.IntRange(min=0), required=True),
-    ):
-        command = option(command)
-    return run_options(command)
+    attempt = click.option("--attempt", type=click.IntRange(min=1), default=1, show_default=True)
+    iteration = click.option("--iteration", type=click.IntRange(min=0), required=True)
+    return run_options(iteration(attempt(command)))
 
 
 def run_job(command: click.Command, name: str) -> None:

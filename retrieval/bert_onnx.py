@@ -155,9 +155,8 @@ class _Graph:
             hidden = self._layer(f"encoder.layer.{layer}.", hidden)
         self._pool(hidden)
         ids = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n", "t"]) for name in ("ids", "mask")]
-        output = helper.make_tensor_value_info(
-            "vectors", TensorProto.FLOAT, ["n", self._config["hidden_size"]]
-        )
+        shape = ["n", self._config["hidden_size"]]
+        output = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, shape)
         return helper.make_graph(self._nodes, "bert", ids, [output], self._initializers)
 
     def _embed(self) -> str:

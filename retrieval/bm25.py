@@ -150,10 +150,9 @@ def all_words(text: str) -> list[str]:
     """Words without case, accents and plural endings, in order."""
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
+        letters = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
         # Lone surrogates cannot be hashed or stored as UTF-8.
-        text = (
-            "".join(c for c in decomposed if not unicodedata.combining(c)).encode("utf-8", "replace").decode()
-        )
+        text = letters.encode("utf-8", "replace").decode()
     return [singular(word) for word in WORD.findall(text.lower())]
 
 

@@ -148,7 +148,7 @@ def store_passages(
 ) -> Passages:
     """The corpus in `folder`, `rows` of the documents, written unless that is done.
 
-    Raises CorpusError for an empty or invalid one, ConfigError for rows that are no range.
+    Raises CorpusError for an empty or invalid one, ConfigError for rows that are not a range.
     """
     done = folder / STORED
     if not done.exists():

@@ -169,9 +169,8 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
             vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
             for first in range(0, len(rows), BATCH):
                 batch = rows[first : first + BATCH]
-                vectors[first : first + len(batch)] = encoder.passages(
-                    [passages.contents(row) for row in batch]
-                )
+                texts = [passages.contents(row) for row in batch]
+                vectors[first : first + len(batch)] = encoder.passages(texts)
                 progress("encode", batch[-1] + 1, passages.size)
             index_folder.save_array(shards.path(start), vectors)
         progress("encode", shards.end(start), passages.size)

@@ -53,8 +53,8 @@ class AnswerCache:
         return any(key not in self._answers and key not in self._in_flight for key in keys)
 
     def ask(self, query: str, topk: int) -> Answer:
-        """The answer, now or later, for this caller alone: who cancels it leaves the others waiting, and the
-        last one that leaves cancels the search.
+        """The answer, now or later, for this caller alone: cancelling it leaves the others waiting, and when
+        the last of them is cancelled, so is the search.
 
         A failed search is not remembered.
         """

@@ -217,7 +217,7 @@ class _Page(html.parser.HTMLParser):
 
 
 def text_files(folder: Path) -> list[Path]:
-    """The text files below `folder`, in order. The files of an index that is built inside it are none."""
+    """The text files below `folder`, in order. No file of an index that is built inside it is one."""
     return sorted(
         path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file()
     )
@@ -233,7 +233,7 @@ def source_bytes(source: Path) -> int:
 def source_hash(source: Path) -> str:
     """sha256 of a corpus: of a file's bytes, or of the paths and bytes of a folder's text files.
 
-    Times and places are no part of it, so that copies of one source on two machines are the same source. Raises
+    Times and locations do not count, so that copies of one source on two machines are the same source. Raises
     CorpusError for what cannot be read.
     """
     if source.is_dir():

@@ -112,7 +112,7 @@ def model_folder(source: str) -> Path:
 
 def prepare_encoder(
     source: str, family: Family, backend: Backend, folder: Path, precision: Precision = Precision.FLOAT32
-) -> EncoderSettings:
+) -> None:
     """Put into `folder` what `open_encoder` needs. Raises CheckpointError for a model that does not fit."""
     model = model_folder(source)
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,6 @@ def prepare_encoder(
         family=family, backend=backend, source=source, query_precision=precision, model=kept
     )
     (folder / ENCODER_SETTINGS).write_text(settings.model_dump_json(indent=1) + "\n")
-    return settings
 
 
 def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:

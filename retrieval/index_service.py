@@ -108,7 +108,7 @@ class IndexService(SearchService[OpenIndex]):
         except BaseException:
             await engine.close()
             raise
-        # The index before is replaced at once.
+        # The caller replaces the previous index at once.
         self._counts_before = self.measure()
         return OpenIndex(manifest, passages, batcher, AnswerCache(batcher.submit, self.settings.cache))
 

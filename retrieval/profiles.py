@@ -67,13 +67,8 @@ def factory(name: ProfileName, rows: int) -> str:
     """The FAISS factory string of the part that FAISS holds; empty for profiles that it does not hold."""
     nlist = cells(rows)
     quantizer = f"IVF{nlist}_HNSW32" if nlist >= HNSW_FROM else f"IVF{nlist}"
-    match name:
-        case ProfileName.COMPACT:
-            return f"{quantizer},RaBitQ"
-        case ProfileName.BALANCED:
-            return f"{quantizer},SQ8"
-        case _:
-            return ""
+    codes = {ProfileName.COMPACT: "RaBitQ", ProfileName.BALANCED: "SQ8"}
+    return f"{quantizer},{codes[name]}" if name in codes else ""
 
 
 def vector_bytes(name: ProfileName) -> int:

@@ -62,8 +62,10 @@ class ShardConnections(ServedIndex):
             raise
 
     async def close(self) -> None:
-        await self.wait_until_idle()
-        await _disconnect(self._searchers)
+        try:
+            await self.wait_until_idle()
+        finally:
+            await _disconnect(self._searchers)
 
     async def ask(self, body: bytes) -> list[dict[str, Any]]:
         """The answers of all shards to one request of the wire, in row order. Raises SearchError, and
@@ -154,7 +156,7 @@ class ShardRouter(SearchService[ShardConnections]):
 
     async def ask_shards(self, shards: ShardConnections, request: Retrieval) -> list[dict[str, Any]]:
         """The shards' answers. Raises WireError for what one refuses for good, SearchError for what may pass;
-        neither names a shard's URL, which is nobody's business outside.
+        neither names a shard's URL, which stays inside.
         """
         body = {"queries": request.queries, "topk": request.topk, "return_scores": True}
         try:

@@ -39,7 +39,7 @@ BODY_SECONDS = 30.0
 SEND_SECONDS = 5.0
 """From the deadline of the last request on: for clients to read their responses before they are cut off."""
 CLOSE_SECONDS = 5.0
-"""For searches that nobody waits for any more to end before their workers are killed."""
+"""For searches whose clients have gone to end before their workers are killed."""
 GONE = 499
 """The status, only ever seen in the metrics, of a request whose client did not wait."""
 IDENTITY_HEADER = "X-Scope-Index"
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining:
-            # Whoever asks twice does not want to wait. The workers end when their stdin does.
+            # A second signal means: do not wait. The workers end when their stdin does.
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
         self._service.draining = True
@@ -122,7 +122,7 @@ class _Server(uvicorn.Server):
 
 
 async def _reloaded(service: SearchService[Any]) -> str:
-    """The identity of the index that is served after a reload. Raises ScopeError where the one before stays."""
+    """The identity of the index that is served after a reload. Raises ScopeError where the previous one stays."""
     try:
         await service.load()
     except ScopeError:
@@ -133,7 +133,7 @@ async def _reloaded(service: SearchService[Any]) -> str:
 
 
 def build_app(service: SearchService[Any], token: str | None = None) -> Starlette:
-    """The application over a service that whoever runs it loads and closes.
+    """The application over a service, which the caller loads and closes.
 
     With a `token`, /retrieve, /info and /reload need it as a bearer token.
     """

@@ -61,7 +61,7 @@ class SearchService(ABC, Generic[Index]):
 
     def __init__(self, limits: WireLimits, deadline: float, tokenizer: Path | None) -> None:
         """A request gets 504 after `deadline` seconds. `tokenizer` is the policy's tokenizer.json; without it
-        `max_tokens` is refused. Raises CheckpointError for a file that is no tokenizer.
+        `max_tokens` is refused. Raises CheckpointError for a file that is not a tokenizer.
         """
         self.limits = limits
         self.deadline = deadline
@@ -88,7 +88,7 @@ class SearchService(ABC, Generic[Index]):
         return self.served
 
     async def load(self) -> None:
-        """Open what is served anew, then serve from that; requests under way end with the index before.
+        """Open what is served anew, then serve from that; requests under way finish with the previous index.
 
         Raises RecordError, SearchError or RunMismatchError and keeps what was served before.
         """

@@ -11,7 +11,7 @@ from scope_selfplay.schemas import Value
 from scope_selfplay.wire.strict_json import parse_object
 
 LONGEST_QUERY = 16_384
-"""Characters of a query. Servers refuse longer ones; clients cut them, a policy's runaway query is no fault."""
+"""Characters of a query. Servers refuse longer ones; clients cut them, as a policy's runaway query is not an error."""
 
 
 class WireLimits(Value):

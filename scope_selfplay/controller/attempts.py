@@ -53,15 +53,13 @@ class AttemptOutcome(StrEnum):
         match self:
             case AttemptOutcome.USER | AttemptOutcome.OUT_OF_MEMORY:
                 return FailureResponse.FAIL
-            case (
-                AttemptOutcome.BUG | AttemptOutcome.KILLED | AttemptOutcome.LATE | AttemptOutcome.NO_MANIFEST
-            ):
-                return FailureResponse.RETRY
-            # Its Job may have failed a moment before: without a cost it could repeat for ever.
-            case AttemptOutcome.VANISHED:
-                return FailureResponse.RETRY
-            case _:
+            case AttemptOutcome.DISRUPTED | AttemptOutcome.OUTSIDE | AttemptOutcome.STOPPED:
                 return FailureResponse.RETRY_FREE
+            case AttemptOutcome.UNPLACED | AttemptOutcome.LOST:
+                return FailureResponse.RETRY_FREE
+            # A Job that vanished may have failed a moment before: without a cost it could repeat for ever.
+            case _:
+                return FailureResponse.RETRY
 
     def explanation(self, message: str) -> str:
         """One line for a person: what happened, what the program said, what to do."""
@@ -198,7 +196,7 @@ class AttemptLedger(Value):
 
     @classmethod
     def read(cls, status: Mapping[str, str], owner: str) -> Self:
-        """Raises RecordError for a ledger that was edited by hand."""
+        """Raises RecordError for a ledger that cannot be read, such as one that was edited by hand."""
         text = status.get("ledger")
         if text is None:
             return cls(owner=owner)

@@ -248,7 +248,7 @@ class Controller:
         return None if plan.actions else plan.end
 
     def _refresh(self) -> tuple[str, ...]:
-        """What was edited; inputs that cannot be read any more count as an edit, and the last good ones stay."""
+        """Read the inputs again; returns what was edited. Inputs that cannot be read any more count as an edit."""
         try:
             fresh = self._read_inputs()
         except UserError as error:
@@ -273,15 +273,13 @@ class Controller:
         if self._status is None:
             found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
             self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
-        # Pods come after their Jobs: a Job that has ended is never met by pods of before.
+        # Pods are listed after their Jobs: a Job that has ended never appears with older states of its pods.
         kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
         jobs, deployments, services, pods = (self.cluster.list(kind, selector) for kind in kinds)
         return observe(jobs, pods, deployments, services, self._status[0])
 
     def _write_status(self, context: ManifestContext, plan: NextActions) -> None:
-        """Onto the version that was read, and before every action: a leader of before, which still takes itself for
-        one, fails here.
-        """
+        """Write onto the version that was read, before every action: a former leader that was replaced fails here."""
         assert self._status is not None
         before, version = self._status
         if dict(before) == dict(plan.status) and not plan.actions:

@@ -141,6 +141,28 @@ def pod_template(context: ManifestContext, program: Program, labels: dict[str, s
     """The template of a Job or a Deployment with one container."""
     cluster = context.config.cluster
     volumes, mounts = _volumes(context, program.settings)
+    spec: Body = {
+        "serviceAccountName": WORKER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        # A Service called vllm would set VLLM_PORT in every pod, which vLLM reads as its own.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.user,
+            "runAsGroup": cluster.user,
+            "fsGroup": cluster.user,
+            # Else a volume with millions of files is walked through at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(cluster, program, mounts)],
+        "volumes": volumes,
+        **_scheduling(cluster),
+    }
+    return {"metadata": {"labels": labels}, "spec": spec}
+
+
+def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Body]) -> Body:
     amounts = {"cpu": program.settings.cpu, "memory": program.settings.memory}
     if gpus_of(cluster, program.settings):
         amounts[cluster.gpu_resource] = str(program.settings.gpus)
@@ -151,7 +173,7 @@ def pod_template(context: ManifestContext, program: Program, labels: dict[str, s
         # The key of the servers under the name that vLLM reads; stages send it under the same name.
         source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}
         environment.append({"name": KEY_VARIABLE, "valueFrom": source})
-    container: Body = {
+    return {
         "name": "main",
         "image": program.image,
         "command": list(program.command),
@@ -167,25 +189,6 @@ def pod_template(context: ManifestContext, program: Program, labels: dict[str, s
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **program.extra,
     }
-    spec: Body = {
-        "serviceAccountName": WORKER_ACCOUNT,
-        "automountServiceAccountToken": False,
-        # A Service called vllm would set VLLM_PORT in every pod, which vLLM reads as its own.
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": cluster.user,
-            "runAsGroup": cluster.user,
-            "fsGroup": cluster.user,
-            # Else a volume with millions of files is walked through at every start.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": volumes,
-        **_scheduling(cluster),
-    }
-    return {"metadata": {"labels": labels}, "spec": spec}
 
 
 def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:

@@ -4,6 +4,7 @@ graph, and whether the newest Solver is promoted. Pure.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scope_selfplay.config import CompareConfig
 from scope_selfplay.evaluation.held_out import Gain, breakdown, score_gains
@@ -43,12 +44,12 @@ def rate(
     }
     strengths = Strengths(_judged_pairs(comparisons, answered_by), seed=seed, resamples=resamples)
     scores = score_gains(contestants, seed=seed, resamples=resamples)
-    decided = decide_promotion(
-        settings, starts, scores if settings.evidence == "scores" else strengths.difference
-    )
+    evidence = scores if settings.evidence == "scores" else strengths.difference
+    decided = decide_promotion(settings, starts, evidence)
     above = {name: strengths.difference(name, names[0]) for name in names}
     rated = {name: difference for name, difference in above.items() if difference is not None}
     gain = scores(names[-1], starts[-1]) if starts else None
+    by_group = partial(breakdown, candidates, seed=seed, resamples=resamples, family=family)
     return Ratings(
         decision=decided.decision,
         promoted=decided.promoted,
@@ -62,12 +63,7 @@ def rate(
         intervals={name: (difference.low, difference.high) for name, difference in rated.items()},
         position_offset=strengths.offset,
         edges=tuple(_pairs_that_met(names, comparisons, answered_by)),
-        held_out={
-            contestant.name: breakdown(
-                candidates, contestant.grades, seed=seed, resamples=resamples, family=family
-            )
-            for contestant in contestants
-        },
+        held_out={contestant.name: by_group(contestant.grades) for contestant in contestants},
     )
 
 

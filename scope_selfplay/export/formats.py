@@ -47,12 +47,9 @@ class ExportFormat:
 
 
 def example_of(candidate: Candidate, split: str, index: int) -> Example:
-    assert candidate.task is not None and candidate.rubric is not None, (
-        "only tasks with a rubric are exported"
-    )
-    return Example(
-        candidate.task, candidate.rubric, candidate.mean, candidate.provenance.iteration, split, index
-    )
+    assert candidate.task and candidate.rubric, "only tasks with a rubric are exported"
+    iteration = candidate.provenance.iteration
+    return Example(candidate.task, candidate.rubric, candidate.mean, iteration, split, index)
 
 
 def trl_row(example: Example) -> Row:

@@ -136,10 +136,8 @@ def _write_parquet(path: Path, rows: Iterator[Row], *, columns: pa.Schema) -> in
 
 def _card(run: str, format_name: str, written: list[Exported]) -> str:
     splits = [{"split": file.path.stem, "path": file.path.name} for file in written]
-    front = {
-        "pretty_name": f"{run} for {format_name}",
-        "configs": [{"config_name": "default", "data_files": splits}],
-    }
+    configs = [{"config_name": "default", "data_files": splits}]
+    front = {"pretty_name": f"{run} for {format_name}", "configs": configs}
     counts = "\n".join(f"- `{file.path.name}`: {file.tasks:,} tasks" for file in written)
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {run} for {format_name}\n\n{counts}\n\n"

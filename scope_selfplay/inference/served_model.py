@@ -148,7 +148,7 @@ async def ask_what_is_served(client: JsonClient, root: JsonClient | None, model:
         name,
         where if isinstance(where, str) else None,
         weights if isinstance(weights, str) else None,
-        length if isinstance(length, int) else None,
+        length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else None,
     )
 
 

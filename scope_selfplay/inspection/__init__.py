@@ -1,4 +1,4 @@
-"""What a run has made, shown in a terminal and on paper; the web page (`viewer`) stands on the same numbers.
+"""What a run has made, shown in a terminal and on paper; the web page (`viewer`) shows the same numbers.
 
 `overview` (the numbers of a run, from its folder alone) - `summary` (`summary.json`, and what `scope run` prints at its
 end) - `text` (`scope tasks ls`, `show` and `stats`) - `comparing` (`scope tasks diff`) - `html_report` (`scope report`:

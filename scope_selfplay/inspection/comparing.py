@@ -79,10 +79,8 @@ def diff_checkpoints(before: str, after: str, changes: Sequence[TaskChange]) -> 
     gains = np.array([gain for _, gain in scored])
     rows = numpy_rng_from(before, after, "diff").integers(len(gains), size=(2000, len(gains)))
     low, high = np.percentile(gains[rows].mean(axis=1), [2.5, 97.5])
-    changed = sorted(
-        (change for change, gain in scored if gain),
-        key=lambda change: (-abs(change.gain or 0.0), change.task_id),
-    )
+    changed = [change for change, gain in scored if gain]
+    changed.sort(key=lambda change: (-abs(change.gain or 0.0), change.task_id))
     return CheckpointDiff(
         before=before,
         after=after,
@@ -112,11 +110,8 @@ def diff_iterations(reader: RunReader, before: int, after: int) -> list[SignalDi
 
 
 def _scores_of(scores: Sequence[HeldOutScore], name: str) -> dict[str, float | None]:
-    found = {
-        score.task_id: score.score
-        for score in scores
-        if name in (score.checkpoint, short_name(score.checkpoint))
-    }
+    own = [score for score in scores if name in (score.checkpoint, short_name(score.checkpoint))]
+    found = {score.task_id: score.score for score in own}
     if all(score is None for score in found.values()):
         known = ", ".join(dict.fromkeys(score.checkpoint for score in scores)) or "none"
         raise RecordError(f"{name}: has no held-out answers; checkpoints that have: {known}")

@@ -16,10 +16,7 @@ from scope_selfplay.store.reader import RunReader
 
 SAMPLES = 3
 # What a reader of a training wants to see.
-_CURVES = (
-    *("reward", "difficulty", "rubric", "non_zero_advantage"),
-    *("mean_score", "format", "kl", "entropy", "zero_variance"),
-)
+_CURVES = "reward difficulty rubric non_zero_advantage mean_score format kl entropy zero_variance".split()
 
 
 def escaping_environment(package: str) -> Environment:

@@ -160,9 +160,7 @@ def bin_edges(row: int) -> tuple[float, float]:
 
 
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
-    challenger, solver = (
-        training_curves(reader, iteration, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)
-    )
+    challenger = training_curves(reader, iteration, Stage.CHALLENGER)
     return IterationOverview(
         iteration=iteration,
         funnel=_funnel(reader, iteration),
@@ -170,7 +168,7 @@ def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
         histogram=_histogram(reader, iteration),
         by_type=_groups(reader, iteration, "task.type"),
         by_search_turns=_groups(reader, iteration, "task.search_turns"),
-        curves=(*challenger, *solver),
+        curves=(*challenger, *training_curves(reader, iteration, Stage.SOLVER)),
         seconds=stage_seconds(reader, iteration),
     )
 

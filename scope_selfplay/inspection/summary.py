@@ -21,9 +21,8 @@ def summarise(run: Run) -> dict[str, object]:
     """The funnel, reward curves and comparison of each iteration, and the held-out table in the order S_0, S_1, ..."""
     with RunReader(run.folder.path) as reader:
         finished = {(state.iteration, state.stage) for state in reader.stages() if state.manifest}
-        done = [
-            number for number in range(1, run.config.iterations + 1) if (number, Stage.COMPARE) in finished
-        ]
+        numbers = range(1, run.config.iterations + 1)
+        done = [number for number in numbers if (number, Stage.COMPARE) in finished]
         iterations = [_iteration(reader, number) for number in done]
     rated = [number for number in (0, *done) if has_ratings(run.folder, number)]
     held_out = read_ratings(run.folder, rated[-1]).held_out if rated else {}

@@ -199,7 +199,7 @@ def random_reply(served: ServedRequest) -> ServedReply:
 
     So a pack, a corpus and a config are rehearsed as a whole before a model is paid for. The draw follows from the
     prompt and the request's seed: the same run gets the same verdicts. Raises ValueError for a prompt that asks for no
-    form of `prompts.OUTPUTS`.
+    form of `prompts.contracts.OUTPUTS`.
     """
     if served.body.get("max_tokens") == 1 and not served.choices:
         return ServedReply("1", finish="length")  # a canary

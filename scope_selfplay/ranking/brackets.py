@@ -15,11 +15,11 @@ from scope_selfplay.ranking.topologies import meet_anchor
 from scope_selfplay.schemas import Outcome
 
 Slot = int | None
-"""An entrant, or the empty place that gives its neighbour a bye."""
+"""An entrant, or the empty slot that gives its neighbour a bye."""
 
 
 class Decided(NamedTuple):
-    """Per pair of a round: who goes on and who does not; an empty place never goes on before an entrant."""
+    """The winner and the loser of every pair of a round; an empty slot never wins against an entrant."""
 
     winners: list[Slot]
     losers: list[Slot]
@@ -52,7 +52,7 @@ def double_elimination(n: int, rng: random.Random, *, score: Score = "margin") -
     A strength is the place by the round of elimination, then by the mean score as in
     `single_elimination`. Each round of the winners' bracket runs beside one among the beaten. Waves: 2
     ceil(log2 n), together 2(n-1) matches. A match without verdict goes to the lower number, since a
-    random seed says nothing about its entrant.
+    random seed carries no information about its entrant.
     """
     drawn = list(range(n))
     rng.shuffle(drawn)
@@ -67,7 +67,7 @@ def double_elimination(n: int, rng: random.Random, *, score: Score = "margin") -
         undefeated, fallen = decided.winners[: len(upper)], decided.losers[: len(upper)]
         beaten = decided.winners[len(upper) :]
         _note(lasted, beaten, stage := stage + 1)
-        # Turned round, so that those who have just fallen do not meet at once whom they beat before.
+        # Reversed, so that entrants who have just lost do not at once meet those whom they beat before.
         beaten, _ = yield from _decide(list(zip(beaten, reversed(fallen), strict=True)), numbers, scores)
         _note(lasted, beaten, stage := stage + 1)
     champion = (yield from _decide([(undefeated[0], beaten[0])], numbers, scores)).winners
@@ -120,7 +120,7 @@ def _note(lasted: list[int], slots: Sequence[Slot], stage: int) -> None:
 
 
 def _places(lasted: Sequence[int], scores: MatchScores) -> Strengths:
-    """Later defeat first, then the mean score; who only ever had byes or failed matches was never judged."""
+    """Later defeat first, then the mean score; an entrant with only byes or failed matches was never judged."""
     means = [scores.mean(entrant) for entrant in range(len(lasted))]
     return rank_points(
         [None if mean is None else (stage, mean) for stage, mean in zip(lasted, means, strict=True)]

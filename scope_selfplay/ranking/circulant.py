@@ -1,8 +1,8 @@
 """Who meets whom in a balanced design: near-regular, connected, and shown first as often as second.
 
-Entrants stand on a circle in random order. An offset joins everyone to the one that many places on: all are
-then compared equally often. What is left over after the full offsets becomes a matching, or an offset less
-a matching.
+Entrants are placed on a circle in random order. An offset joins every entrant to the one that many places further on,
+so all are compared equally often. The edges left over after the full offsets become a matching, or an offset less a
+matching.
 """
 
 import math
@@ -51,7 +51,7 @@ def near_regular_graph(n: int, edges: int) -> frozenset[Pair]:
 
     Beyond half of all pairs it is what a smaller graph leaves out: its least degree, about n/2, connects
     it. Of the ways to place the remainder the one with the least mean variance of a comparison is taken.
-    All groups of a step have the same size, so the same graph is asked for again and again.
+    All groups of a step have the same size and need the same graph, hence the cache.
     """
     everything = set(all_pairs(n))
     fewer = min(edges, len(everything) - edges)

@@ -1,4 +1,4 @@
-"""Plays a topology against a judge: all calls of a wave at once, nothing asked twice.
+"""Plays a topology against a judge: all calls of a wave at once, and no call made twice.
 
 The only module of the package that awaits. It knows no judge: `compare` and `select` are the caller's, and
 return None for a call that failed after its retries. What they raise ends the play, with the wave's other
@@ -53,7 +53,7 @@ async def play(
     """Drives a topology of matches to its strengths.
 
     `both_orders`: every match is shown twice, swapped, and the scores are averaged (ArenaRL equation 3, as
-    a mean); with one of the two missing the match has no verdict. `identity`: per entrant what it says, the
+    a mean); with one of the two missing the match has no verdict. `identity`: per entrant its answer, as a
     text or a hash. Equal identities tie without a call, and an ordered pair of identities is judged once
     however often the plan asks for it; by default no two entrants are equal. A score that is not finite
     counts as a failure.
@@ -93,8 +93,7 @@ async def play_groups(
     """Drives a group tournament to its strengths.
 
     `identity` as in `play`: a group that shows the same texts in the same order again is not judged again,
-    and one whose members all say the same has no verdict, without a call and without being counted as a
-    failure.
+    and one whose members are all equal has no verdict, without a call and without being counted as a failure.
     """
 
     async def places_of_winners(group: list[int]) -> list[int] | None:
@@ -154,7 +153,7 @@ def planned_matches(
 
 
 class _AskedOnce(Generic[Question, Answer]):
-    """Asks the outside once per name and remembers the answer, a failure included."""
+    """Asks once per name and keeps the answer, a failure included."""
 
     def __init__(self, ask_one: Callable[[Question], Awaitable[Answer | None]]) -> None:
         self.answers: dict[Names, Answer | None] = {}

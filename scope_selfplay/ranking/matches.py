@@ -1,4 +1,4 @@
-"""What a topology asks for and what it is told: matches, outcomes, waves and strengths; and rewards from strengths.
+"""What a topology asks for and what it is sent: matches, outcomes, waves and strengths; and rewards from strengths.
 
 Of an outcome the topologies use only the margin, first minus second: the two scores of a call share a scale,
 the scores of two calls need not. A caller who knows better may choose `score="own"` where the papers do; how far

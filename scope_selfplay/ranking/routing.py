@@ -1,4 +1,4 @@
-"""Which groups go to a tournament: those whose own rewards cannot tell their rollouts apart.
+"""Which groups go to a tournament: those whose own rewards do not distinguish their rollouts.
 
 Reasoning Arena, equations 3 to 5. The rewards may come from a verifier or from a rubric; a reward that
 could not be determined is None and is no evidence either way.
@@ -46,8 +46,8 @@ def informative_share(advantages: Sequence[Sequence[float]]) -> float:
 class LiveRoute:
     """The same decision while the rollouts of one group still finish.
 
-    Nothing is compared until a second known reward equals the first; from then on arrivals join the board
-    at once, until one differs: the group is not flat, and the calls made are spent.
+    Nothing is compared until a second known reward equals the first; from then on arrivals join the leaderboard
+    at once, until one differs: then the group is not flat, and the calls made are spent.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LiveRoute:
         return self._reward is not None and not self._waiting and not self._differs
 
     def arrive(self, entrant: int, reward: float | None) -> list[int]:
-        """Who joins the board now, in order of arrival."""
+        """The entrants that join the leaderboard now, in order of arrival."""
         if reward is None or self._differs:
             return []
         if self._reward is None:

@@ -65,7 +65,7 @@ def meet_anchor(n: int, anchor: int, scores: MatchScores, anchor_score: AnchorSc
 
 
 class LiveLeaderboard:
-    """The running leaderboard of one group; it is driven by whoever sees rollouts finish (Reasoning Arena, section 4).
+    """The running leaderboard of one group, fed as rollouts finish (Reasoning Arena, section 4).
 
     Ordered by the mean soft share of the judged matches, one half before the first one, ties by arrival.
     """
@@ -105,7 +105,7 @@ class LiveLeaderboard:
         return bradley_terry(1 + max(self._points, default=-1), self._shares)
 
     def leaderboard(self) -> list[tuple[int, float | None]]:
-        """Who has joined, best first, with the mean soft share of the judged matches; None without any."""
+        """The entrants that have joined, best first, with their mean soft share of judged matches; None without any."""
         # Points are halves, so that equal rates are equal numbers; sums of shares like 0.9 and 0.1 are not.
         rates = {entrant: sum(won) / len(won) if won else 0.5 for entrant, won in self._points.items()}
         ranked = sorted(rates, key=rates.__getitem__, reverse=True)
@@ -116,7 +116,7 @@ class LiveLeaderboard:
 
 
 def live(arrival: Sequence[int], *, gamma: float = 0.9) -> Topology:
-    """The board for a known order of arrival: a wave for each newcomer but the first."""
+    """The live tournament for a known order of arrival: a wave for every newcomer but the first."""
     board = LiveLeaderboard(gamma=gamma)
     for entrant in arrival:
         matches = board.join(entrant)

@@ -1,4 +1,4 @@
-"""Who enters a comparison, what an answer says, and the parts of a reward that need no judge. Pure."""
+"""Which rollouts enter a comparison, the texts of their answers, and the format parts of a reward. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Entrants(NamedTuple):
         return len(set(self.texts))
 
     def equalised(self, values: Sequence[float | None]) -> Rewards:
-        """Equal answers get the mean of what they got: which of them met whom says nothing about them."""
+        """Equal answers get the mean of their values: they differ only in whom they happened to meet."""
         known: dict[str, list[float]] = {}
         for text, value in zip(self.texts, values, strict=True):
             if value is not None:
@@ -33,7 +33,7 @@ class Entrants(NamedTuple):
 
 
 def has_answer(rollout: Rollout) -> bool:
-    """Whether there is anything to judge; an answer that only announces one is none."""
+    """Whether there is anything to judge; a text that only announces an answer does not count as one."""
     return rollout.answer is not None and not is_opener(rollout.answer)
 
 
@@ -50,7 +50,7 @@ def entrants_of(rollouts: Sequence[Rollout]) -> Entrants:
 def rewards_of_group(
     rollouts: Sequence[Rollout], entrants: Entrants, values: Sequence[float | None]
 ) -> Rewards:
-    """Entrants' values as the group's: 0 for who had no valid answer, None for a rollout that failed."""
+    """Entrants' values as the group's: 0 for a rollout without a valid answer, None for one that failed."""
     own = dict(zip(entrants.members, values, strict=True))
     return [
         own.get(number, None if rollout.status is RolloutStatus.FAILED else 0.0)

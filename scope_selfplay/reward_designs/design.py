@@ -2,7 +2,7 @@
 
     async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> list[float | None]
 
-`group` holds a task, its rubric and its rollouts as futures; `judge` counts and records what it is asked. A reward is
+`group` holds a task, its rubric and its rollouts as futures; `judge` counts and records its calls. A reward is
 None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one) where there was no
 valid answer to judge. Routing, masks and metrics are `step_rewards`' work, whatever the design.
 
@@ -30,10 +30,10 @@ S = TypeVar("S", bound=RewardSettings)
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A finished group with its rewards. `judge` has the records of what the design asked.
+    """A finished group with its rewards. `judge` has the records of the design's calls.
 
-    `own_judge` has those of the rewards by which groups are routed; `routed` says that the rewards are the design's
-    and not these, and `left_out` that no budget was left to route a group that should have been.
+    `own_judge` has the records of the rewards by which groups are routed. `routed`: the rewards are the design's, not
+    those. `left_out`: the group should have been routed, and the budget did not last.
     """
 
     group: RolloutGroup
@@ -50,9 +50,9 @@ class JudgedGroup:
 
 
 class RewardDesign(ABC, Generic[S]):
-    """`solver` are the settings around those of the design, `count` gives the tokens of a text.
+    """`solver` are the settings around those of the design; `count` returns the number of tokens of a text.
 
-    `while_generating`: it judges rollouts as they arrive (`group.arrivals`) instead of when all are there.
+    `while_generating`: the design judges rollouts as they arrive (`group.arrivals`), not when all are finished.
     """
 
     name: ClassVar[str]
@@ -67,7 +67,7 @@ class RewardDesign(ABC, Generic[S]):
 
     @property
     def has_anchor(self) -> bool:
-        """The group's first member is sampled greedily; it enters and is trained on as the others."""
+        """Whether the group's first member is sampled greedily; it enters and is trained on like the others."""
         return False
 
     @abstractmethod
@@ -75,7 +75,7 @@ class RewardDesign(ABC, Generic[S]):
 
     @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
-        """So many judge calls at most for a group with these answers, the writing of a rubric included."""
+        """The most judge calls that a group with these answers can take, the writing of a rubric included."""
 
     def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
         """The rewards of all groups of a step that the design has judged, once all are. Pure."""
@@ -119,14 +119,14 @@ class PerAnswerDesign(PerRolloutDesign[S]):
 class ComparisonDesign(RewardDesign[S]):
     """Judges the answers of a group against each other: strengths first, rewards from them.
 
-    `alone` is the strength of an entrant who has nobody to meet: that of all when all are equal.
+    `alone` is the strength of an entrant without an opponent, the same as that of all when all are equal.
     """
 
     alone = 0.0
 
     @property
     def in_pairs(self) -> bool:
-        """The judge sees two answers at a time."""
+        """Whether the judge sees two answers at a time."""
         return True
 
     def planned_calls(self, entrants: int) -> int:
@@ -178,13 +178,13 @@ class TournamentDesign(ComparisonDesign[S]):
 
 
 class Unjudgeable(Exception):
-    """There is no rubric to judge a group by, although one is wanted."""
+    """The design needs a rubric, and the judge could not write one."""
 
 
 class RubricSource:
     """The rubric that a judge is shown: the task's own, one written from the query alone, or none.
 
-    One that is written is written once per task and then kept.
+    A rubric is written once per task and then kept.
     """
 
     def __init__(self, choice: Rubrics) -> None:
@@ -193,16 +193,16 @@ class RubricSource:
         self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
 
     def most_calls(self, task: Task) -> int:
-        """Judge calls that finding the rubric of a task may take."""
+        """The most judge calls that finding the rubric of a task can take."""
         return int(self._choice == "query" and task.id not in self._written)
 
     def most_criteria(self, task: Task, own: Rubric) -> int:
-        """So many at most; of one that is not written yet as many as the paper's writer may give."""
+        """The most criteria that the rubric can have; the paper's upper limit for one not written yet."""
         known = own if self._choice == "task" else self._written.get(task.id)
         return max(DIMENSIONS) if known is None else len(known.criteria)
 
     async def find(self, task: Task, own: Rubric, judge: MeteredJudge) -> Rubric | None:
-        """None where none is wanted. Raises Unjudgeable where the judge could not write one."""
+        """None for `none`. Raises Unjudgeable where the judge could not write one."""
         if self._choice != "query":
             return own if self._choice == "task" else None
         if task.id not in self._written:

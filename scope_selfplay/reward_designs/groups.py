@@ -1,4 +1,4 @@
-"""A group: one task and its rollouts, which may still be on their way when judging begins."""
+"""A group: one task and its rollouts, which may still be generated when judging begins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,11 +17,11 @@ class ArrivalOrder(Protocol):
 
 
 class Arrivals:
-    """In which order the rollouts of a group count as finished.
+    """The order in which the rollouts of a group count as finished.
 
-    Otherwise in the order in which they finish. `deterministic`: in the order of (tokens generated, number), as
-    if all were generated side by side; a finished rollout waits until nobody can come before it any more, for
-    which the tokens that the others have generated so far are enough.
+    By default the order in which they finish. `deterministic`: the order of (tokens generated, number), as if all
+    were generated side by side; a finished rollout waits until no other can come before it any more, which the tokens
+    that the others have generated so far decide.
     """
 
     def __init__(self, size: int, *, deterministic: bool) -> None:

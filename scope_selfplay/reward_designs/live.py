@@ -56,7 +56,7 @@ class _LiveTournament:
         joining: list[asyncio.Future[None]] = []
         async for member in self._group.arrivals:
             if self._group.arrivals.deterministic:
-                # Whom a newcomer meets follows from the verdicts before it: they must be there whatever the timing.
+                # A newcomer's opponents follow from the earlier verdicts, so these must be in, whatever the timing.
                 await self._join(member)
             else:
                 joining.append(asyncio.ensure_future(self._join(member)))

@@ -114,8 +114,8 @@ class ExplicitDesign(PerAnswerDesign[ExplicitReward]):
         )
 
     def without_answer(self, group: RolloutGroup, rollout: Rollout) -> float:
-        priorities = [criterion.priority for criterion in group.rubric.criteria]
-        return explicit_reward([0.0] * len(priorities), priorities, whole_structure(rollout))
+        # Every score is 0, whatever the criteria are, if there are any.
+        return 0.5 * whole_structure(rollout)
 
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
         answers, source = len(entrants.members), self.rubric_source

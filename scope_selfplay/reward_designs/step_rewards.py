@@ -134,7 +134,7 @@ class Rewarder:
         return not judged.routed and is_flat(judged.rewards) and not self._is_thin(judged.own_judge)
 
     async def _judge_for(self, price: int, judged: JudgedGroup) -> JudgedGroup:
-        """Without rewards by the design where the price did not last, since a part of its calls decides nothing."""
+        """Keeps the group's own rewards where the price did not last: a part of the design's calls decides nothing."""
         judge = self.judge.for_group(allowance=price)
         rewards = await self.design.rewards(judged.group, judge)
         if judge.overdrawn:
@@ -157,9 +157,9 @@ class Rewarder:
 
 
 class _FlatArrivals:
-    """Those who arrive in a group as long as its own rewards are flat (Reasoning Arena, equation 5).
+    """The members that arrive in a group while its own rewards are flat (Reasoning Arena, equation 5).
 
-    Nobody before the second reward that equals the first, and nobody after the first that differs.
+    None before the second reward that equals the first, and none after the first that differs.
     """
 
     def __init__(self, arrivals: ArrivalOrder, own: Sequence["asyncio.Future[float | None]"]) -> None:
@@ -187,13 +187,13 @@ class _FlatArrivals:
 
 
 def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:
-    """All that was asked for a step, group by group, the calls for a group's own rewards first."""
+    """The judge records of a step, group by group, those of a group's own rewards first."""
     judges = [judge for group in judged for judge in (group.own_judge, group.judge) if judge is not None]
     return [judge.records for judge in judges]
 
 
 def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, float | None]:
-    """What a step's rewards say about its judge and its groups."""
+    """The metrics of a step's rewards: about its judge and its groups."""
     records, groups = records_of(judged), len(judged)
     advantages = [group_advantages(group.rewards) for group in judged]
     calls, missing = sum(each.calls for each in records), sum(each.missing for each in records)

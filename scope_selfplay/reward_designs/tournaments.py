@@ -61,7 +61,7 @@ class ArenaDesign(TournamentDesign[ArenaReward]):
     """A tournament of trajectories, each scored beside another; rewards by rank (ArenaRL, section 4).
 
     The anchor is the greedy rollout, the first of its group. Where that has no answer, and so meets nobody, the
-    first sampled rollout that has one stands in for it, which the records note: sampled rollouts are alike before
+    first sampled rollout that has one replaces it, which the records note: sampled rollouts are exchangeable before
     they are judged, so that this favours none of them, but it is a noisier anchor than the paper's.
     """
 

@@ -1,4 +1,4 @@
-"""Before iteration 1: a policy that learns the protocol from rollouts which another run kept."""
+"""Warm start before iteration 1: a policy learns the protocol from rollouts that another run accepted."""
 
 from collections.abc import Iterator
 from pathlib import Path

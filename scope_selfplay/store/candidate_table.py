@@ -72,10 +72,10 @@ class CandidateTable:
         order = f"{_SORTED_BY[query.sort]} {direction}{rest}"
         key = (where, order, *values)
         with self._lock:
-            cursor = self._cursor()
             if key not in self._matches:
                 text = f"SELECT rowid FROM narrow.lines WHERE {where} ORDER BY {order}"
-                self._matches[key] = cursor.execute(text, values).fetchnumpy()["rowid"].astype(np.uint32)
+                found = self._cursor().execute(text, values).fetchnumpy()
+                self._matches[key] = found["rowid"].astype(np.uint32)
                 if len(self._matches) > _REMEMBERED:
                     self._matches.popitem(last=False)
             self._matches.move_to_end(key)
@@ -89,10 +89,8 @@ class CandidateTable:
         if not len(places):
             return None, None
         place = int(places[0])
-        return (
-            int(rows[place - 1]) if place else None,
-            int(rows[place + 1]) if place + 1 < len(rows) else None,
-        )
+        before = int(rows[place - 1]) if place else None
+        return before, int(rows[place + 1]) if place + 1 < len(rows) else None
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by number, in the order given."""

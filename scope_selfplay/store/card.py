@@ -98,13 +98,10 @@ def _rows_in(folder: Path) -> dict[RecordKind, int]:
 
 def _front(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     """The YAML block that the Hugging Face hub and `datasets` read."""
-    entries: list[dict[str, Any]] = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split, "path": list(files)} for split, files in splits.items()],
-        }
-        for name, splits in configs.items()
-    ]
+    entries: list[dict[str, Any]] = []
+    for name, splits in configs.items():
+        files = [{"split": split, "path": list(paths)} for split, paths in splits.items()]
+        entries.append({"config_name": name, "data_files": files})
     if entries:
         entries[0]["default"] = True
     front = {"pretty_name": title, "tags": ["self-play", "synthetic", "scope-selfplay"], "configs": entries}

@@ -3,8 +3,8 @@
 The lines remain the source of truth (appended to, resumed, compared byte by byte); the parquet beside them holds
 the same records in columns, compressed, in small row groups with Bloom filters on the ids, so that one task is found
 among many without reading the rest. The schema is derived from the pydantic models, so the two cannot differ. Text
-and judgements are kept, token ids are not: those belong to training rows. A text column holds any text, also one that
-is no status, reason or fault: a row that is not a valid value is an error that names its stage and id.
+and judgements are kept, token ids are not: those belong to training rows. A text column holds any text, even one that
+is not a status, reason or fault: a row that is not a valid value is an error that names its stage and id.
 """
 
 import types
@@ -32,12 +32,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _TRAINING_ONLY: Mapping[type[BaseModel], frozenset[str]] = {
     Turn: frozenset({"prompt_ids", "ids", "logprobs"})
 }
-_SCALARS: Mapping[type, pa.DataType] = {
-    str: pa.string(),
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-}
+_SCALARS: dict[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 _ABSENT = object()
 _ID_FIELDS = ("id", "rollout_id", "first_id", "candidate_ids")
 
@@ -81,12 +76,8 @@ def write_parquet(folder: Path) -> dict[RecordKind, int]:
 
     Raises RecordError with file and line where the lines are damaged, StorageError when the disk is full.
     """
-    lines = {kind: folder / f"{kind}.jsonl" for kind in RecordKind}
-    return {
-        kind: compact(path, path.with_suffix(".parquet"), kind)
-        for kind, path in lines.items()
-        if path.exists()
-    }
+    found = [kind for kind in RecordKind if (folder / f"{kind}.jsonl").exists()]
+    return {kind: compact(folder / f"{kind}.jsonl", folder / f"{kind}.parquet", kind) for kind in found}
 
 
 def compact(source: Path, target: Path, kind: RecordKind) -> int:

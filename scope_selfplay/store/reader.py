@@ -144,9 +144,8 @@ class RunReader(AbstractContextManager["RunReader"]):
 
     def attempts_on(self, task_id: str) -> list[GradedRollout]:
         """Every Solver rollout on a task: of its difficulty, of training, of the comparison of checkpoints."""
-        rows = self.sql(
-            "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal", [task_id]
-        )
+        query = "SELECT iteration, stage, id FROM rollouts WHERE subject_id = ? ORDER BY ordinal"
+        rows = self.sql(query, [task_id])
         ids: dict[tuple[int, Stage], list[str]] = {}
         for row in rows:
             ids.setdefault((row["iteration"], Stage(row["stage"])), []).append(row["id"])
@@ -277,7 +276,7 @@ class RunReader(AbstractContextManager["RunReader"]):
     def _by_ids(
         self, place: tuple[int, Stage], kind: RecordKind, column: str, ids: Sequence[str], model: type[Any]
     ) -> dict[str, Any]:
-        """Records of one stage by id. The ids stand in the query, so that Bloom filters skip row groups."""
+        """Records of one stage by id. The query names the ids, so that Bloom filters skip row groups."""
         wanted = [record_id for record_id in dict.fromkeys(ids) if record_id]
         if not wanted:
             return {}

@@ -125,12 +125,8 @@ class StageSource:
         return [part for path, live in self._live.items() if path.name == name for part in live.parts]
 
     def state(self) -> StageState:
-        files = {kind: self.files(kind) for kind in RecordKind}
-        rows = {
-            kind.value: sum(pq.read_metadata(path).num_rows for path in paths)
-            for kind, paths in files.items()
-            if paths
-        }
+        files = {kind.value: paths for kind in RecordKind if (paths := self.files(kind))}
+        rows = {kind: sum(pq.read_metadata(path).num_rows for path in paths) for kind, paths in files.items()}
         return StageState(iteration=self.iteration, stage=self.stage, manifest=self._manifest, rows=rows)
 
     def _live_file(self, kind: RecordKind, path: Path) -> "LiveFile":

@@ -103,7 +103,7 @@ def logprob_drift(logps: Any, part: Batch) -> Any:
 
 
 class SamplingDrift:
-    """Collects a step's differences over its passes, and over the processes when it is asked for them."""
+    """Collects a step's differences over its passes; `metrics` joins those of all processes."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator

@@ -16,7 +16,7 @@ from scope_selfplay.training.trained_model import Lineage
 
 
 class StepResult(NamedTuple):
-    """All rollouts of a step in the order asked for, and numbers for the step's line in metrics.jsonl."""
+    """All rollouts of a step in the order of its records, and metrics for the step's line in metrics.jsonl."""
 
     rollouts: Sequence[RewardedRollout]
     metrics: dict[str, float | None]

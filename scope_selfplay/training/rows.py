@@ -1,4 +1,4 @@
-"""A rollout as training rows: exactly the ids that were sampled, and a mask that says which they are.
+"""A rollout as training rows: exactly the ids that the policy saw and sampled, and a mask of the sampled ones.
 
 Nothing is decoded and encoded again. A row per rollout exists only where every prompt begins with the previous
 prompt and sample; where a family rewrites its history (Qwen3 hides earlier thinking), each turn is a row. Several
@@ -27,7 +27,7 @@ class TrainingRow(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """`split` says that the rollout should have been one row, and a prompt did not begin with what came before."""
+    """`split`: the rollout should have been one row, but a prompt did not begin with the turns before it."""
 
     rows: list[TrainingRow]
     split: bool = False
@@ -49,7 +49,7 @@ class RewardedRollout(NamedTuple):
         return sum(sum(row.mask) for row in self.rows)
 
     def counts(self, settings: TrainConfig) -> bool:
-        """Whether it has part in the update."""
+        """Whether the rollout takes part in the update."""
         return self.reward is not None and not (self.truncated and settings.mask_truncated)
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a training step: what its rollouts say, and its line in metrics.jsonl."""
+"""The metrics of a training step: those of its rollouts and rows, and its line in metrics.jsonl."""
 
 from collections.abc import Sequence
 from time import perf_counter

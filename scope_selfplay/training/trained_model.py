@@ -2,8 +2,8 @@
 
 The reference is always M0. One adapter is trained on through all iterations, over M0: without it the model *is* M0,
 so the reference costs no memory. A checkpoint holds the merged weights, as plain as any other (safetensors, tokenizer,
-and a card that says where it is from), and beside them `adapter/` to go on from. Where a start has none (it was
-trained in full), a new adapter lies over its weights and M0 is loaded beside it.
+and a card with its origin), and beside them `adapter/`, which the next iteration continues. Where a start has no
+adapter (it was trained in full), a new one is put over its weights and M0 is loaded beside it.
 """
 
 import shutil
@@ -109,7 +109,7 @@ def finish_checkpoint(folder: Path, tokenizer: Any, lineage: Lineage) -> None:
 
 
 def _merge(part: Path, trained: TrainedModel) -> None:
-    """Plain weights; the adapter stays beside them only where it lies over M0, for the next iteration to go on."""
+    """Save plain weights; the adapter stays beside them, for the next iteration, only where it is over M0."""
     from peft import PeftModel
 
     assert trained.under is not None

@@ -95,16 +95,14 @@ def build_app(run: ShownRun, site: Site) -> Starlette:
         yield
         run.close()
 
+    expected = (BadParameterError, PageNotFoundError, ScopeError, HTTPException)
     app = Starlette(
         routes=[
             *(Route(path, responds_with(make), name=path) for path, make in _pages(run).items()),
             *(Route(f"/static/{name}", _static_file(name, content)) for name, content in files.items()),
             Route("/healthz", lambda request: JSONResponse({"ok": True})),
         ],
-        exception_handlers=dict.fromkeys(
-            (BadParameterError, PageNotFoundError, ScopeError, HTTPException), refused
-        )
-        | {Exception: failed},
+        exception_handlers={**dict.fromkeys(expected, refused), Exception: failed},
         lifespan=lifespan,
     )
     app.add_middleware(cast(Any, Protection), hosts=site.hosts, base=site.base)

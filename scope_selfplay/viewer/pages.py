@@ -17,12 +17,7 @@ from scope_selfplay.schemas import Reason
 from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.ratings import Ratings
-from scope_selfplay.viewer.parameters import (
-    BadParameterError,
-    PackParameters,
-    TaskListParameters,
-    read_parameters,
-)
+from scope_selfplay.viewer.parameters import BadParameterError, PackParameters, TaskListParameters
 from scope_selfplay.viewer.shown_run import ShownRun
 
 # What a reader of a training wants to see first; the rest follows as it was logged.
@@ -56,7 +51,7 @@ def overview_page(run: ShownRun) -> Page:
 
 def list_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     """One page of candidates."""
-    parameters = read_parameters(TaskListParameters, given)
+    parameters = TaskListParameters.read(given)
     reader = run.fresh()
     return Page(
         "tasks.html",
@@ -111,7 +106,7 @@ def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:
 
     Raises BadParameterError for a pack that is neither shipped nor of a run beside this one.
     """
-    parameters = read_parameters(PackParameters, given)
+    parameters = PackParameters.read(given)
     reader = run.fresh()
     packs = _known_packs(reader.folder)
     if parameters.against and parameters.against not in packs:

@@ -1,7 +1,7 @@
 """The query parameters of the pages, and links within the site. Every URL can be shared, so every part is checked."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Literal, Self
 from urllib.parse import quote, urlencode
 
 from pydantic import Field, ValidationError
@@ -12,14 +12,31 @@ from scope_selfplay.schemas import CandidateStatus, Reason, Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Sort, TaskQuery
 
-Parameters = TypeVar("Parameters", bound=Value)
-
 
 class BadParameterError(Exception):
     """A query string with an unknown or invalid parameter; its text is one line for a person."""
 
 
-class TaskListParameters(Value):
+class PageParameters(Value):
+    """The query parameters of a page."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Self:
+        """Raises BadParameterError for an unknown parameter and for an invalid value."""
+        known = list(cls.model_fields)
+        for name in given:
+            if name not in known:
+                raise BadParameterError(
+                    f"{name!r} is not a parameter of this page{did_you_mean(name, known)}; it knows {', '.join(known)}"
+                )
+        try:
+            return cls.model_validate({name: value for name, value in given.items() if value.strip()})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise BadParameterError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
+
+
+class TaskListParameters(PageParameters):
     """A list of candidates: its filters, its order and its page. An empty field of a form counts as not given."""
 
     iteration: int | None = Field(default=None, ge=0)
@@ -64,7 +81,7 @@ class TaskListParameters(Value):
         return {name: str(value) for name, value in given.items()}
 
 
-class ComparisonParameters(Value):
+class ComparisonParameters(PageParameters):
     """Two checkpoints, and the order of their tasks."""
 
     a: str = Field(default="", max_length=100)
@@ -73,25 +90,10 @@ class ComparisonParameters(Value):
     page: int = Field(default=1, ge=1, le=10**9)
 
 
-class PackParameters(Value):
+class PackParameters(PageParameters):
     """The prompt pack to compare the run's own with."""
 
     against: str = Field(default="", max_length=200)
-
-
-def read_parameters(model: type[Parameters], given: Mapping[str, str]) -> Parameters:
-    """Raises BadParameterError for an unknown parameter and for an invalid value."""
-    known = list(model.model_fields)
-    for name in given:
-        if name not in known:
-            raise BadParameterError(
-                f"{name!r} is not a parameter of this page{did_you_mean(name, known)}; it knows {', '.join(known)}"
-            )
-    try:
-        return model.model_validate({name: value for name, value in given.items() if value.strip()})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise BadParameterError(f"{first['loc'][0]}={first['input']!r}: {first['msg']}") from None
 
 
 class Links:

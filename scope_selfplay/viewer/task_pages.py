@@ -10,12 +10,7 @@ from scope_selfplay.schemas import Candidate, Verdict
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import GradedRollout, HeldOutScore, Judgements, UnknownTaskError
 from scope_selfplay.viewer.pages import Page, PageNotFoundError
-from scope_selfplay.viewer.parameters import (
-    BadParameterError,
-    ComparisonParameters,
-    TaskListParameters,
-    read_parameters,
-)
+from scope_selfplay.viewer.parameters import BadParameterError, ComparisonParameters, TaskListParameters
 from scope_selfplay.viewer.shown_run import ShownRun
 
 COMPARED_A_PAGE = 50
@@ -38,7 +33,7 @@ class RolloutSection:
 
 def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given: Mapping[str, str]) -> Page:
     """One candidate with everything that was kept of it. Raises PageNotFoundError."""
-    parameters = read_parameters(TaskListParameters, given)
+    parameters = TaskListParameters.read(given)
     reader = run.fresh()
     try:
         record = reader.task(candidate_id, iteration=place[0], stage=place[1])
@@ -62,7 +57,7 @@ def task_page(run: ShownRun, place: tuple[int, Stage], candidate_id: str, given:
 
 def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     """Two checkpoints on the same held-out tasks. Without a choice: the first and the last."""
-    parameters = read_parameters(ComparisonParameters, given)
+    parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores)
@@ -88,7 +83,7 @@ def compare_page(run: ShownRun, given: Mapping[str, str]) -> Page:
 
 def compared_answers_page(run: ShownRun, task_id: str, given: Mapping[str, str]) -> Page:
     """The answers of two checkpoints to one held-out task, side by side. Raises PageNotFoundError."""
-    parameters = read_parameters(ComparisonParameters, given)
+    parameters = ComparisonParameters.read(given)
     reader = run.fresh()
     scores = reader.scores()
     names = _checkpoint_names(scores) or [""]

@@ -203,7 +203,7 @@ async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
             await searcher.search("q", 3)
 
 
-async def test_a_server_that_is_no_retriever_is_refused_at_the_handshake() -> None:
+async def test_a_server_that_is_not_a_retriever_is_refused_at_the_handshake() -> None:
     async with serve_app(Peer(gives(GOOD), info={"hello": 1}).app()) as url:
         with pytest.raises(RunMismatchError, match="names no index"):
             async with HttpSearcher(url, retry_policy=HASTY):

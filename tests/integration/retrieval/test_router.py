@@ -1,4 +1,4 @@
-"""ShardConnections behind a router answer like one index over all rows."""
+"""Shards behind a router answer like one index over all rows."""
 
 import asyncio
 import json
@@ -332,3 +332,22 @@ async def test_shards_that_do_not_belong_together_are_refused(
             with pytest.raises(RunMismatchError, match=message):
                 async with routed(urls):
                     pass
+
+
+class CountedSearcher(HttpSearcher):
+    left = 0
+
+    async def __aexit__(self, *ending: Any) -> None:
+        self.left += 1
+
+
+async def test_a_closing_that_is_cut_short_still_leaves_the_shards() -> None:
+    searcher = CountedSearcher("http://127.0.0.1:1")
+    shards = ShardConnections([searcher], {"identity": "router-1"})
+    with shards.request():
+        closing = asyncio.create_task(shards.close())
+        await asyncio.sleep(0)
+        assert not searcher.left
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+    assert closing.cancelled() and searcher.left == 1

@@ -195,7 +195,7 @@ async def test_a_second_sigterm_ends_the_server_at_once(index_folder: Path) -> N
         assert psutil.wait_procs(workers, timeout=10)[1] == []
 
 
-async def test_a_folder_that_is_no_index_ends_with_a_clear_error(tmp_path: Path) -> None:
+async def test_a_folder_that_is_not_an_index_ends_with_a_clear_error(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND, str(tmp_path)),
         env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3])),

@@ -104,7 +104,7 @@ def test_an_iteration_without_training_tasks_is_the_users_mistake(
     assert "have some: 1, 2 " in str(done.exception) and not target.exists()
 
 
-def test_a_file_is_no_folder_to_export_to(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_file_is_not_a_folder_to_export_to(folder: RunFolder, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
     with RunReader(folder.path) as reader, pytest.raises(UserError, match="taken: is a file; give a folder"):

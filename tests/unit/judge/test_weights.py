@@ -1,9 +1,10 @@
-"""A judge that must be certain weights: an endpoint that serves others is refused before anything is judged."""
+"""A judge whose endpoint must serve certain weights: other weights are refused before anything is judged."""
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from scope_selfplay.config import JudgeConfig, load_config
 from scope_selfplay.errors import ConfigError, RunMismatchError
@@ -54,6 +55,20 @@ async def test_other_weights_are_refused_with_what_is_expected(
         await with_models(config_of(url))
 
 
-def test_what_is_no_hash_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("given", "context"), [(4096, 4096), (0, None), (-1, None), (True, None), ("9", None)]
+)
+async def test_a_context_is_taken_from_the_endpoint_only_where_it_is_a_number_of_tokens(
+    given: object, context: int | None
+) -> None:
+    async def models(request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "judge", "max_model_len": given}]})
+
+    async with serving(Starlette(routes=[Route("/v1/models", models)])) as url:
+        named = await with_models(config_of(url))
+    assert named.endpoints.grade is not None and named.endpoints.grade.context == context
+
+
+def test_what_is_not_a_hash_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"judge\.endpoint\.weights"):
         config_of("http://127.0.0.1:8000/v1", "judge.endpoint.weights=M0")

@@ -46,7 +46,7 @@ def test_a_source_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", ["bm25", "flat"])
-def test_an_empty_source_is_no_corpus(tmp_path: Path, model: Path, profile: str) -> None:
+def test_an_empty_source_is_not_a_corpus(tmp_path: Path, model: Path, profile: str) -> None:
     (tmp_path / "a.jsonl").touch()
     options = ["--profile", profile, "--encoder", model]
     assert "holds no document" in said("build", tmp_path / "a.jsonl", tmp_path / "index", *options)

@@ -113,7 +113,7 @@ def test_the_gate_finds_a_setting_and_refuses_an_index_of_garbage(profile: Profi
     assert measure(garbage.nearest, vectors[:100], expected) == refused.value.recall < 0.9
 
 
-def test_fillers_of_a_too_large_topk_are_no_hits() -> None:
+def test_fillers_of_a_too_large_topk_are_not_hits() -> None:
     nearest = Nearest(np.array([[0.9, 0.9, -3.4e38]], dtype=np.float32), np.array([[7, 2, -1]]))
     assert [hit.row for hit in hits(nearest)[0]] == [2, 7]
 

@@ -53,7 +53,7 @@ def test_a_cut_file_is_found_by_its_size_alone(tmp_path: Path, built: IndexManif
         read_manifest(tmp_path, Verify.SIZES)
 
 
-def test_an_unfinished_folder_is_no_index(tmp_path: Path, built: IndexManifest) -> None:
+def test_an_unfinished_folder_is_not_an_index(tmp_path: Path, built: IndexManifest) -> None:
     (tmp_path / MANIFEST).unlink()
     with pytest.raises(RecordError, match="has not finished"):
         read_manifest(tmp_path)

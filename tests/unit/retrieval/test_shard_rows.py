@@ -38,7 +38,7 @@ def test_rows_of_other_chunks_are_rows_of_another_source(tmp_path: Path) -> None
     assert whole.source != cut.source == rows_of(tmp_path / "c", "3:", chunk_tokens=5).source
 
 
-def test_rows_beyond_the_source_are_no_corpus(tmp_path: Path) -> None:
+def test_rows_beyond_the_source_are_not_a_corpus(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no document in rows 10:12"):
         rows_of(tmp_path, "10:12")
 

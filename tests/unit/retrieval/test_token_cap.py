@@ -112,7 +112,7 @@ def test_a_long_text_is_counted_as_a_short_one(cap: TokenCap, tokenizer_file: Pa
     assert cap.count(text[:700]) == len(plain.encode(text[:700], add_special_tokens=False).ids)
 
 
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"not a tokenizer\.json"):
         TokenCap(tmp_path)

@@ -1,11 +1,24 @@
 """What is missing stays missing: failed calls, failed rollouts, absent answers; and who has nobody to meet."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from scope_selfplay.config import SolverConfig
 from scope_selfplay.judge import PointwiseScore
-from tests.unit.reward_designs.scripted import UNREADABLE, ScriptedJudge, reward, rollout, rollouts
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.reward_designs.step_rewards import open_design
+from scope_selfplay.schemas import Rubric
+from tests.unit.reward_designs.scripted import (
+    TASK,
+    UNREADABLE,
+    ScriptedJudge,
+    finished_group,
+    reward,
+    rollout,
+    rollouts,
+)
 
 JUDGED = [
     "implicit",
@@ -42,6 +55,15 @@ def test_without_a_valid_answer_the_reward_is_zero_and_its_format_part(
     whole = 0.0 if answer is None or preset not in WITH_FORMAT else 0.5 if preset == "explicit" else 1.0
     assert rewards[1] == whole
     assert not any(str(answer) in asked[1:] for asked in judge.asked)
+
+
+def test_an_explicit_reward_without_an_answer_needs_no_criteria_in_the_rubric_of_the_task() -> None:
+    async def rewards() -> list[float | None]:
+        config = SolverConfig(reward="explicit")
+        group = finished_group(TASK, Rubric(task_id=TASK.id, criteria=()), rollouts("", "9 9 9"), key=())
+        return await open_design(config.reward, config, len).rewards(group, MeteredJudge(ScriptedJudge()))
+
+    assert asyncio.run(rewards())[0] == 0.5
 
 
 @pytest.mark.parametrize("preset", JUDGED)

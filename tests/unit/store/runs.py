@@ -141,13 +141,14 @@ def write_tasks(folder: RunFolder, iteration: int, count: int) -> None:
     made = [candidate(iteration, number) for number in range(count)]
     rollouts: list[Rollout] = []
     grades: list[Grade] = []
-    for each in made:
-        text = each.task.text if each.task else None
-        rollouts.append(challenger_rollout(each.challenger_rollout_id, each.provenance.document_id, text))
-        for row, name in enumerate(each.rollout_ids):
-            assert each.task is not None
-            rollouts.append(solver_rollout(name, "S_0-bb", each.task.id, f"answer {row}"))
-            grades.append(grade(name, (row == 1, each.mean is not None and each.mean > 0.5)))
+    for proposal in made:
+        text = proposal.task.text if proposal.task else None
+        document_id = proposal.provenance.document_id
+        rollouts.append(challenger_rollout(proposal.challenger_rollout_id, document_id, text))
+        for row, name in enumerate(proposal.rollout_ids):
+            assert proposal.task is not None
+            rollouts.append(solver_rollout(name, "S_0-bb", proposal.task.id, f"answer {row}"))
+            grades.append(grade(name, (row == 1, proposal.mean is not None and proposal.mean > 0.5)))
     write_records(stage.candidates, made)
     write_records(stage.rollouts, rollouts)
     write_records(stage.grades, grades)

@@ -67,7 +67,7 @@ def test_damage_in_the_middle_is_named_with_file_and_line(file: Path, damaged: b
     assert "\n" not in str(caught.value)
 
 
-def test_a_row_that_is_no_object_is_damage(file: Path) -> None:
+def test_a_row_that_is_not_an_object_is_damage(file: Path) -> None:
     file.write_bytes(b'{"a": 1}\n[1]\n')
     with pytest.raises(RecordError, match=r"documents\.jsonl:2: damaged record \(found a list"):
         read_rows(file)
@@ -145,7 +145,7 @@ def stage(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_manifest_lists_every_file_that_is_no_scratch(stage: Path) -> None:
+def test_a_manifest_lists_every_file_that_is_not_scratch(stage: Path) -> None:
     manifest = read_manifest(stage)
     assert manifest is not None
     assert set(manifest.outputs) == {"candidates.jsonl", "checkpoint/weights"}

@@ -239,7 +239,7 @@ def test_damage_of_a_finished_file_is_named(folder: RunFolder) -> None:
         RunReader(folder.path)
 
 
-def test_a_file_that_is_no_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:
+def test_a_file_that_is_not_parquet_is_named_even_if_its_checksum_is_right(folder: RunFolder) -> None:
     path = folder.stage(1, Stage.TASKS).path
     (path / "candidates.parquet").write_bytes(b"PAR1 and nothing else")
     publish_manifest(path, StageManifest(stage="tasks", iteration=1, spec_hash="0", outputs=checksums(path)))

@@ -313,7 +313,7 @@ def test_a_word_that_no_field_may_hold_is_named_with_stage_and_record(
                 reader.task("task-1-002")
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="not a run folder"):
         RunReader(tmp_path)
     (tmp_path / "run.yaml").write_text("- a\n")

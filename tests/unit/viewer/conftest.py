@@ -93,15 +93,15 @@ def poison(made: RunFolder, iteration: int, text: str, number: int = 2) -> str:
     write_records(
         stage.rollouts,
         [
-            _said(each, text, passage) if each.id in ids else each
-            for each in read_records(stage.rollouts, Rollout)
+            _said(rollout, text, passage) if rollout.id in ids else rollout
+            for rollout in read_records(stage.rollouts, Rollout)
         ],
     )
     write_records(
         stage.grades,
         [
-            each.model_copy(update={"verdicts": (said,) * 2}) if each.rollout_id in ids else each
-            for each in read_records(stage.grades, Grade)
+            grade.model_copy(update={"verdicts": (said,) * 2}) if grade.rollout_id in ids else grade
+            for grade in read_records(stage.grades, Grade)
         ],
     )
     return chosen.id

@@ -21,7 +21,7 @@ def test_an_unknown_run_ends_with_64_and_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["view", str(tmp_path), "--port", "0"])
     assert isinstance(done.exception, RecordError) and "not a run folder" in str(done.exception)
 
