@@ -14,19 +14,19 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Settings
 
 A run is one YAML file of settings. It holds only what differs from the defaults below, which are the paper's (SCOPE,
-Table 9) unless a line says otherwise; `scope run` without `--config` takes `scope_selfplay/embedded/run.yaml`, which
-fits the loop into minutes on a laptop.
+Table 9) unless a line says otherwise; `scope run` without `--config` takes `scope_selfplay/embedded/run.yaml`, with
+which the loop takes a few minutes on a laptop.
 
 ```
 scope run --config my.yaml --set solver.steps=8 --set tasks.search_turns='{1: 1}'
 scope config --config my.yaml           # every setting with the value that a run would use
 ```
 
-`--set` takes the dotted key and a YAML value, and comes after the file; `key+=[...]` adds to a list. A key that does
-not exist or a value that makes no sense ends with exit 64 and one line that names the key, before anything is written.
-A run directory belongs to its settings: under others it is refused. Only `name`, `iterations`, `stop_after`,
-`compare.stop`, `compare.patience` and where others run (`search.url`, `partners`, the judge's endpoints and patience)
-may change.
+`--set` takes a dotted key and a YAML value and overrides the file; `key+=[...]` adds to a list. An unknown key or an
+invalid value ends with exit 64 and one line that names the key, before anything is written. A run cannot be resumed
+with other settings, except for those that do not affect its results: `name`, `iterations`, `stop_after`,
+`compare.stop`, `compare.patience`, `tracking`, `cluster`, `partners`, the addresses, keys and timeouts of retriever and
+judge, and the vLLM address, memory and device of `model`.
 
 | setting | default | meaning |
 |---|---|---|
@@ -36,7 +36,7 @@ may change.
 REWARDS = """
 ## Rewards of the Solver
 
-`solver.reward` is a name, or a mapping with a name under `design` and what differs:
+`solver.reward` is a name, or a mapping with a name under `design` and the settings to change:
 
 ```
 scope run --set solver.reward=arenarl
@@ -44,9 +44,9 @@ scope run --set solver.reward=arenarl --set solver.reward.topology=swiss
 scope run --set solver.reward='{design: balanced, meetings: 7}' --set solver.routing=rubric
 ```
 
-[rewards.md](rewards.md) says what each design does. A preset may be changed like a design.
+[rewards.md](rewards.md) describes the designs. The settings of a preset may be changed like those of a design.
 
-| preset | the same as |
+| preset | short for |
 |---|---|
 """
 
@@ -56,7 +56,7 @@ DESIGN_HEAD = """
 """
 
 ROUTING_HEAD = """
-`solver.routing` is `off`, or `rubric` or `verifier` for `{by: ...}`, or a mapping:
+`solver.routing` is `off`, a mapping, or `rubric` or `verifier` as short forms of `{by: ...}`:
 
 | setting | default | meaning |
 |---|---|---|

@@ -8,4 +8,4 @@ class ConfigSection(BaseModel):
 
 
 WHOLE_SETTINGS = frozenset({"reward", "search_turns"})
-"""Names of settings that are mappings and are only replaced as a whole: a design with its settings, a ratio."""
+"""Settings that are mappings but are only replaced as a whole: a reward design with its settings, shares."""

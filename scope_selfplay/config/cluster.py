@@ -14,7 +14,7 @@ OUR_MOUNTS = (
     *("/data", "/tmp", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
     "/var/run/secrets/kubernetes.io/serviceaccount",
 )
-"""Where pods of a run mount what is their own."""
+"""Mount paths that pods of a run use themselves."""
 _WRITABLE = ("/data", "/tmp")
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
@@ -30,7 +30,7 @@ _IMAGE = (
 
 
 def _name_rule(pattern: str, what: str, example: str, longest: int = 253) -> AfterValidator:
-    """A name as a Kubernetes API server takes it; the message says what one looks like, which a pattern does not."""
+    """Validates a name by the API server's rule; unlike a pattern's error, the message describes a valid name."""
 
     def check(name: str) -> str:
         if len(name) > longest or not re.fullmatch(pattern, name):
@@ -65,7 +65,7 @@ LabelValue = Annotated[
 
 class TolerationConfig(ConfigSection):
     key: OptionalLabelKey = ""
-    """Taint that is tolerated; every taint when empty."""
+    """Key of the tolerated taint; every taint when empty."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """How the taint's value is compared."""
     value: str = ""
@@ -75,19 +75,19 @@ class TolerationConfig(ConfigSection):
 
 
 class VolumeConfig(ConfigSection):
-    """A volume besides the run's own, such as a company's certificates or a cache of models on NFS."""
+    """An additional volume, such as a company's certificates or a cache of models on NFS."""
 
     name: str = Field(pattern=r"^extra(-[a-z0-9]+)+$", max_length=63)
     """Name of the volume: `extra-` and a word."""
     path: str = Field(pattern=r"^/")
-    """Where it is mounted, read-only."""
+    """Mount path; the mount is read-only."""
     source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
-    """What it is, as in a pod: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
+    """Volume source, as in a pod spec: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
 
     @field_validator("path")
     @classmethod
     def _hides_nothing_of_ours(cls, path: str) -> str:
-        """A volume may be mounted below a folder that pods write to, such as a cache of models, and below no other."""
+        """Of the pods' own mount paths, only the writable ones may have a volume below them, such as a model cache."""
         place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
         for ours in map(PurePosixPath, OUR_MOUNTS):
             is_below = ours in place.parents and str(ours) not in _WRITABLE
@@ -99,12 +99,12 @@ class VolumeConfig(ConfigSection):
 
 
 class ImagesConfig(ConfigSection):
-    """A field left empty takes the image of `worker`. Production runs name images by digest."""
+    """An empty field means the image of `worker`. Production runs name images by digest."""
 
     worker: Image = "scope-selfplay:latest"
     """Runs `python -m jobs....` and, in tiny mode, every server."""
     trainer: OptionalImage = ""
-    """Runs the two training stages; has CUDA, TRL and vLLM."""
+    """Runs the two training stages; contains CUDA, TRL and vLLM."""
     server: OptionalImage = ""
     """Serves models with `vllm serve`."""
     retriever: OptionalImage = ""
@@ -112,7 +112,7 @@ class ImagesConfig(ConfigSection):
 
 
 class PodConfig(ConfigSection):
-    """One container's share of a node. Requests and limits are equal, so that it is evicted last."""
+    """Resources of one container. Requests and limits are equal, so that it is evicted last."""
 
     gpus: int = Field(default=0, ge=0)
     """GPUs."""
@@ -124,14 +124,14 @@ class PodConfig(ConfigSection):
 
 class StageConfig(PodConfig):
     deadline: int = Field(default=172_800, ge=60)
-    """Seconds after which one attempt is stopped, waiting for a node included; the next one goes on from there."""
+    """Seconds after which an attempt is stopped, including the wait for a node; the next one resumes its work."""
     grace: int = Field(default=120, ge=1)
     """Seconds between SIGTERM and SIGKILL: enough to save a checkpoint."""
 
 
 class TaskMakingStageConfig(StageConfig):
     shards: int = Field(default=1, ge=1, le=99)
-    """Jobs that share the documents."""
+    """Number of Jobs among which the documents are divided."""
 
 
 class ChallengerStageConfig(StageConfig):
@@ -158,19 +158,19 @@ class SolverStageConfig(StageConfig):
 
 class ServerConfig(PodConfig):
     serve: bool = True
-    """Whether the run starts this server; off where the config names one that runs already, or needs none."""
+    """Whether the run starts this server; false if the config names a running one, or if none is needed."""
     args: tuple[str, ...] = ()
-    """Further arguments of `vllm serve`, or of `scope serve-...`."""
+    """Additional arguments of `vllm serve`, or of `scope serve-...`."""
     startup: int = Field(default=1800, ge=10)
-    """Seconds from the server's creation until it must answer."""
+    """Seconds from the creation of the server until it must be ready."""
     canary: int = Field(default=60, ge=1)
-    """Seconds for one token, because vLLM's `/health` answers on a hung engine too; three misses, without a token for
-    anybody else meanwhile, restart the server."""
+    """Timeout of the one-token probe in seconds (vLLM's `/health` succeeds even when the engine hangs). After three
+    timeouts in a row during which no other request got a token, the server is restarted."""
 
 
 class PolicyServerConfig(ServerConfig):
     gpus: int = Field(default=2, ge=0)
-    """GPUs, also the tensor-parallel width."""
+    """GPUs; also the tensor-parallel size."""
     cpu: str = Field(default="8", pattern=CPU)
     """CPU cores."""
     memory: str = Field(default="64Gi", pattern=MEMORY)
@@ -192,53 +192,53 @@ class RetrieverServerConfig(ServerConfig):
 
 
 class PrepareConfig(ConfigSection):
-    """What Jobs bring to the volume before the run starts. A model is a repository of the hub, with `@` and a commit
-    behind it, so that it stays what it is; one that is not named is yours to copy."""
+    """What Jobs put on the volume before the run starts. A model is a repository of the hub, pinned by `@` and a
+    commit; models that are not named here must be copied by hand."""
 
     model: str | None = Field(default=None, pattern=REPOSITORY)
-    """The base model, such as `Qwen/Qwen3-8B@COMMIT`; goes to `model.path`."""
+    """The base model, such as `Qwen/Qwen3-8B@COMMIT`; it is stored at `model.path`."""
     judge: str | None = Field(default=None, pattern=REPOSITORY)
-    """The judge, where it is another model; goes to `cluster.judge.model`."""
+    """The judge, if it is another model; it is stored at `cluster.judge.model`."""
     encoder: str | None = Field(default="intfloat/e5-base-v2", pattern=REPOSITORY)
-    """The retriever's encoder; goes below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
+    """The encoder of the retriever; it is stored below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
     index: tuple[str, ...] = ("--profile", "compact")
-    """Options of `scope index build` besides `--encoder`; with none of them and no encoder the index is BM25's."""
+    """Options of `scope index build` in addition to `--encoder`; without options and encoder a BM25 index is built."""
 
 
 class ClusterConfig(ConfigSection):
     tiny: bool = False
-    """No GPUs anywhere, and instead of vLLM `scope serve-model` and `scope serve-judge`."""
+    """Use no GPUs, and serve with `scope serve-model` and `scope serve-judge` instead of vLLM."""
     images: ImagesConfig = ImagesConfig()
     """Container images."""
     pull_secret: ObjectName | None = None
     """Name of the Secret with which images are pulled."""
     key_secret: ObjectName | None = None
-    """Secret whose key `token` every server of the run demands; a second layer behind the NetworkPolicy."""
+    """Secret whose key `token` is the API key of every server of the run, in addition to the NetworkPolicies."""
     volume_claim: ObjectName = "scope-data"
-    """PersistentVolumeClaim, mounted at /data; one of another name than this must be there already."""
+    """PersistentVolumeClaim, mounted at /data; a claim with another name than the default must already exist."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
-    """Whether many nodes mount the claim, or one, which `node_selector` then names for every pod."""
+    """Whether several nodes can mount the claim, or only one; then `node_selector` must select that node."""
     prepare: PrepareConfig = PrepareConfig()
-    """What is brought to the volume before the run starts."""
+    """What is put on the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
-    """Further volumes, read-only in every pod of the run."""
+    """Additional volumes, mounted read-only in every pod of the run."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
-    """Name under which nodes offer their GPUs."""
+    """Resource name of the GPUs on the nodes."""
     user: int = Field(default=10_001, ge=1)
     """User and group id of every container; never root."""
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[TolerationConfig, ...] = ()
-    """Taints that are tolerated."""
+    """Tolerations of every pod."""
     priority_class: ObjectName | None = None
     """PriorityClass of every pod."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Further labels of every Job and Deployment, such as `kueue.x-k8s.io/queue-name`; none under `scope/`."""
+    """Additional labels of Jobs and Deployments, such as `kueue.x-k8s.io/queue-name`; `scope/` is reserved."""
     retries: int = Field(default=3, ge=0)
-    """Failed attempts of one stage that are made good by another; outages, stops and evictions do not count."""
+    """Number of retries of a failed stage; outages, stops and evictions do not count."""
     keep: int = Field(default=86_400, ge=600)
-    """Seconds that a finished Job and its logs stay, at least 600: a controller that starts again reads from the Job
-    how it ended."""
+    """Seconds for which a finished Job and its logs are kept; at least 600, because a restarted controller reads the
+    result from the Job."""
     train_challenger: ChallengerStageConfig = ChallengerStageConfig()
     """Stage A."""
     make_tasks: TaskMakingStageConfig = TaskMakingStageConfig()
@@ -250,9 +250,9 @@ class ClusterConfig(ConfigSection):
     judge: JudgeServerConfig = JudgeServerConfig()
     """The frozen judge; serves the whole run."""
     solver: PolicyServerConfig = PolicyServerConfig()
-    """The Solver beside stages A, B and D."""
+    """The Solver server of stages A, B and D."""
     challenger: PolicyServerConfig = PolicyServerConfig()
-    """The Challenger beside stage B."""
+    """The Challenger server of stage B."""
     retriever: RetrieverServerConfig = RetrieverServerConfig()
     """The retriever; serves the whole run."""
 

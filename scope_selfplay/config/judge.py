@@ -1,4 +1,4 @@
-"""Where the judge is asked, how it is sampled, and how long one waits for it."""
+"""The judge: its endpoints, sampling, timeouts and retries."""
 
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -13,24 +13,25 @@ class EndpointConfig(ConfigSection):
     base_url: str = ""
     """An OpenAI-compatible endpoint, such as `http://127.0.0.1:8000/v1`."""
     model: str | None = None
-    """Name of the model there; the only one that the endpoint serves when left out."""
+    """Name of the model at the endpoint; may be left out if the endpoint serves only one model."""
     revision: str = ""
-    """Names the weights behind the model's name (their sha256, say); a cached judgement belongs to both."""
+    """Identifies the weights, for example by their sha256; cached judgements are keyed by model name and revision."""
     weights: str | None = Field(default=None, pattern="^[0-9a-f]{8,64}$")
-    """Hash of the weights that must be served, as `scope serve-model` prints it; checked at the start against the
-    endpoint's `/info`, or against the end of the model's name where there is no such page (vLLM)."""
+    """Required hash of the served weights, as printed by `scope serve-model`. It is checked at the start against the
+    endpoint's `/info`, or against the end of the model's name if there is no such page (vLLM)."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
     context: int | None = Field(default=None, ge=1)
-    """Tokens that the model can hold; what the endpoint says when left out. No completion is asked to be longer."""
+    """Context length in tokens; when left out, the value reported by the endpoint. It bounds the requested completion
+    length."""
     native_thinking: bool = False
-    """The model thinks by itself: prompts then ask for no `<think>` block."""
+    """The model reasons natively: prompts do not ask for a `<think>` block."""
     template: dict[str, bool | int | str] = Field(default_factory=dict)
-    """Settings of the model's chat template, such as `enable_thinking`."""
+    """Arguments of the model's chat template, such as `enable_thinking`."""
 
 
 class JudgeRole(StrEnum):
-    """What a judge model is asked as; `judge.endpoints` has a field for every role."""
+    """The role of a call to a judge model; `judge.endpoints` has one field per role."""
 
     GATES = "gates"
     RUBRIC = "rubric"
@@ -40,81 +41,81 @@ class JudgeRole(StrEnum):
 
 class RoleEndpointsConfig(ConfigSection):
     gates: EndpointConfig | None = None
-    """Judges the gates instead of `judge.endpoint` (SCOPE, figure 4)."""
+    """Endpoint for gates, instead of `judge.endpoint` (SCOPE, figure 4)."""
     rubric: EndpointConfig | None = None
-    """Writes the rubrics instead of `judge.endpoint`."""
+    """Endpoint for rubrics, instead of `judge.endpoint`."""
     grade: EndpointConfig | None = None
-    """Grades answers instead of `judge.endpoint`."""
+    """Endpoint for grades, instead of `judge.endpoint`."""
     compare: EndpointConfig | None = None
-    """Compares, selects and scores instead of `judge.endpoint`: a held-out judge, for example."""
+    """Endpoint for comparisons, selections and scores, instead of `judge.endpoint`; for example a held-out judge."""
 
 
 class CallConfig(ConfigSection):
     temperature: float = Field(default=0.6, ge=0)
-    """Sampling temperature; a second try is never greedy."""
+    """Sampling temperature; retries are never greedy."""
     max_tokens: int = Field(default=16_384, ge=1)
-    """Tokens of one completion, thinking included."""
+    """Maximum tokens of one completion, including thinking."""
 
 
 class JudgeRetryConfig(ConfigSection):
     call: float = Field(default=600.0, gt=0)
-    """Seconds for one completion, from when it is sent."""
+    """Timeout of one completion in seconds, from the moment it is sent."""
     retries: int = Field(default=2, ge=0, le=2)
-    """Times that an unreadable or failed judgement is asked for again, each with another seed."""
+    """Maximum number of retries of an unreadable or failed judgement, each with another seed."""
     silence: float = Field(default=30.0, gt=0)
-    """Seconds without any reply after which a one-token canary asks whether the engine lives."""
+    """Seconds without any reply after which a one-token probe checks whether the engine is alive."""
     canary: float = Field(default=30.0, gt=0)
-    """Seconds for the canary's answer; without one the breaker opens."""
+    """Timeout of that probe in seconds; when it expires, the circuit breaker opens."""
     failures: int = Field(default=8, ge=1)
-    """Failures in a row that open the breaker."""
+    """Consecutive failures after which the circuit breaker opens."""
     outage: float = Field(default=600.0, gt=0)
-    """Seconds that calls wait for an endpoint that is down or busy before they fail."""
+    """Seconds for which calls wait for an endpoint that is down or busy before they fail."""
     stage: float | None = Field(default=None, gt=0)
-    """Seconds of one stage after which the judge answers no more; the stage stops and resumes later."""
+    """Deadline of one stage in seconds, after which the judge refuses calls; the stage stops and can be resumed."""
 
 
 class JudgeConfig(ConfigSection):
     kind: Literal["lexical", "verifier", "model"] = "lexical"
-    """`lexical` checks facts by rule and understands the embedded world only; `verifier` compares boxed answers with
-    the reference and judges nothing else; `model` asks an endpoint."""
+    """`lexical` checks facts by rule and works only on the embedded world; `verifier` only compares boxed answers with
+    the reference; `model` calls an endpoint."""
     endpoint: EndpointConfig = EndpointConfig()
-    """Where the judge model is served; it plays every role that has no endpoint of its own."""
+    """Endpoint of the judge model; used for every role without an endpoint of its own."""
     endpoints: RoleEndpointsConfig = RoleEndpointsConfig()
-    """Other endpoints for single roles."""
+    """Endpoints for individual roles."""
     verdict: Literal["written", "token"] = "written"
-    """Gates, grades and preferences as reasoning with a verdict (the paper), or as one constrained token."""
+    """Form of gates, grades and preferences: reasoning with a verdict (the paper), or one constrained token."""
     gate_call: CallConfig = CallConfig(temperature=0.0)
-    """How gates are sampled."""
+    """Sampling of gates."""
     rubric_call: CallConfig = CallConfig(temperature=0.0, max_tokens=8192)
-    """How rubrics are sampled (Table 9: T=0, 8,192 tokens)."""
+    """Sampling of rubrics (Table 9: T=0, 8,192 tokens)."""
     grade_call: CallConfig = CallConfig()
-    """How grades are sampled (Table 9: T=0.6, 16,384 tokens)."""
+    """Sampling of grades (Table 9: T=0.6, 16,384 tokens)."""
     compare_call: CallConfig = CallConfig()
-    """How comparisons, selections and scores are sampled."""
+    """Sampling of comparisons, selections and scores."""
     max_chars: int = Field(default=48_000, ge=1000)
-    """Characters of candidates in one prompt, shared equally; longer ones are cut, all at the same length."""
+    """Maximum characters of all candidates in one prompt; longer candidates are cut, all to the same length."""
     concurrency: int = Field(default=256, ge=1)
-    """Requests at once to one endpoint."""
+    """Maximum concurrent requests to one endpoint."""
     patience: JudgeRetryConfig = JudgeRetryConfig()
-    """How long the judge waits and how often it asks again."""
+    """Timeouts and retries of judge calls."""
     allowed_hosts: tuple[str, ...] | None = None
-    """Hosts that may be called; those of the endpoints when left out."""
+    """Hosts that may be called; when left out, the hosts of the endpoints."""
     cache: str | None = "judgements.sqlite"
-    """File of paid judgements, relative to the run's folder; null keeps none."""
+    """File of cached judgements, relative to the run's folder; null disables the cache."""
     prompts: str = "wikipedia"
-    """Prompt pack of a judge's texts that the run's own pack does not have."""
+    """Prompt pack that supplies the judge prompts that the run's own pack lacks."""
     gates: tuple[Gate, ...] | None = None
-    """Quality gates of a task; the prompt pack's when left out, an empty list is the paper's ablation."""
+    """Quality gates of a task; when left out, those of the prompt pack. An empty list is the paper's ablation."""
     failure_budget: float = Field(default=0.02, ge=0, le=1)
-    """Share of failed verdicts above which a stage stops with exit 75."""
+    """Share of failed verdicts above which a stage stops with exit 75, once it has made at least 50 calls."""
 
     def endpoint_of(self, role: JudgeRole) -> EndpointConfig:
-        """Where a role's judge is served."""
+        """The endpoint of a role."""
         own: EndpointConfig | None = getattr(self.endpoints, role.value)
         return own or self.endpoint
 
     def call_of(self, role: JudgeRole) -> CallConfig:
-        """How a role's completions are sampled."""
+        """The sampling of a role's completions."""
         match role:
             case JudgeRole.GATES:
                 return self.gate_call
@@ -135,7 +136,7 @@ class JudgeConfig(ConfigSection):
         return self
 
 
-# What must be served is checked, and changes no judgement.
+# The weights are checked at the start; the check changes no judgement.
 _WHERE = {"base_url", "api_key_env", "weights"}
 OPERATION: dict[str, Any] = {
     "concurrency": True,
@@ -145,4 +146,4 @@ OPERATION: dict[str, Any] = {
     "endpoint": _WHERE,
     "endpoints": dict.fromkeys(RoleEndpointsConfig.model_fields, _WHERE),
 }
-"""Settings of the judge that say where and how fast, not what: a run may go on with others."""
+"""Operational settings of the judge, which do not affect judgements: they may change within a run."""

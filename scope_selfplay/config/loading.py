@@ -1,4 +1,4 @@
-"""YAML and `--set` in, a checked RunConfig or one clear line out."""
+"""Reads a RunConfig from YAML and `--set`, or raises a ConfigError of one line."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +47,7 @@ def load_config(
 
 
 def parse_config(data: dict[str, Any], overrides: Sequence[str] = (), *, where: str = "config") -> RunConfig:
-    """As `load_config`, for settings that were read elsewhere."""
+    """Validate settings that were read elsewhere, with overrides as in `load_config`."""
     return _run_config(data, [_parse_override(override) for override in overrides], where=where)
 
 
@@ -62,8 +62,8 @@ def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str)
         return RunConfig.model_validate(data)
     except ValidationError as error:
         faulty = tuple(map(str, error.errors(include_url=False)[0]["loc"]))
-        # An option is blamed when its path begins with the faulty one or the other way round; a mistake of the whole
-        # run has an empty path and belongs to no option.
+        # An option is blamed if its path is a prefix of the faulty path or vice versa; an error of the whole run has
+        # an empty path and belongs to no option.
         blamed = [
             change.option
             for change in changes
@@ -129,7 +129,7 @@ def _parse_override(text: str) -> _Change:
 
 
 def _list_at(data: dict[str, Any], change: _Change) -> list[Any]:
-    """What the setting holds so far, its default included."""
+    """The current value of the setting, or its default."""
     for settings in (data, RunConfig().model_dump(mode="json")):
         found: Any = settings
         for part in change.key:
@@ -146,7 +146,7 @@ def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     for key, value in change.items():
         old = merged.get(key)
         if key == "reward" and isinstance(value, dict) and "design" not in value and old is not None:
-            # Designs have different settings: a change without a design keeps the one that is there.
+            # Designs have different settings: a change that names no design keeps the current one.
             merged[key] = {**(old if isinstance(old, dict) else {"design": old}), **value}
         # Ratios are replaced as a whole: merging them would keep entries that the change means to drop.
         elif isinstance(old, dict) and isinstance(value, dict) and key not in WHOLE_SETTINGS:
@@ -165,13 +165,13 @@ def _first_problem(error: ValidationError) -> str:
         return f"unknown setting {key}; {advice}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        # A rule between settings of one section names them itself; the whole section would bury the message.
+        # A validator of a whole section names its settings itself; printing the section would bury the message.
         return f"{key}: {message}"
     return f"{key or 'run'}: found {first['input']!r}, {message[0].lower() + message[1:]}"
 
 
 def _nearest_setting(key: str) -> str | None:
-    """By parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
+    """Match by parts from the left, else by the whole key, else by its last part: `steps` means `solver.steps`."""
     known, parts = field_names(), key.split(".")
     by_last = {name.rsplit(".", 1)[-1]: name for name in known}
     by_parts = _nearest_path(parts, [name.split(".") for name in known])
@@ -179,7 +179,7 @@ def _nearest_setting(key: str) -> str | None:
 
 
 def _nearest_path(parts: Sequence[str], known: Sequence[Sequence[str]]) -> str | None:
-    """The setting or section that is meant when every part is near a name at its place; the first part counts first."""
+    """The setting or section whose names are close to `parts`, matched part by part from the left."""
     fitting = list(known)
     for depth, part in enumerate(parts):
         choices = {path[depth] for path in fitting if len(path) > depth}

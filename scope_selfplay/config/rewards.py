@@ -1,6 +1,6 @@
-"""How the Solver is rewarded: one group of settings per design, and the papers' settings as presets.
+"""Rewards of the Solver: one group of settings per design, and presets with the settings of the papers.
 
-`solver.reward` takes the name of a preset or a design, or a mapping with such a name and what differs from it:
+`solver.reward` takes the name of a preset or a design, or a mapping with such a name and changed settings:
 `arenarl`, or `{design: arena, topology: swiss}`, or `{design: tournament_grpo_2_1_1, repeats: 2}`.
 """
 
@@ -17,25 +17,25 @@ VerifierCheck = Literal["exact", "boxed"]
 
 
 class RewardSettings(ConfigSection):
-    """What every design has."""
+    """Settings of every design."""
 
     max_missing: float = Field(default=0.25, ge=0, le=1)
-    """Share of a group's judgements that may be missing; a group with more is left out of the update."""
+    """Largest share of missing judgements; a group with more is left out of the update."""
 
 
 class RubricReward(RewardSettings):
     """SCOPE equation 6, with the weights and lengths of `solver`."""
 
     design: Literal["rubric"] = "rubric"
-    """One call per criterion and answer, met or not; length, format and searches as in SCOPE."""
+    """One call per criterion and answer decides whether it is met; length, format and searches as in SCOPE."""
 
 
 class VerifierReward(RewardSettings):
     design: Literal["verifier"] = "verifier"
     """The task's reference answer decides, without a judge (Reasoning Arena, section 3)."""
     check: VerifierCheck = "exact"
-    """How an answer is held against the reference: `exact` is equal text, case and white space aside; `boxed` is an
-    equal expression in the last `\\boxed{...}`."""
+    """How an answer is compared with the reference: `exact` requires equal text, ignoring case and white space; `boxed`
+    requires an equal expression in the last `\\boxed{...}`."""
 
 
 class ImplicitReward(RewardSettings):
@@ -54,32 +54,32 @@ class ExplicitReward(RewardSettings):
 
 class PairwiseReward(RewardSettings):
     design: Literal["pairwise"] = "pairwise"
-    """Share of won pairs, every pair shown once, plus the format (Tournament-GRPO, equation 15)."""
+    """Share of pairs won, each pair judged once, plus the format (Tournament-GRPO, equation 15)."""
     rubrics: Rubrics = "query"
     """The rubric shown: the `task`'s own, one written from the `query` alone (the paper), or `none`."""
 
 
 class PointwiseReward(RewardSettings):
     design: Literal["pointwise"] = "pointwise"
-    """The judge calls an answer right (1), partly right (0.5) or wrong (0) (Reasoning Arena, RLAIF)."""
+    """The judge marks an answer as right (1), partly right (0.5) or wrong (0) (Reasoning Arena, RLAIF)."""
 
 
 class WinRateReward(RewardSettings):
     design: Literal["win_rate"] = "win_rate"
-    """Mean soft outcome over all pairs, every pair shown once (Reasoning Arena, equation 8)."""
+    """Mean soft outcome over all pairs, each pair judged once (Reasoning Arena, equation 8)."""
     gamma: float = Field(default=0.9, gt=0.5, le=1)
-    """What a win is worth, gamma; a loss is worth the rest (equation 7)."""
+    """Value of a win, gamma; a loss is worth 1 - gamma (equation 7)."""
 
 
 class GroupTournamentReward(RewardSettings):
     design: Literal["group_tournament"] = "group_tournament"
-    """Repeated rounds of small groups, a point per win, min-max, plus the format (Tournament-GRPO, Algorithm 1)."""
+    """Repeated tournaments of small groups; points per win, min-max, plus the format (Tournament-GRPO, Algorithm 1)."""
     group_size: int = Field(default=2, ge=2)
-    """Answers that the judge sees at once, G."""
+    """Answers in one judge call, G."""
     winners: int = Field(default=1, ge=1)
     """Answers that advance from each group, K_win."""
     final: int = Field(default=1, ge=1)
-    """A repeat ends with at most this many, K_final."""
+    """A tournament ends with at most this many answers, K_final."""
     repeats: int = Field(default=4, ge=1)
     """Tournaments per group of rollouts, M."""
     rubrics: Rubrics = "query"
@@ -97,33 +97,33 @@ class GroupTournamentReward(RewardSettings):
 
 class ArenaReward(RewardSettings):
     design: Literal["arena"] = "arena"
-    """A tournament of whole trajectories, each scored beside another; rewards by rank (ArenaRL, section 4)."""
+    """A tournament of whole trajectories, scored in pairs; rewards by rank (ArenaRL, section 4)."""
     topology: Literal["round_robin", "anchor", "single_elimination", "double_elimination", "swiss"] = (
         "single_elimination"
     )
-    """Who meets whom; `anchor` and `single_elimination` make the group's first rollout greedy."""
+    """Topology of the tournament; with `anchor` and `single_elimination` the first rollout of a group is greedy."""
     both_orders: bool = True
-    """Every pair is shown twice, swapped, and the scores averaged (equation 3)."""
+    """Judge every pair in both orders and average the scores (equation 3)."""
     score: Literal["margin", "own"] = "margin"
-    """What an average is of: score differences within a call, or an answer's own scores (the paper)."""
+    """What is averaged: score differences within a call, or an answer's own scores (the paper)."""
     anchor_score: Literal["zero", "mean"] = "zero"
-    """The anchor's own place: at margin 0, or at the mean of its results (the paper)."""
+    """Score of the anchor: margin 0, or the mean of its results (the paper)."""
     rubrics: Rubrics = "task"
     """The rubric shown: the `task`'s own, one written from the `query` alone, or `none` (the paper)."""
 
 
 class LiveReward(RewardSettings):
     design: Literal["live"] = "live"
-    """A finished rollout meets the best, the worst and the median so far; Bradley-Terry, min-max (Reasoning Arena)."""
+    """A finished rollout meets the best, worst and median so far; Bradley-Terry, min-max (Reasoning Arena)."""
     gamma: float = Field(default=0.9, gt=0.5, le=1)
-    """What a win is worth, gamma; a loss is worth the rest (equation 7)."""
+    """Value of a win, gamma; a loss is worth 1 - gamma (equation 7)."""
 
 
 class BalancedReward(RewardSettings):
     design: Literal["balanced"] = "balanced"
-    """Evenly spread pairs in one wave, scores with one position offset and one scale for the whole step; min-max."""
+    """Evenly spread pairs in a single round; one position offset and one score scale per step; min-max."""
     meetings: float = Field(default=4.5, ge=1)
-    """Comparisons that an answer takes part in, on average: 4.5 are 18 calls for 8 answers, 7 are 28."""
+    """Average number of comparisons per answer: with 8 answers, 4.5 means 18 calls and 7 means 28."""
     rubrics: Rubrics = "task"
     """The rubric shown: the `task`'s own, one written from the `query` alone, or `none`."""
 
@@ -171,26 +171,26 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Names for `solver.reward`: every design with its defaults, and the settings of the papers."""
 
 ROUTED = frozenset({"reasoning_arena", "reasoning_arena_live", "adaptive_pointwise"})
-"""Presets that are for groups without variance: they switch `solver.routing` on unless it is set."""
+"""Presets for groups without variance: they switch `solver.routing` on unless it is set."""
 
 
 class RoutingSettings(ConfigSection):
     by: Literal["rubric", "verifier"] = "rubric"
-    """The reward of a group in which it differs; only where it is flat the group goes to `solver.reward`."""
+    """Reward of groups in which it varies; groups in which it is constant get `solver.reward` instead."""
     check: VerifierCheck = "exact"
-    """How a verifier holds an answer against the reference, as in the reward `verifier`."""
+    """How a verifier compares an answer with the reference, as in the reward `verifier`."""
     budget: int | None = Field(default=None, ge=0)
-    """Most judge calls per step for such groups, drawn at random while it lasts; no limit when left out."""
+    """Maximum judge calls per step for such groups, drawn at random until it is spent; null is unlimited."""
 
 
 def preset_of(reward: object) -> str | None:
-    """The name under which a reward was given, in either form."""
+    """The preset or design that a reward setting names, in either form."""
     name = reward.get("design") if isinstance(reward, Mapping) else reward
     return name if isinstance(name, str) else None
 
 
 def _spelt_out(given: object) -> object:
-    """A name, or a mapping with a name, as the settings of a design."""
+    """The settings of a design, from a name or a mapping with a name."""
     if isinstance(given, ConfigSection):
         return given
     if not isinstance(given, str | Mapping):

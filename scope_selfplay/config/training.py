@@ -1,4 +1,4 @@
-"""How the two roles are trained."""
+"""Training of the two roles."""
 
 import math
 from collections.abc import Mapping
@@ -22,32 +22,32 @@ class TrainConfig(ConfigSection):
     learning_rate: float = Field(default=1e-6, gt=0)
     """Learning rate after the warm-up (Table 9)."""
     warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
-    """Share of the steps with a rising learning rate (Table 9)."""
+    """Share of the steps in which the learning rate rises (Table 9)."""
     clip_norm: float = Field(default=1.0, gt=0)
-    """Gradient clip (Table 9)."""
+    """Maximum gradient norm (Table 9)."""
     kl_beta: float = Field(default=1e-3, ge=0)
-    """Weight of the KL to M0, beta (equation 3, Table 9)."""
+    """Weight of the KL divergence from M0, beta (equation 3, Table 9)."""
     loss: Literal["grpo", "dr_grpo", "dapo", "cispo", "gspo"] = "grpo"
-    """Policy loss: `grpo` (the paper), `dr_grpo` (no length or std scaling), `dapo` (a mean over tokens), `cispo`
-    (clips the weights, not the objective), `gspo` (one importance ratio for a whole row)."""
+    """Policy loss: `grpo` (the paper), `dr_grpo` (no length or std scaling), `dapo` (mean over tokens), `cispo`
+    (clips the importance weights, not the objective), `gspo` (one importance ratio per row)."""
     clip_low: float | None = Field(default=None, gt=0)
-    """How far below 1 a probability ratio counts in full; the loss's own when left out (0.2; cispo 1.0; gspo 3e-4)."""
+    """Clip range of the probability ratio below 1; when left out, that of the loss (0.2; cispo 1.0; gspo 3e-4)."""
     clip_high: float | None = Field(default=None, gt=0)
-    """How far above 1 a ratio counts in full; the loss's own when left out (0.2; dapo 0.28; cispo 2.0; gspo 4e-4)."""
+    """Clip range of the ratio above 1; when left out, that of the loss (0.2; dapo 0.28; cispo 2.0; gspo 4e-4)."""
     sampling_cap: float | None = Field(default=None, ge=0)
-    """Cap of the weights that make up for an engine whose probability of a token differs from the trainer's: its loss
-    is multiplied by min(trained / sampled, cap). Left out, 3 (TRL's) with vLLM engines and no weights with in_process;
-    0 for no weights."""
+    """Cap of the weights that correct for the difference between the engine's and the trainer's probability of a token:
+    the token's loss is multiplied by min(trained / sampled, cap). 0 means no weights; when left out, 3 (as in TRL) with
+    vLLM engines and no weights with in_process."""
     save_every: int = Field(default=5, ge=1)
-    """Steps between checkpoints from which a killed stage goes on."""
+    """Steps between checkpoints, from which a killed stage resumes."""
     max_prompt: int = Field(ge=8)
-    """Prompt tokens (Table 9: Challenger 1,024, Solver 2,048)."""
+    """Maximum prompt tokens (Table 9: Challenger 1,024, Solver 2,048)."""
     max_response: int = Field(default=8192, ge=8)
-    """Tokens of all turns after the prompt, tool results included (Table 9)."""
+    """Maximum tokens of all turns after the prompt, including tool results (Table 9)."""
     max_turn: int | None = Field(default=None, ge=8)
-    """Tokens of a single turn; a turn that reaches them ends the rollout as truncated."""
+    """Maximum tokens of a single turn; a turn that reaches the limit ends the rollout as truncated."""
     mask_truncated: bool = False
-    """Leave rollouts that ran out of tokens out of the update; their rewards still count in the group's mean."""
+    """Leave truncated rollouts out of the update; their rewards still count in the group's mean."""
 
     @model_validator(mode="after")
     def _whole_micro_batches(self) -> Self:
@@ -78,11 +78,11 @@ class ChallengerConfig(TrainConfig):
     batch: int = Field(default=64, ge=1)
     """Documents per step (Table 9)."""
     max_prompt: int = Field(default=1024, ge=8)
-    """Prompt tokens (Table 9)."""
+    """Maximum prompt tokens (Table 9)."""
     frozen: bool = False
-    """Keep C_0 in every iteration: the paper's ablation of co-evolution."""
+    """Use C_0 in every iteration: the paper's ablation of co-evolution."""
     rollouts: int = Field(default=8, ge=1)
-    """Solver rollouts per task for its difficulty, N (Table 9)."""
+    """Solver rollouts per task to estimate its difficulty, N (Table 9)."""
     format_weight: float = Field(default=0.5, ge=0)
     """lambda_fmt (equation 4)."""
     difficulty_weight: float = Field(default=1.0, ge=0)
@@ -90,23 +90,23 @@ class ChallengerConfig(TrainConfig):
     target: float = Field(default=0.5, gt=0, lt=1)
     """Mean score at which the difficulty reward peaks, tau (equation 5)."""
     invalid_searches: int = Field(default=1, ge=0)
-    """Turns without a valid action that are answered with the format; one more ends the rollout."""
+    """Turns without a valid action that are answered with a reminder of the format; one more ends the rollout."""
 
 
 class SolverConfig(TrainConfig):
     batch: int = Field(default=256, ge=1)
     """Tasks per step (Table 9)."""
     max_prompt: int = Field(default=2048, ge=8)
-    """Prompt tokens (Table 9)."""
+    """Maximum prompt tokens (Table 9)."""
     max_search_turns: int = Field(default=5, ge=0)
-    """Searches of one rollout, in training as in evaluation."""
+    """Maximum searches of one rollout, in training and evaluation."""
     tasks: str | None = None
     """Train on the tasks of this file instead of the Challenger's: a run's candidates, or JSON lines with `question`
     and `answer` (the GRPO-on-given-tasks baseline)."""
     reward: Reward = RubricReward()
-    """What judgements become: a preset or a design by its name, or a mapping with `design` and its settings."""
+    """Reward: the name of a preset or a design, or a mapping with `design` and its settings."""
     routing: Routing = None
-    """Only groups that `rubric` or `verifier` rewards leave flat go to `solver.reward`, the others keep these."""
+    """Use `solver.reward` only for groups whose `rubric` or `verifier` rewards are all equal; others keep those."""
     rubric_weight: float = Field(default=1.0, ge=0)
     """lambda_acc (equation 6)."""
     format_weight: float = Field(default=0.5, ge=0)
@@ -118,9 +118,9 @@ class SolverConfig(TrainConfig):
     length_factor: bool = True
     """Scale the rubric score by the answer's length (equation 7); off is the paper's ablation."""
     length_soft: int = Field(default=1024, ge=1)
-    """Answer tokens up to which nothing is taken off (Table 9)."""
+    """Answer tokens up to which the score is not reduced (Table 9)."""
     length_hard: int = Field(default=2048, ge=2)
-    """Answer tokens from which only the floor is left (Table 9)."""
+    """Answer tokens from which the factor is the floor (Table 9)."""
     length_floor: float = Field(default=0.05, ge=0, le=1)
     """Share of the rubric score that an answer of length_hard tokens or more keeps (Table 9)."""
 

@@ -114,13 +114,13 @@ def _answer_metrics(
     count: Callable[[str], int],
 ) -> dict[str, float | None]:
     """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards."""
-    grades = [grade.score for each in records for grade in each.grades]
+    grades = [grade.score for group in records for grade in group.grades]
     lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
     limits = (settings.length_soft, settings.length_hard, settings.length_floor)
     return {
         **({"rubric": mean(grades)} if grades else {}),
         "format": mean([format_score(rollout) for rollout in rollouts]),
-        "search": mean([search_reward(each.searches, settings.search_saturation) for each in rollouts]),
+        "search": mean([search_reward(rollout.searches, settings.search_saturation) for rollout in rollouts]),
         "answer_tokens": mean(lengths),
         "length_factor": mean([length_factor(tokens, *limits) for tokens in lengths]),
     }
@@ -131,10 +131,10 @@ def _store_records(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[J
     folder = job.records_folder
     for path, records in (
         (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
-        (folder.grades, [grade for each in judged for grade in each.grades]),
-        (folder.comparisons, [comparison for each in judged for comparison in each.comparisons]),
-        (folder.selections, [selection for each in judged for selection in each.selections]),
-        (folder.scores, [score for each in judged for score in each.scores]),
+        (folder.grades, [grade for group in judged for grade in group.grades]),
+        (folder.comparisons, [comparison for group in judged for comparison in group.comparisons]),
+        (folder.selections, [selection for group in judged for selection in group.selections]),
+        (folder.scores, [score for group in judged for score in group.scores]),
     ):
         if records:
             with Appender(path) as file:
