@@ -30,7 +30,7 @@ from scope_selfplay.training.job import (
 )
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
-from scope_selfplay.training.solver import GradedTask, solver_sampler
+from scope_selfplay.training.solver import TaskWithRubric, solver_sampler
 from scope_selfplay.training.trained_model import Lineage
 
 
@@ -67,7 +67,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
         kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
         check_references(settings, kept)
         tasks = {
-            each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric
+            each.task.id: TaskWithRubric(each.task, each.rubric) for each in kept if each.task and each.rubric
         }
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]

@@ -15,12 +15,12 @@ from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
-from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
 from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
-class GradedTask(NamedTuple):
+class TaskWithRubric(NamedTuple):
     task: Task
     rubric: Rubric
 
@@ -29,18 +29,18 @@ def solver_sampler(
     model: Any,
     job: GrpoJob,
     context: RunContext,
-    tasks: Mapping[str, GradedTask],
+    tasks: Mapping[str, TaskWithRubric],
     *,
     checkpoint: str,
     key: Key,
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
-    learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
+    learner = policy_in_training(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count)
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
-        learner.renew(step)
+        learner.refresh_weights(step)
         sampling = _SolverSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
         firsts = records[:: settings.group_size]
         groups = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
@@ -64,11 +64,11 @@ class _SolverSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext
-    learner: Learner
+    learner: PolicyInTraining
     clock: RolloutClock
     greedy_first: bool
 
-    def begin_group(self, graded: GradedTask, key: Key) -> RolloutGroup:
+    def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group."""
         size = self.context.config.solver.group_size
         arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic)
