@@ -12,10 +12,10 @@ python -m jobs.<stage> --config FILE --root FOLDER --iteration N [--attempt A] [
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,7 +41,8 @@ processes_option = click.option(
 )
 
 
-class StageArguments(NamedTuple):
+@dataclass(frozen=True)
+class StageArguments:
     """The command line of a stage job."""
 
     config: Path

@@ -5,7 +5,8 @@ offers several ways to do that silently) cannot pass at any setting.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import faiss
 import numpy as np
@@ -33,7 +34,8 @@ class RecallTooLow(CorpusError):
         self.recall = recall
 
 
-class SearchEffort(NamedTuple):
+@dataclass(frozen=True)
+class SearchEffort:
     """Cells that are searched per query, and candidates per wanted row that are scored again (0: none)."""
 
     nprobe: int

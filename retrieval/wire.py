@@ -5,6 +5,7 @@ scores carry both shapes that clients read (`row["contents"]` and `row["document
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scope_selfplay.schemas import Value
@@ -26,7 +27,8 @@ class WireLimits(Value):
     """Bytes of a response."""
 
 
-class Retrieval(NamedTuple):
+@dataclass(frozen=True)
+class Retrieval:
     """What a client asked for."""
 
     queries: list[str]

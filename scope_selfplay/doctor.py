@@ -10,13 +10,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """One part of a machine or a cluster; `advice` says how to get it where it is not ok."""
 
     what: str
@@ -25,7 +26,8 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class Capability(NamedTuple):
+@dataclass(frozen=True)
+class Capability:
     """A use of scope, and the names of the findings that must be ok for it."""
 
     what: str
@@ -67,7 +69,7 @@ def doctor(as_json: bool) -> None:
     parts = examine()
     capabilities = verdicts(parts)
     if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in (*parts, *capabilities)], indent=1))
+        click.echo(json.dumps([vars(finding) for finding in (*parts, *capabilities)], indent=1))
         return
     for part in parts:
         print_finding(part)

@@ -6,9 +6,9 @@ The one place where a run's settings become engines, for stages that only sample
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
@@ -32,7 +32,8 @@ _HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 _SMALL_VOCABULARY = 16_384
 
 
-class Checkpoint(NamedTuple):
+@dataclass(frozen=True)
+class Checkpoint:
     """A policy as a server must serve it: its name in records, the hash of its weights, and its folder."""
 
     identity: str

@@ -4,8 +4,8 @@ The loop in one process, the controller of a cluster and everything that shows a
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.schemas import Role
@@ -13,7 +13,8 @@ from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.store.ratings import Decision, Ratings
 
 
-class PolicyVersion(NamedTuple):
+@dataclass(frozen=True)
+class PolicyVersion:
     """C_t or S_t: a role's policy as iteration t trained it; both are the base model at iteration 0."""
 
     role: Role

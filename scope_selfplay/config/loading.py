@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,7 +15,8 @@ from scope_selfplay.errors import ConfigError, nearest
 from scope_selfplay.strict_yaml import RepeatedKeyError, YamlError, parse_yaml
 
 
-class _Change(NamedTuple):
+@dataclass(frozen=True)
+class _Change:
     """What one option of the command line sets: `option` is how the user wrote it, `key` the setting's path."""
 
     option: str

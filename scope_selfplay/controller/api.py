@@ -7,9 +7,10 @@ a replace that meets its own result counts as done.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from scope_selfplay.errors import OutsideError, UserError
 
@@ -66,7 +67,8 @@ VERBS: Mapping[tuple[str, str], frozenset[str]] = {
 """
 
 
-class Reply(NamedTuple):
+@dataclass(frozen=True)
+class Reply:
     status: int
     headers: Mapping[str, str]
     """Names in small letters."""

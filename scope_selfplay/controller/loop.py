@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -71,7 +72,8 @@ class Inputs(NamedTuple):
     """Settings that differ from those that the run folder was begun with, and `prompts`."""
 
 
-class Clock(NamedTuple):
+@dataclass(frozen=True)
+class Clock:
     monotonic: Callable[[], float]
     sleep: Callable[[float], object]
 
@@ -314,7 +316,7 @@ class Controller:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         told: set[str] = set()
         for notice in events:
-            body = event(context, self.cluster.namespace, **notice._asdict(), now=now)
+            body = event(context, self.cluster.namespace, **vars(notice), now=now)
             told.add(body["metadata"]["name"])
             if body["metadata"]["name"] not in self._told:
                 try:

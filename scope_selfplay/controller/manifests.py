@@ -9,6 +9,7 @@ says what it computes, `scope/body-hash` how. Pods are written for Pod Security 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -107,14 +108,16 @@ def lease_name(run: str) -> str:
     return f"{run}-controller"
 
 
-class Owner(NamedTuple):
+@dataclass(frozen=True)
+class Owner:
     """The controller's Job."""
 
     name: str
     uid: str
 
 
-class ManifestContext(NamedTuple):
+@dataclass(frozen=True)
+class ManifestContext:
     """From which inputs manifests are written, and which Job owns them."""
 
     config: RunConfig
@@ -126,7 +129,8 @@ class ManifestContext(NamedTuple):
     """The Lease's token; a later leader has a higher one."""
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True)
+class Program:
     """What one container runs."""
 
     image: str
@@ -222,7 +226,7 @@ def event(
     """
     owner = context.owner
     name = f"{owner.name}.{short_hash(reason, message, owner.uid)}"
-    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": namespace, **owner._asdict()}
+    about = {"apiVersion": "batch/v1", "kind": "Job", "namespace": namespace, **vars(owner)}
     return {
         **_object("Event", name, labels_of(context.config, Component.CONTROLLER)),
         "involvedObject": about,

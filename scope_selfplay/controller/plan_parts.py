@@ -7,7 +7,6 @@ parts up and turns their sum into `NextActions`. Pure, but for `read_volume`.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
@@ -20,7 +19,8 @@ from scope_selfplay.store.folders import MANIFEST, parse_manifest
 from scope_selfplay.store.ratings import Ratings, read_ratings
 
 
-class RunEnd(NamedTuple):
+@dataclass(frozen=True)
+class RunEnd:
     """How a run ended: the controller's exit code, and why in one line."""
 
     code: ExitCode
@@ -56,7 +56,8 @@ class DesiredSteps:
         return tuple(step for step in steps if only is not None and max(1, step.iteration) < only)
 
 
-class VolumeState(NamedTuple):
+@dataclass(frozen=True)
+class VolumeState:
     """What the shared volume shows; `ratings[t]` is known for every compared iteration t."""
 
     done: frozenset[RunStep]
@@ -105,18 +106,21 @@ def stop_of(config: RunConfig, volume: VolumeState) -> tuple[int, str] | None:
     return None
 
 
-class Create(NamedTuple):
+@dataclass(frozen=True)
+class Create:
     """A Job: created once under its name, never changed."""
 
     body: Body
 
 
-class Apply(NamedTuple):
+@dataclass(frozen=True)
+class Apply:
     kind: ObjectKind
     body: Body
 
 
-class Delete(NamedTuple):
+@dataclass(frozen=True)
+class Delete:
     kind: ObjectKind
     name: str
     uid: str
@@ -125,7 +129,8 @@ class Delete(NamedTuple):
 Action = Create | Apply | Delete
 
 
-class ControllerEvent(NamedTuple):
+@dataclass(frozen=True)
+class ControllerEvent:
     """An Event about the controller's Job: `kubectl describe job <run>-controller` shows them all."""
 
     reason: str
@@ -182,7 +187,8 @@ class Situation:
         return PlanPart((Delete(kind, found.name, found.uid),)) if self.owns(found) else PlanPart()
 
 
-class NextActions(NamedTuple):
+@dataclass(frozen=True)
+class NextActions:
     status: Mapping[str, str]
     """Data of the status ConfigMap; written before anything is done, so that no action goes unrecorded."""
     actions: tuple[Action, ...]

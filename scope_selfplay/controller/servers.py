@@ -1,8 +1,8 @@
 """Which servers a stage needs beside it, how they are run, and how the stage's Job finds them. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.config.cluster import ServerConfig
@@ -54,7 +54,8 @@ except OSError:
 """
 
 
-class Server(NamedTuple):
+@dataclass(frozen=True)
+class Server:
     """`step` is the stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`."""
 
     component: Component

@@ -1,6 +1,6 @@
 """The Job of one attempt of a stage, and what its nodes need to meet. Pure: equal arguments, equal bodies."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.config.cluster import ChallengerStageConfig, SolverStageConfig, StageConfig
@@ -31,7 +31,8 @@ _TRAINS = (Stage.CHALLENGER, Stage.SOLVER)
 _RENDEZVOUS_PORT = 29500
 
 
-class StageAttempt(NamedTuple):
+@dataclass(frozen=True)
+class StageAttempt:
     """One try of a step; `shard` is None where one Job does it all."""
 
     step: RunStep

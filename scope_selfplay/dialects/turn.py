@@ -6,7 +6,6 @@ starts again. Tags are exact ASCII; look-alikes are text. Where a reading would 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 EXAMPLE_QUERY = "your search query"
 TASK_TAGS = ("<task>", "</task>")
@@ -17,7 +16,8 @@ MAX_CALLS = 16
 MAX_CALL_LENGTH = 16_384
 
 
-class TurnParts(NamedTuple):
+@dataclass(frozen=True)
+class TurnParts:
     """The contents of one assistant turn. A part that is absent, blank, unclosed, nested or ambiguous is None.
 
     Only thinking may be blank: a closed block counts as thinking whatever it holds (SCOPE appendix F).

@@ -5,6 +5,7 @@ and suffixes, so it is linear in the text and cannot be confused by the text bet
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -79,7 +80,8 @@ RELATIONS = ("partner", "rival")
 VERBS = {"long_form_qa": "Report", "summarisation": "Summarise"}
 
 
-class FactQuestion(NamedTuple):
+@dataclass(frozen=True)
+class FactQuestion:
     """What a task asks: facts of the entity at the end of a chain of links that starts at a named entity.
 
     `links` reads as the task does, nearest to the asked entity first: ("rival", "partner") of X is the rival of

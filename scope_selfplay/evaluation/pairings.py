@@ -6,7 +6,6 @@ prefers the first answer favours no checkpoint.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scope_selfplay.judge import Judge, Style, same_text
 from scope_selfplay.judge.prompts import shown_answer
@@ -32,7 +31,8 @@ class CheckpointAnswers:
     grades: Mapping[str, Grade]
 
 
-class Presentation(NamedTuple):
+@dataclass(frozen=True)
+class Presentation:
     """Two answers to one task, in the order in which the judge sees them."""
 
     task_id: str

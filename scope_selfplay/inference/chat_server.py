@@ -9,7 +9,8 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -26,7 +27,8 @@ _UNSEEN = 1e-9
 _GONE = 499
 
 
-class ServedRequest(NamedTuple):
+@dataclass(frozen=True)
+class ServedRequest:
     """A chat request as far as responders care: the last user message, the choices, the rest as it came."""
 
     prompt: str
@@ -34,11 +36,12 @@ class ServedRequest(NamedTuple):
     body: Mapping[str, object]
 
 
-class ServedReply(NamedTuple):
+@dataclass(frozen=True)
+class ServedReply:
     """`odds` are given for choices; `seconds` is how long the engine would have worked."""
 
     text: str
-    odds: Mapping[str, float] = {}
+    odds: Mapping[str, float] = field(default_factory=dict)
     finish: str = "stop"
     seconds: float = 0.0
     reasoning: str | None = None

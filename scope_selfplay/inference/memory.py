@@ -1,8 +1,9 @@
 """How much memory an engine's cache takes, and how much there is: a cache that cannot fit is refused at the start."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.errors import ConfigError
 
@@ -10,7 +11,8 @@ _GIB = 2.0**30
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class CacheSize(NamedTuple):
+@dataclass(frozen=True)
+class CacheSize:
     """Keys and values of `slots` sequences of `max_length` tokens; one position more takes the writes of padding."""
 
     per_token: int

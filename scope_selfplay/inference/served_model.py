@@ -8,7 +8,8 @@ as ids, for vLLM looks for text in what it has stripped of special tokens.
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -31,7 +32,8 @@ _NEUTRAL_SAMPLING = {
 }
 
 
-class Served(NamedTuple):
+@dataclass(frozen=True)
+class Served:
     """What a server says of the model that it was asked for; None where it does not say."""
 
     model: str

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
@@ -35,7 +35,8 @@ class Steppable(Protocol):
     def step(self) -> Sequence[Any]: ...
 
 
-class Sampling(NamedTuple):
+@dataclass(frozen=True)
+class Sampling:
     """How one turn is sampled."""
 
     max_tokens: int

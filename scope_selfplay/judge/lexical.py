@@ -6,7 +6,7 @@ style, relevance in the wild, or any language but the embedded one.
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scope_selfplay.embedded.language import (
     BY_NOUN,
@@ -43,7 +43,8 @@ _STATED = {True: "The answer states it.", False: "The answer does not state it."
 _FOREIGN = Verdict(value=None, fault=Fault.REFUSED, reasoning="The task is not about this world.")
 
 
-class _Resolved(NamedTuple):
+@dataclass(frozen=True)
+class _Resolved:
     """`path` leads from the named entity to the one that is asked about; `known` are those asked facts that it has."""
 
     question: FactQuestion

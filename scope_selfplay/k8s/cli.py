@@ -99,7 +99,7 @@ def check(folder: Path, online: bool, namespace: str | None, as_json: bool) -> N
     if online:
         checked = check_cluster(checked, folder, Kubectl(namespace))
     if as_json:
-        problems = [problem._asdict() for problem in checked.problems]
+        problems = [vars(problem) for problem in checked.problems]
         click.echo(json.dumps({"problems": problems, "notes": checked.notes}, indent=1))
     else:
         for problem in checked.problems:
@@ -153,7 +153,7 @@ def doctor(namespace: str | None, as_json: bool) -> None:
 
     findings = examine(Kubectl(namespace))
     if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in findings], indent=1))
+        click.echo(json.dumps([vars(finding) for finding in findings], indent=1))
         return
     for finding in findings:
         print_finding(finding)

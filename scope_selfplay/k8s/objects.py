@@ -4,7 +4,8 @@ Pure; objects are plain dicts, as YAML has them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
@@ -23,7 +24,8 @@ from scope_selfplay.store import Stage
 Body = dict[str, Any]
 
 
-class ManifestProblem(NamedTuple):
+@dataclass(frozen=True)
+class ManifestProblem:
     """A mistake in an object, in the run's config, or on the cluster."""
 
     where: str
@@ -34,7 +36,8 @@ class ManifestProblem(NamedTuple):
         return f"{self.where}: {self.message}"
 
 
-class Pods(NamedTuple):
+@dataclass(frozen=True)
+class Pods:
     """The pods of one Job, Deployment or Pod object."""
 
     owner: str

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
@@ -19,7 +20,8 @@ TOP = "../../.."
 Body = dict[str, Any]
 
 
-class RunFolderLayout(NamedTuple):
+@dataclass(frozen=True)
+class RunFolderLayout:
     """Which packs and components a run's folder refers to."""
 
     packs: Sequence[str] = ()

@@ -9,7 +9,7 @@ policy is in the image, and its index is made before its controller starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import VOLUME, Component
@@ -39,7 +39,8 @@ _NAMESPACE = "scope"
 """As k8s/components/namespace has it. The component brings the namespace itself, which goes with all that is in it."""
 
 
-class ModelDownload(NamedTuple):
+@dataclass(frozen=True)
+class ModelDownload:
     """A model that a Job `fetch-<part>` brings from the hub."""
 
     part: str

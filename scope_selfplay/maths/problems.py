@@ -6,12 +6,13 @@ from the text.
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import NamedTuple
 
 
-class MathProblem(NamedTuple):
+@dataclass(frozen=True)
+class MathProblem:
     question: str
     answer: str
     kind: str

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -47,7 +47,8 @@ class EngineOptions:
     device: str = "auto"
 
 
-class ModelInfo(NamedTuple):
+@dataclass(frozen=True)
+class ModelInfo:
     """What `/info` says. `weights` is what a partner's handshake compares."""
 
     model: str
@@ -136,7 +137,7 @@ def model_app(service: ModelService) -> Starlette:
         return json_response({"object": "list", "data": [{**row, "max_model_len": info.max_length}]})
 
     async def about(request: Request) -> ASGIApp:
-        return json_response(service.info._asdict())
+        return json_response(vars(service.info))
 
     async def health(request: Request) -> ASGIApp:
         if service.draining:

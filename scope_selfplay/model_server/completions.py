@@ -6,7 +6,8 @@ of another distribution.
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from scope_selfplay.inference.chat_server import usage
 from scope_selfplay.inference.codec import Stops
@@ -38,7 +39,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 """Fields that may only say what the engine does anyway; null always may."""
 
 
-class CompletionRequest(NamedTuple):
+@dataclass(frozen=True)
+class CompletionRequest:
     """A request; `seed` is None for any. A temperature of 0 asks for greedy choices, scored at temperature 1."""
 
     model: str | None

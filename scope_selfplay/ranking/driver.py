@@ -8,7 +8,8 @@ calls cancelled.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from scope_selfplay.ranking.matches import ComparisonGraph, GroupTopology, Match, Strengths, Topology
 from scope_selfplay.schemas import Outcome
@@ -28,7 +29,8 @@ Wave = TypeVar("Wave")
 Reply = TypeVar("Reply")
 
 
-class Played(NamedTuple):
+@dataclass(frozen=True)
+class Played:
     """What a play gave and what it cost.
 
     `calls` counts the calls made, `failures` those of them that brought no verdict, `waves` the rounds of

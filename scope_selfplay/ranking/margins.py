@@ -9,7 +9,7 @@ before every group is fitted again with both (`fit_step`). Groups are (matches, 
 import math
 import random
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +182,8 @@ def _likeliest_ridge(design: Floats, target: Floats) -> float:
     return float(_RIDGES[np.argmin(fit + np.log1p(eigenvalues / _RIDGES[:, None]).sum(axis=1))])
 
 
-class Equations(NamedTuple):
+@dataclass(frozen=True)
+class Equations:
     """Per judged match a row of `contrasts` (+1, -1) with its margin, and of `totals` (+1, +1) with its sum.
 
     `totals` and `sums` are centred over the matches, which removes the common level.

@@ -1,7 +1,7 @@
 """Which rollouts enter a comparison, the texts of their answers, and the format parts of a reward. Pure."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scope_selfplay.judge.fences import plain_text
 from scope_selfplay.judge.grading import is_opener
@@ -11,7 +11,8 @@ from scope_selfplay.schemas import Rollout, RolloutStatus
 Rewards = list[float | None]
 
 
-class Entrants(NamedTuple):
+@dataclass(frozen=True)
+class Entrants:
     """The rollouts of a group that have something to compare; entrant i is the group's member `members[i]`."""
 
     members: tuple[int, ...]

@@ -21,9 +21,9 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import ConfigError, OutsideError, RecordError
@@ -46,7 +46,8 @@ from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records
 from scope_selfplay.store.files import disk_faults
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """Worker `number` of `workers`, from 0."""
 
     number: int

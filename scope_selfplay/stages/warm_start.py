@@ -1,8 +1,8 @@
 """Warm start before iteration 1: a policy learns the protocol from rollouts that another run accepted."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import Episode, PolicyFormat
@@ -16,7 +16,8 @@ from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.warm_start import WarmStart, replay, sft
 
 
-class WarmStartRows(NamedTuple):
+@dataclass(frozen=True)
+class WarmStartRows:
     """Rows to learn from; `refused` rollouts do not read back in this family as they were recorded."""
 
     rows: list[TrainingRow]

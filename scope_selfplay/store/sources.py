@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 from pydantic import BaseModel
@@ -162,7 +162,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-class LivePart(NamedTuple):
+@dataclass(frozen=True)
+class LivePart:
     path: Path
     rows: int
 

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from starlette.requests import Request
@@ -226,7 +226,7 @@ class _KnownConnection(H11Protocol):
 def garbage(fault: FaultKind, reply: ServedReply) -> ServedReply:
     """A completion that holds no single verdict in the asked form, whatever the form."""
     if fault is FaultKind.CUT_OFF:
-        return reply._replace(finish="length")
+        return replace(reply, finish="length")
     texts = {
         FaultKind.REFUSAL: "",
         FaultKind.NO_VERDICT: "I find this hard to say.",

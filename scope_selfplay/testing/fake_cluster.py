@@ -12,8 +12,9 @@ called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults ar
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.controller.api import VERB_OF_METHOD, VERBS, Body, NoReply, ObjectKind, Reply
 
@@ -34,7 +35,8 @@ class Killed(BaseException):
     """The controller's process ends here; not an Exception, so that nothing handles it."""
 
 
-class ApiCall(NamedTuple):
+@dataclass(frozen=True)
+class ApiCall:
     number: int
     method: str
     kind: ObjectKind

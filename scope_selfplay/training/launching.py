@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Self
+from typing import Self
 
 from scope_selfplay.errors import ConfigError, ExitCode
 
@@ -29,7 +30,8 @@ _KILLED = 128 + signal.SIGKILL
 _EXPLAINING = (ExitCode.USER, ExitCode.OUTSIDE, _KILLED, ExitCode.TERMINATED, ExitCode.INTERRUPTED)
 
 
-class TrainingNode(NamedTuple):
+@dataclass(frozen=True)
+class TrainingNode:
     """This machine among those that train together."""
 
     processes: int = 1
@@ -44,7 +46,8 @@ class TrainingNode(NamedTuple):
         return self.processes * self.nodes
 
 
-class RankEnding(NamedTuple):
+@dataclass(frozen=True)
+class RankEnding:
     """How one rank ended."""
 
     rank: int
@@ -54,7 +57,8 @@ class RankEnding(NamedTuple):
     """What it wrote to stderr last."""
 
 
-class RankTimeouts(NamedTuple):
+@dataclass(frozen=True)
+class RankTimeouts:
     """Seconds."""
 
     grace: float

@@ -6,8 +6,8 @@ divided by. With one row per trajectory this is what TRL computes under the loss
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from scope_selfplay.config import TrainConfig
 
@@ -23,7 +23,8 @@ class Mean(StrEnum):
     """Tokens are summed and divided by what a trajectory may spend (Dr. GRPO)."""
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     """`sequence`: one importance ratio per row; `scaled`: advantages are divided by the group's deviation."""
 
     clip_low: float
@@ -56,7 +57,8 @@ _SAMPLING_CAP = 3.0
 def loss_of(settings: TrainConfig) -> Loss:
     """The loss that a role is trained with, with the clips of the config where it has any."""
     loss = _LOSSES[settings.loss]
-    return loss._replace(
+    return replace(
+        loss,
         clip_low=settings.clip_low if settings.clip_low is not None else loss.clip_low,
         clip_high=settings.clip_high if settings.clip_high is not None else loss.clip_high,
     )

@@ -3,13 +3,15 @@
 import os
 import signal
 import threading
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from scope_selfplay.config import TrainConfig
 from scope_selfplay.errors import ConfigError
 
 
-class Ranks(NamedTuple):
+@dataclass(frozen=True)
+class Ranks:
     """This process among those that a launcher (`accelerate launch`, `torchrun`) started for one training."""
 
     number: int = 0

@@ -6,6 +6,7 @@ rows of one rollout share its advantage and weigh as much as one row would (`los
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ from scope_selfplay.config import TrainConfig
 from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
 
 
-class TrainingRow(NamedTuple):
+@dataclass(frozen=True)
+class TrainingRow:
     """`mask` and `logprobs` are as long as `completion_ids`; 1 marks what the policy sampled."""
 
     prompt_ids: list[int]
@@ -33,7 +35,8 @@ class TrainingRows(NamedTuple):
     split: bool = False
 
 
-class RewardedRollout(NamedTuple):
+@dataclass(frozen=True)
+class RewardedRollout:
     """One rollout of a step: its rows (none when nothing was sampled) and its reward (None masks it).
 
     `split`: it became a row per turn although its family writes one conversation.

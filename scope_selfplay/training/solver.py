@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
@@ -20,7 +20,8 @@ from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
-class TaskWithRubric(NamedTuple):
+@dataclass(frozen=True)
+class TaskWithRubric:
     task: Task
     rubric: Rubric
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from pathlib import Path
@@ -57,7 +58,8 @@ class TokenDifference(NamedTuple):
     template_text: str
 
 
-class ScriptedTurn(NamedTuple):
+@dataclass(frozen=True)
+class ScriptedTurn:
     """One turn of a scripted episode: its thinking (None: no think block) and what it does."""
 
     thinking: str | None
@@ -65,7 +67,8 @@ class ScriptedTurn(NamedTuple):
     final: str = ""
 
 
-class ScriptedEpisode(NamedTuple):
+@dataclass(frozen=True)
+class ScriptedEpisode:
     name: str
     turns: tuple[ScriptedTurn, ...]
     writes_task: bool = False

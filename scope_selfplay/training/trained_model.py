@@ -7,8 +7,9 @@ adapter (it was trained in full), a new one is put over its weights and M0 is lo
 """
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay import __version__
 from scope_selfplay.config import LoraConfig
@@ -20,7 +21,8 @@ from scope_selfplay.training.policy import load_model
 ADAPTER = "adapter"
 
 
-class Lineage(NamedTuple):
+@dataclass(frozen=True)
+class Lineage:
     """What a policy was made from."""
 
     run: str = ""
@@ -33,7 +35,8 @@ class Lineage(NamedTuple):
     dialect: str = ""
 
 
-class TrainedModel(NamedTuple):
+@dataclass(frozen=True)
+class TrainedModel:
     """`sampled` is what an engine copies; `under` are the weights below the adapter, None without one.
 
     `needs_reference`: taking the adapter away does not leave M0.

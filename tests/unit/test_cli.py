@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from scope_selfplay.cli import cli, main
-from scope_selfplay.doctor import CAPABILITIES, examine, verdicts
+from scope_selfplay.doctor import CAPABILITIES, Finding, examine, verdicts
 from scope_selfplay.errors import (
     CheckpointError,
     ConfigError,
@@ -218,15 +219,15 @@ def test_doctor_says_what_was_found_and_how_to_get_the_rest(scope: Shell) -> Non
 
 def test_doctor_says_of_every_job_whether_it_can_be_done_and_what_it_lacks() -> None:
     parts = [
-        finding._replace(ok=finding.what not in ("GPU", "trl"), advice=f"get {finding.what}")
+        replace(finding, ok=finding.what not in ("GPU", "trl"), advice=f"get {finding.what}")
         for finding in examine()
     ]
     found = {verdict.what: verdict for verdict in verdicts(parts)}
     assert found["serving a BM25 index"].ok and "scope serve-retriever" in found["serving a BM25 index"].found
-    assert found["the embedded run"] == ("the embedded run", False, "lacks trl", "get trl")
+    assert found["the embedded run"] == Finding("the embedded run", False, "lacks trl", "get trl")
     assert found["training on a GPU"].found == "lacks trl, GPU"
     assert found["training on a GPU"].advice == "get trl; get GPU"
-    assert all(verdict.ok for verdict in verdicts([part._replace(ok=True) for part in parts]))
+    assert all(verdict.ok for verdict in verdicts([replace(part, ok=True) for part in parts]))
 
 
 @pytest.mark.integration

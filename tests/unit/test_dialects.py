@@ -1,5 +1,6 @@
 """Dialects: search calls read back, ambiguous text is None, and no text raises."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_dialect_like_no_other_names_those_that_exist() -> None:
 )
 def test_a_search_call_has_the_form_of_table_11(family: Dialect, call: str) -> None:
     assert family.search_call("who?") == call
-    assert family.parse(call) == NOTHING._replace(query="who?")
+    assert family.parse(call) == replace(NOTHING, query="who?")
 
 
 @given(families, any_text)
@@ -60,7 +61,7 @@ def test_a_search_call_reads_back_or_is_refused(family: Dialect, query: str) -> 
         call = family.search_call(query)
     except ValueError:
         return
-    assert family.parse(call) == NOTHING._replace(query=query)
+    assert family.parse(call) == replace(NOTHING, query=query)
 
 
 @given(families, st.text(min_size=1).map(str.strip).filter(bool))
@@ -103,7 +104,7 @@ def test_a_turn_that_thinks_and_then_searches_gives_both(family: Dialect, thinki
 @given(families, tagged_text)
 def test_any_text_gives_parts_that_are_clean(family: Dialect, text: str) -> None:
     parts = family.parse(text)
-    for part in parts:
+    for part in vars(parts).values():
         assert part is None or part.encode().decode() == part
     for part in (parts.task, parts.answer):
         assert part is None or (part == part.strip() and not any(tag in part for tag in family.search_tags))
@@ -112,7 +113,7 @@ def test_any_text_gives_parts_that_are_clean(family: Dialect, text: str) -> None
 @given(families, tagged_text.filter(lambda text: "</think>" not in text))
 def test_nothing_inside_thinking_counts(family: Dialect, thinking: str) -> None:
     thought = f"<think>{thinking}</think>"
-    assert family.parse(thought)._replace(thinking=None) == NOTHING
+    assert replace(family.parse(thought), thinking=None) == NOTHING
     assert family.parse(f"{thought}<answer>x</answer>").answer == "x"
     assert family.parse(f"<think>first</think>{thought}<answer>x</answer>").answer == "x"
 
@@ -142,19 +143,19 @@ def test_thinking_is_the_closed_block_that_opens_the_turn(
 @pytest.mark.parametrize("family", [QWEN3, OLMO3], ids=lambda family: family.name)
 def test_a_turn_may_begin_inside_the_thinking_that_its_template_opened(family: Dialect) -> None:
     parts = family.parse("I could <answer>guess</answer>.\n</think>\n\n<answer>known</answer>")
-    assert parts == NOTHING._replace(thinking="I could <answer>guess</answer>.", answer="known")
+    assert parts == replace(NOTHING, thinking="I could <answer>guess</answer>.", answer="known")
 
 
 def test_a_closing_think_tag_alone_is_no_thinking_where_no_template_opens_one() -> None:
     parts = QWEN25.parse("so</think><answer>known</answer>")
-    assert parts == NOTHING._replace(answer="known")
+    assert parts == replace(NOTHING, answer="known")
 
 
 @each_dialect
 def test_unclosed_thinking_hides_the_rest_of_the_turn(family: Dialect) -> None:
     call = family.search_call("q")
     assert family.parse(f"<think>a {call}<answer>x</answer>") == NOTHING
-    assert family.parse(f"{call}<think>b <answer>x</answer>") == NOTHING._replace(query="q")
+    assert family.parse(f"{call}<think>b <answer>x</answer>") == replace(NOTHING, query="q")
 
 
 @each_dialect
@@ -230,8 +231,8 @@ def test_a_search_call_that_is_unclosed_or_nested_does_not_count(family: Dialect
 @each_dialect
 def test_a_search_inside_an_answer_is_a_search_and_no_answer(family: Dialect) -> None:
     started = f"<answer>I do not know yet {family.search_call('q')}"
-    assert family.parse(started) == NOTHING._replace(query="q")
-    assert family.parse(f"{started} but now</answer>") == NOTHING._replace(query="q")
+    assert family.parse(started) == replace(NOTHING, query="q")
+    assert family.parse(f"{started} but now</answer>") == replace(NOTHING, query="q")
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_a_hostile_answer_is_read_as_it_stands_or_not_at_all(family: Dialect, ca
     parts = family.parse(f"<think>t</think>\n<answer>{hostile}</answer>")
     has_protocol_tag = any(tag in hostile for tag in TAGS)
     expected = None if has_protocol_tag else hostile.encode("utf-8", "replace").decode().strip()
-    assert parts == NOTHING._replace(thinking="t", answer=expected)
+    assert parts == replace(NOTHING, thinking="t", answer=expected)
     assert family.parse(hostile).answer is None
 
 

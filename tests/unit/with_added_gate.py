@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     from scope_selfplay.prompts import check_pack, load_pack
     from scope_selfplay.store.parquet import RecordKind, arrow_schema
     from scope_selfplay.testing.chat_server import FakeServer
-    from tests.judges import DOCUMENT, TASK, judge_over_pack, says
+    from tests.judges import DOCUMENT, TASK, always, judge_over_pack
     from tests.unit.test_pipeline import Bench, judged
 
     style = Gate("style")
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     assert (made.candidate.reason, made.candidate.gates[style].value) == ("gate_style", False)
 
     async def ask() -> None:
-        fake = FakeServer(says("<score>1</score>"))
+        fake = FakeServer(always("<score>1</score>"))
         async with judge_over_pack(pack, fake) as judge:
             assert (await judge.gate(style, TASK, DOCUMENT)).value is True
         prompt = fake.requests[-1].prompt

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig
+from scope_selfplay.config.judge import JudgeRole
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Style
@@ -135,8 +136,8 @@ async def test_the_criteria_of_one_answer_share_their_prefix_in_the_engine(engin
 
 
 async def test_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> None:
-    async with ChatClient(engine, model=MODEL) as client:
-        context = (await client.models())[MODEL]
+    named = await with_models(JudgeConfig(kind="model", endpoint=EndpointConfig(base_url=engine)))
+    context = named.endpoint_of(JudgeRole.GRADE).context
     assert context == 4096
     request = ChatRequest("Which one?", max_tokens=16_384, temperature=1.0, pattern="yes|no")
     async with ChatClient(engine, model=MODEL, context=context) as client:

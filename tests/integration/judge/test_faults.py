@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -230,7 +231,7 @@ def test_the_defaults_notice_a_hung_engine_within_90_seconds() -> None:
 async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: JudgeOver) -> None:
     def slow(request: ServedRequest) -> ServedReply:
         is_canary = request.body["max_tokens"] == 1
-        return sound(request)._replace(seconds=0.0 if is_canary else 1.0)
+        return replace(sound(request), seconds=0.0 if is_canary else 1.0)
 
     fake = FakeServer(slow)
     async with judge_over(fake, patience=SWIFT) as judge:
@@ -253,7 +254,7 @@ async def test_single_calls_that_hang_end_at_their_deadline(
 
 
 async def test_a_stage_that_has_used_its_time_asks_no_more(judge_over: JudgeOver) -> None:
-    fake = FakeServer(lambda request: sound(request)._replace(seconds=0.2))
+    fake = FakeServer(lambda request: replace(sound(request), seconds=0.2))
     async with judge_over(fake, concurrency=1, patience={"stage": 0.5}) as judge:
         verdicts = await grade_all(judge, answers(12))
         asked = len(fake.requests)

@@ -1,5 +1,6 @@
 """Several rows per rollout train as one would, every loss is the one that TRL has under its name, and masks hold."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_truncated_rollouts_teach_nothing_where_the_config_masks_them(
     random_policy: Path, tmp_path: Path
 ) -> None:
     def score(record: str, member: int, step: int) -> RewardedRollout:
-        return by_member(record, member, step)._replace(truncated=True)
+        return replace(by_member(record, member, step), truncated=True)
 
     masked = job_of(random_policy, tmp_path / "masked", mask_truncated=True)
     train(masked, score)

@@ -1,6 +1,7 @@
 """Every kind of object as YAML; `python -m tests.unit.controller.golden_manifests` writes the golden files."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
         stage_job(placed, StageAttempt(making, 1, StageShard(None, 4)), servers),
         server_deployment(placed, servers[0]),
     ]
-    owned = placed._replace(owner=Owner("r1-controller", "u1"))
+    owned = replace(placed, owner=Owner("r1-controller", "u1"))
     files["bookkeeping"] = [
         status_map(placed, {"phase": "running"}, "41"),
         lease(placed.config, {"holderIdentity": "pod-1", "leaseDurationSeconds": 60}, None),

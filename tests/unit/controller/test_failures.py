@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.plan_parts import steps_of
+from scope_selfplay.controller.plan_parts import RunEnd, steps_of
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.worlds import ONE, World
@@ -142,7 +142,7 @@ def test_the_rank_that_explains_the_others_decides(tmp_path: Path) -> None:
         return world.stages(job, rank)
 
     world.nodes.work = work
-    assert world.drive() == (ExitCode.USER, f"{STAGE}: no such model")
+    assert world.drive() == RunEnd(ExitCode.USER, f"{STAGE}: no such model")
 
 
 def test_a_job_that_ends_well_without_a_manifest_does_not_finish_the_stage(

@@ -156,7 +156,7 @@ def test_a_server_that_ends_with_exit_64_ends_the_run_at_once_with_its_message(t
     controller.round()
     world.cluster.advance(5)
     _set_pod(world, "r1-judge", {"phase": "Running", "containerStatuses": [{"name": "main", **REFUSING}]})
-    assert world.drive(controller) == (ExitCode.USER, "r1-judge: scope: no such index")
+    assert world.drive(controller) == RunEnd(ExitCode.USER, "r1-judge: scope: no such index")
 
 
 @pytest.mark.fault(16)

@@ -12,7 +12,7 @@ import pytest
 from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.manifests import SHARD
-from scope_selfplay.controller.plan_parts import steps_of
+from scope_selfplay.controller.plan_parts import RunEnd, steps_of
 from scope_selfplay.errors import ConfigError, ExitCode
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.unit.controller.examples import PAPER, config_of
@@ -32,7 +32,7 @@ ORDER = [
 def test_a_run_goes_through_every_stage_once_and_leaves_no_server(tmp_path: Path) -> None:
     world = World(tmp_path, PAPER | {"iterations": 2})
     run_end = world.drive()
-    assert run_end == (ExitCode.DONE, "every stage is done")
+    assert run_end == RunEnd(ExitCode.DONE, "every stage is done")
     later = [f"i02-{stage}" for stage in ("train-challenger", "make-tasks", "train-solver", "compare")]
     assert list(world.jobs_created) == [f"r1-{step}-a1" for step in (*ORDER, *later)]
     assert set(world.jobs_created.values()) == {1}
@@ -111,7 +111,7 @@ def test_a_comparison_that_stops_the_run_ends_it_well_and_refuses_later_iteratio
     ratings = {"promoted": False, "decision": "stop", "reason": "S_1 is worse than S_0"}
     world.have_done_all_but("i02-train-challenger")
     world.write_ratings(1, ratings)
-    assert world.drive() == (ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
+    assert world.drive() == RunEnd(ExitCode.DONE, "stopped after iteration 1: S_1 is worse than S_0")
     assert world.status["progress"] == "6 of 6 stages done"
     job = world.add_controller_job("r1-i02-controller")
     run_end = world.drive(world.controller(identity="pod-2", job=job, only=2))

@@ -1,6 +1,7 @@
 """The completions wire: what is taken, what is refused with its field, and what comes back."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,5 +85,5 @@ def test_a_response_reads_back_as_the_sample() -> None:
     response = json.loads(json.dumps(render_response(asked, sample, "x", "m")))
     assert read_sample(response, asked.request) == sample
     assert response["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    bare = render_response(asked._replace(with_ids=False, with_logprobs=False), sample, "x", "m")
+    bare = render_response(replace(asked, with_ids=False, with_logprobs=False), sample, "x", "m")
     assert "token_ids" not in bare["choices"][0] and bare["choices"][0]["logprobs"] is None

@@ -4,7 +4,7 @@ from pathlib import Path
 import scope_selfplay.ranking
 
 ALLOWED = {"scope_selfplay.schemas", "scope_selfplay.errors", "scope_selfplay.ranking", "numpy"}
-STANDARD = {"asyncio", "collections", "functools", "itertools", "math", "random", "typing"}
+STANDARD = {"asyncio", "collections", "dataclasses", "functools", "itertools", "math", "random", "typing"}
 
 
 def test_ranking_knows_numbers_and_no_judge() -> None:
