@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.evaluation.held_out import bootstrap
-from scope_selfplay.judge import grade_rollout
+from scope_selfplay.judge import grade_answer
 from scope_selfplay.progress import LineProgress
 from scope_selfplay.run import Policy, Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Role
@@ -135,7 +135,7 @@ def held_out_scores(run: Run, policy: Policy) -> Scores:
             return
         key = ("held-out", task.id)
         rollout = await context.sample_rollout(context.solver_episode(policy_format, key, task), engine, key)
-        grade = await grade_rollout(context.judge, task, rubric, rollout, key=key)
+        grade = await grade_answer(context.judge, task, rubric, rollout, key=key)
         if grade.score is not None:
             found[task.id] = grade.score
 

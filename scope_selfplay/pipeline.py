@@ -3,7 +3,7 @@
     document -> Challenger episode -> task -> gates -> rubric -> N Solver episodes -> grades -> mean score
 
 A failed gate costs its calls and no more; a fault leaves the candidate unresolved, never rejected and never
-rewarded (Algorithm 1; method decisions 1-4).
+rewarded (SCOPE, Algorithm 1; gates come before the rubric, so that a refused task costs no more).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
-from scope_selfplay.judge import grade_rollout
+from scope_selfplay.judge import grade_answer
 from scope_selfplay.rewards import in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -41,7 +41,7 @@ _FAULT_REASONS = {
     RolloutFault.PROMPT: Reason.PROMPT_TOO_LONG,
 }
 # Faults that may pass. A prompt that is too long will be so again: its candidate is rejected.
-_MAY_PASS = (Reason.JUDGE_FAILED, Reason.RUBRIC, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
+_TRANSIENT_REASONS = (Reason.JUDGE_FAILED, Reason.RUBRIC, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CandidateRecords:
 
 
 @dataclass(frozen=True)
-class Difficulty:
+class SolverTrial:
     """Which Solver a candidate is tried on, how often, and whether the window decides."""
 
     solver: PolicyModel
@@ -68,16 +68,16 @@ async def make_candidate(
     source: TaskSource,
     rollout: Rollout,
     *,
-    difficulty: Difficulty | None,
+    difficulty: SolverTrial | None,
     provenance: Provenance,
     key: Key,
 ) -> CandidateRecords:
     """Judge what a Challenger rollout proposed. Without `difficulty`, gates and rubric alone decide."""
     draft = _Draft(rollout.id, provenance)
     if rollout.fault is not None:
-        return CandidateRecords(draft.decided(_FAULT_REASONS[rollout.fault]))
+        return CandidateRecords(draft.candidate(_FAULT_REASONS[rollout.fault]))
     if rollout.task is None:
-        return CandidateRecords(draft.decided(Reason.NO_TASK))
+        return CandidateRecords(draft.candidate(Reason.NO_TASK))
     task = draft.task = _task_of(source, rollout)
 
     calls = [context.judge.gate(gate, task, source.document) for gate in context.gates]
@@ -85,19 +85,19 @@ async def make_candidate(
     draft.gates = dict(zip(context.gates, verdicts, strict=True))
     refusal = _refusal(draft.gates)
     if refusal is not None:
-        return CandidateRecords(draft.decided(refusal))
+        return CandidateRecords(draft.candidate(refusal))
 
     rubric = draft.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])
     if rubric is None:
-        return CandidateRecords(draft.decided(Reason.RUBRIC))
+        return CandidateRecords(draft.candidate(Reason.RUBRIC))
     if difficulty is None:
-        return CandidateRecords(draft.decided(Reason.ACCEPTED))
+        return CandidateRecords(draft.candidate(Reason.ACCEPTED))
 
     answers = await _solver_answers(context, task, rubric, difficulty, key)
     rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
     draft.rollout_ids = tuple(rollout.id for rollout in rollouts)
     draft.mean, reason = _judged_difficulty(context.config, answers, window=difficulty.window)
-    return CandidateRecords(draft.decided(reason), rollouts, grades)
+    return CandidateRecords(draft.candidate(reason), rollouts, grades)
 
 
 def evidence(rollout: Rollout) -> list[Document]:
@@ -130,14 +130,14 @@ def _refusal(gates: Mapping[Gate, Verdict]) -> Reason | None:
 
 
 async def _solver_answers(
-    context: RunContext, task: Task, rubric: Rubric, difficulty: Difficulty, key: Key
+    context: RunContext, task: Task, rubric: Rubric, difficulty: SolverTrial, key: Key
 ) -> Sequence[tuple[Rollout, Grade]]:
     async def answer(number: int) -> tuple[Rollout, Grade]:
         # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
         rollout_key = (*key, task.id, number)
         episode = context.solver_episode(difficulty.policy_format, rollout_key, task)
         rollout = await context.sample_rollout(episode, difficulty.solver, rollout_key)
-        return rollout, await grade_rollout(context.judge, task, rubric, rollout, key=rollout_key)
+        return rollout, await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
 
     return await asyncio.gather(*(answer(number) for number in range(difficulty.rollouts)))
 
@@ -172,11 +172,11 @@ class _Draft:
     rollout_ids: tuple[str, ...] = ()
     mean: float | None = None
 
-    def decided(self, reason: Reason) -> Candidate:
+    def candidate(self, reason: Reason) -> Candidate:
         if reason is Reason.ACCEPTED:
             status = CandidateStatus.ACCEPTED
         else:
-            status = CandidateStatus.UNRESOLVED if reason in _MAY_PASS else CandidateStatus.REJECTED
+            status = CandidateStatus.UNRESOLVED if reason in _TRANSIENT_REASONS else CandidateStatus.REJECTED
         return Candidate(
             id=content_id("candidate", self.challenger_rollout_id),
             status=status,

@@ -18,7 +18,7 @@ from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
-from scope_selfplay.pipeline import Difficulty
+from scope_selfplay.pipeline import SolverTrial
 from scope_selfplay.progress import Progress, SilentProgress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
@@ -102,13 +102,13 @@ class Run:
         """S_t as trained in iteration t, promoted or not."""
         return self._policy(schedule.solver_of(iteration))
 
-    def promoted(self, iteration: int) -> Policy:
+    def promoted_solver(self, iteration: int) -> Policy:
         """The Solver that iteration t + 1 starts from."""
         return self._policy(
             schedule.promoted_solver(iteration, lambda number: read_ratings(self.folder, number).promoted)
         )
 
-    def stopped(self, iteration: int) -> str | None:
+    def stop_reason(self, iteration: int) -> str | None:
         """Why the run ends with this iteration, if its comparison said so and the config still asks for it."""
         message = schedule.stop_message(self.config, iteration, read_ratings(self.folder, iteration))
         if message is None:
@@ -136,10 +136,10 @@ class Run:
     def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
         return policy_format_for(self.context, self.codec, role, policy.identity, greedy=greedy)
 
-    def difficulty(self, solver: Policy, rollouts: int, *, window: bool) -> Difficulty:
+    def difficulty(self, solver: Policy, rollouts: int, *, window: bool) -> SolverTrial:
         """A frozen Solver to try candidates on."""
         engine, policy_format = self.engine(solver, Role.SOLVER), self.policy_format(solver, Role.SOLVER)
-        return Difficulty(engine, policy_format, rollouts, window)
+        return SolverTrial(engine, policy_format, rollouts, window)
 
     def provenance(
         self, iteration: int, stage: Stage, challenger: Policy, solver: Policy | None

@@ -253,6 +253,7 @@ class Reason(StrEnum):
 
     ACCEPTED = "accepted"
     NO_TASK = "no_task"
+    # GATE_ENTITY = "gate_entity" and so on: a member for each gate of the table.
     vars().update({gate.label.upper(): gate.label for gate in Gate})
     RUBRIC = "rubric"
     TOO_HARD = "too_hard"

@@ -176,7 +176,7 @@ def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
     # What in the run's own config would end the command at once.
     if run.config.stop_after is not None:
         again += " --set stop_after=null"
-    if last and run.stopped(last):
+    if last and run.stop_reason(last):
         again += " --set compare.stop=never --set compare.patience=null"
     console.print(f"  {again}   one more iteration", soft_wrap=True)
     console.print("  scope run --name other --seed 1   another seed, another run")

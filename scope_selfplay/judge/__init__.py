@@ -15,7 +15,7 @@ In reading order:
 """
 
 from scope_selfplay.judge.fences import same_text
-from scope_selfplay.judge.grading import grade_rollout
+from scope_selfplay.judge.grading import grade_answer
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.verifier import VerifierJudge
@@ -28,6 +28,6 @@ __all__ = [
     "Selected",
     "Style",
     "VerifierJudge",
-    "grade_rollout",
+    "grade_answer",
     "same_text",
 ]

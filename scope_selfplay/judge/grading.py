@@ -11,7 +11,7 @@ from scope_selfplay.schemas import Check, Fault, Grade, Key, Rollout, RolloutSta
 OPENERS = ("", "thought process", "let's solve this step by step", "solution", "answer", "final answer")
 
 
-async def grade_rollout(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:
+async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollout, *, key: Key) -> Grade:
     """Equation 1; a criterion with a `check` is decided by its rule.
 
     An absent or opener-only answer scores 0 without a call; a failed rollout has no score.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from scope_selfplay.errors import JudgeError
 from scope_selfplay.gates import Gate
-from scope_selfplay.judge.grading import grade_rollout, is_opener
+from scope_selfplay.judge.grading import grade_answer, is_opener
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.ranking.matches import ComparisonGraph
 from scope_selfplay.schemas import (
@@ -135,7 +135,7 @@ class MeteredJudge:
         """All criteria of a rubric, or none of them where the allowance does not last. Recorded."""
         if not self._may_ask(calls_to_grade(rubric, rollout)):
             return Grade(rollout_id=rollout.id, verdicts=(), score=None)
-        grade = await grade_rollout(self.judge, task, rubric, rollout, key=key)
+        grade = await grade_answer(self.judge, task, rubric, rollout, key=key)
         for verdict in grade.verdicts:
             self._counted(verdict)
         self.records.grades.append(grade)

@@ -1,4 +1,4 @@
-"""What a judge is asked. A fault is a typed verdict or None, never a number (method: decisions 3 and 4)."""
+"""What a judge is asked. A fault is a typed verdict or None, never a number."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -6,8 +6,17 @@
 None where judging failed or the rollout did, and 0 (plus the paper's format part, if it has one) where there was no
 valid answer to judge. Routing, masks and metrics are `step_rewards`' work, whatever the design.
 
-A new design is a module of this package with a subclass of `RewardDesign`, `PerAnswerDesign` or `TournamentDesign`
-whose `name` is the `design` of its settings in config/rewards.py. It is found by that name; nothing else is registered.
+A new design is a class in a module of this package, found by its `name`, and a settings class with that `design` in
+config/rewards.py, which also joins `AnyReward` there. The shortest one rewards every answer by itself:
+
+    class BrevityDesign(PerAnswerDesign[BrevityReward]):        # class BrevityReward(RewardSettings):
+        name = "brevity"                                        #     design: Literal["brevity"] = "brevity"
+
+        async def answer_reward(self, group, rollout, judge):
+            grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, rollout.id))
+            return None if grade.score is None else grade.score / (1 + self.count_tokens(rollout.answer) / 1000)
+
+`ComparisonDesign` and `TournamentDesign` compare answers instead; `RewardDesign` leaves everything to `rewards`.
 """
 
 import asyncio
@@ -50,7 +59,7 @@ class JudgedGroup:
 
 
 class RewardDesign(ABC, Generic[S]):
-    """`solver` are the settings around those of the design; `count` returns the number of tokens of a text.
+    """`settings` are the design's own, `solver_settings` those around them; `count_tokens` counts a text's tokens.
 
     `while_generating`: the design judges rollouts as they arrive (`group.arrivals`), not when all are finished.
     """
@@ -58,10 +67,12 @@ class RewardDesign(ABC, Generic[S]):
     name: ClassVar[str]
     while_generating = False
 
-    def __init__(self, settings: S, solver: SolverConfig, count: Callable[[str], int]) -> None:
+    def __init__(
+        self, settings: S, solver_settings: SolverConfig, count_tokens: Callable[[str], int]
+    ) -> None:
         self.settings = settings
-        self.solver = solver
-        self.count = count
+        self.solver_settings = solver_settings
+        self.count_tokens = count_tokens
         choice: Rubrics = getattr(settings, "rubrics", "task")
         self.rubric_source = RubricSource(choice)
 
@@ -73,9 +84,14 @@ class RewardDesign(ABC, Generic[S]):
     @abstractmethod
     async def rewards(self, group: RolloutGroup, judge: MeteredJudge) -> Rewards: ...
 
-    @abstractmethod
     def most_calls(self, task: Task, rubric: Rubric, entrants: Entrants) -> int:
-        """The most judge calls that a group with these answers can take, the writing of a rubric included."""
+        """The most judge calls that a group with these answers can take, the writing of a rubric included.
+
+        `solver.routing.budget` reserves as many, and cuts off a design that asks more. Unless a design knows better:
+        every answer graded by every criterion, or every ordered pair of answers compared.
+        """
+        answers = len(entrants.members)
+        return self.rubric_source.most_calls(task) + answers * max(answers - 1, len(rubric.criteria))
 
     def refit(self, step: Sequence[JudgedGroup]) -> list[Rewards]:
         """The rewards of all groups of a step that the design has judged, once all are. Pure."""

@@ -38,8 +38,8 @@ class RubricDesign(PerRolloutDesign[RubricReward]):
 
     def total(self, score: float | None, rollout: Rollout) -> float | None:
         """From the share of the rubric that is met; None where that is missing."""
-        settings = self.solver
-        tokens = self.count(rollout.answer) if rollout.answer and settings.length_factor else 0
+        settings = self.solver_settings
+        tokens = self.count_tokens(rollout.answer) if rollout.answer and settings.length_factor else 0
         return solver_reward(
             score,
             tokens,

@@ -11,7 +11,7 @@ from scope_selfplay.evaluation.pairings import (
     presentations,
 )
 from scope_selfplay.evaluation.rating import rate
-from scope_selfplay.judge import grade_rollout
+from scope_selfplay.judge import grade_answer
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout
@@ -49,7 +49,7 @@ def compare(run: Run, iteration: int) -> StageManifest:
             candidates,
             [*earlier, newest],
             [comparison for path in paths for comparison in read_records(path, Comparison)],
-            starts=[run.promoted(number).name for number in range(iteration)],
+            starts=[run.promoted_solver(number).name for number in range(iteration)],
             settings=run.config.compare,
             seed=run.config.seed,
             family=task_family,
@@ -80,7 +80,7 @@ async def _answer(
             rollout_key = (*key, task.id)
             episode = context.solver_episode(policy_format, rollout_key, task)
             rollout = await context.sample_rollout(episode, engine, rollout_key)
-            grade = await grade_rollout(context.judge, task, rubric, rollout, key=rollout_key)
+            grade = await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
             run.check_outages()
             rollouts.append(rollout.without_ids())
             grades.append(grade)

@@ -40,7 +40,7 @@ from scope_selfplay.stages.task_making import (
     task_sources,
     task_target,
     title_of,
-    write_kept,
+    write_candidates,
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
 from scope_selfplay.store.files import disk_faults
@@ -163,7 +163,7 @@ def collect_tasks(run: Run, iteration: int) -> StageManifest:
         run.progress.begin(f"{title_of(iteration)}: collect", None)
         documents = [source.document.id for source in task_sources(run, iteration)]
         kept = up_to_quota(documents, folders, target=task_target(run, iteration))
-        write_kept(folder, kept, folders)
+        write_candidates(folder, kept, folders)
         check_enough_accepted(run, iteration, kept)
 
     # The held-out tasks come before everything.

@@ -103,7 +103,7 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
     earlier += time_of_attempts(shares_in(folder))
     work(folder)
-    tally = recorded(folder)
+    tally = tally_of_records(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
     judge = run.context.judge.judge
@@ -152,7 +152,7 @@ def shares_in(folder: StageFolder) -> list[Path]:
     return sorted(path for path in (folder.work / "shares").glob("*-of-*-*") if path.is_dir())
 
 
-def recorded(folder: StageFolder) -> JudgeTally:
+def tally_of_records(folder: StageFolder) -> JudgeTally:
     """Every verdict behind the records that a stage keeps, whichever try it came from.
 
     Candidates of one task share its gate verdicts: the judge was asked once.
@@ -208,7 +208,7 @@ def check_turn(run: Run, iteration: int, stage: Stage) -> None:
                 f"iteration {iteration} {stage.value}: {folder.path} is not finished; run iteration {number} "
                 f"{before.value} first"
             )
-        reason = run.stopped(number) if before is Stage.COMPARE and number < iteration else None
+        reason = run.stop_reason(number) if before is Stage.COMPARE and number < iteration else None
         if reason is not None:
             raise UserError(f"iteration {iteration} {stage.value}: {reason}")
 

@@ -40,7 +40,7 @@ def make_held_out(run: Run) -> StageManifest:
             return
         candidates = read_given_tasks(given, "compare.given")[: run.config.compare.tasks]
         run.progress.say(f"held-out tasks: {len(candidates)} of {given}")
-        write_kept(folder, candidates, [])
+        write_candidates(folder, candidates, [])
 
     return run_stage(run, 0, Stage.TASKS, {}, work)
 
@@ -75,7 +75,7 @@ def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
                 report=lambda accepted, tried: run.progress.advance(accepted, f"of {tried} candidates"),
             )
         )
-    write_kept(folder, kept, [folder])
+    write_candidates(folder, kept, [folder])
     check_enough_accepted(run, iteration, kept)
 
 
@@ -134,7 +134,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
     solver, difficulty = None, None
     if iteration > 0:
-        solver = run.promoted(iteration - 1)
+        solver = run.promoted_solver(iteration - 1)
         difficulty = run.difficulty(solver, run.config.tasks.rollouts, window=True)
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     key = run.key(iteration, Stage.TASKS)
@@ -208,7 +208,7 @@ def _made(made_in: Sequence[StageFolder]) -> dict[str, tuple[Candidate, Path]]:
     return made
 
 
-def write_kept(folder: StageFolder, kept: Sequence[Candidate], made_in: Sequence[StageFolder]) -> None:
+def write_candidates(folder: StageFolder, kept: Sequence[Candidate], made_in: Sequence[StageFolder]) -> None:
     """Leave exactly the kept candidates in the stage's records, in document order, with what belongs to them.
 
     `made_in` are the folders of those who made them (see `by_document`).

@@ -30,7 +30,7 @@ from scope_selfplay.training.job import (
 )
 from scope_selfplay.training.policy import weights_hash
 from scope_selfplay.training.ranks import ranks
-from scope_selfplay.training.solver import GradedTask, solver_sampler
+from scope_selfplay.training.solver import TaskWithRubric, solver_sampler
 from scope_selfplay.training.trained_model import Lineage
 
 
@@ -39,7 +39,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
 
     def work(folder: StageFolder) -> None:
         settings, context = run.config.challenger, run.stage_context()
-        start, opponent = run.challenger(iteration - 1), run.promoted(iteration - 1)
+        start, opponent = run.challenger(iteration - 1), run.promoted_solver(iteration - 1)
         count = settings.steps * settings.batch
         sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
@@ -63,11 +63,11 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
 
     def work(folder: StageFolder) -> None:
         settings, context = run.config.solver, run.stage_context()
-        start, given = run.promoted(iteration - 1), settings.tasks
+        start, given = run.promoted_solver(iteration - 1), settings.tasks
         kept = read_given_tasks(given) if given else accepted_in(run.folder.stage(iteration, Stage.TASKS))
         check_references(settings, kept)
         tasks = {
-            each.task.id: GradedTask(each.task, each.rubric) for each in kept if each.task and each.rubric
+            each.task.id: TaskWithRubric(each.task, each.rubric) for each in kept if each.task and each.rubric
         }
         names = list(tasks)
         records = [names[row % len(names)] for row in range(settings.steps * settings.batch)]

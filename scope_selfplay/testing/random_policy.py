@@ -79,7 +79,7 @@ def write_random_policy(folder: Path, documents: Sequence[Document], texts: Iter
     Raises CorpusError when the documents have too few different words.
     """
     pools = _pools(documents)
-    tokenizer = _tokenizer([*(f"{each.title}\n{each.text}" for each in documents), *texts], pools)
+    tokenizer = _tokenizer([*(f"{document.title}\n{document.text}" for document in documents), *texts], pools)
     model = small_qwen3(tokenizer, positions=POSITIONS)
     load_transitions(model, tokenizer, EPISODE_TRANSITIONS, pools)
     model.save_pretrained(str(folder))
@@ -179,7 +179,7 @@ def _tokenizer(texts: Sequence[str], pools: Mapping[str, Sequence[str]]) -> Any:
         state for state in (*EPISODE_TRANSITIONS, "<information>", "</information>") if state.startswith("<")
     ]
     words = [word for pool in pools.values() for word in pool]
-    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in (*tags, *words)])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in (*tags, *words)])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=SPECIAL[0])
     fast.chat_template = TEMPLATE
     return fast

@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -21,7 +21,7 @@ from scope_selfplay.schemas import (
     RolloutStatus,
 )
 from scope_selfplay.store import Appender
-from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
 from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
@@ -39,14 +39,15 @@ def format_of(rollout: Rollout, expected_searches: int) -> float:
     )
 
 
-def reward_challenger(
-    rollout: Rollout, candidate: Candidate, structure: float, settings: ChallengerConfig
+def reward_of_candidate(
+    rollout: Rollout, candidate: Candidate, format_score: float, settings: ChallengerConfig
 ) -> float | None:
     """Equation 4. A candidate that a fault left unresolved has no reward."""
     if rollout.status is RolloutStatus.FAILED or candidate.status is CandidateStatus.UNRESOLVED:
         return None
     return challenger_reward(
-        structure,
+        format_score,
+        # Only a task that passed the gates and has a rubric is tried, and so has a mean.
         candidate.mean is not None,
         candidate.mean,
         format_weight=settings.format_weight,
@@ -60,17 +61,17 @@ def challenger_sampler(
     job: GrpoJob,
     context: RunContext,
     sources: Mapping[str, TaskSource],
-    difficulty: Difficulty,
+    difficulty: SolverTrial,
     *,
     provenance: Provenance,
     key: Key,
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
-    learner = make_learner(model, job, context, Role.CHALLENGER, provenance.challenger)
+    learner = policy_in_training(model, job, context, Role.CHALLENGER, provenance.challenger)
     settings = context.config.challenger
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
-        learner.renew(step)
+        learner.refresh_weights(step)
         sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
         results = await asyncio.gather(
             *(
@@ -83,7 +84,7 @@ def challenger_sampler(
             for record, (rollout, _) in zip(records, results, strict=True)
         ]
         rewards = [
-            reward_challenger(rollout, tried.candidate, structure, settings)
+            reward_of_candidate(rollout, tried.candidate, structure, settings)
             for (rollout, tried), structure in zip(results, structures, strict=True)
         ]
         _store_records(job, results)
@@ -102,8 +103,8 @@ class _ChallengerSampling:
     """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
 
     context: RunContext
-    learner: Learner
-    difficulty: Difficulty
+    learner: PolicyInTraining
+    difficulty: SolverTrial
     provenance: Provenance
     key: Key
     tried: dict[str, asyncio.Future[CandidateRecords]] = field(default_factory=dict)

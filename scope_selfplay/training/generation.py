@@ -67,13 +67,13 @@ def sampling_source(job: GrpoJob, model: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Learner:
+class PolicyInTraining:
     """The policy in training and how it is prompted."""
 
     engine: InProcessModel | SteppedEngine | ServedModel
     policy_format: PolicyFormat
 
-    def renew(self, step: int) -> None:
+    def refresh_weights(self, step: int) -> None:
         """Sample the coming step from the weights as they are now."""
         self.engine.refresh(f"{self.policy_format.checkpoint}@{step}")
 
@@ -82,14 +82,16 @@ class Learner:
         return rewarded_rollout(rollout, reward, per_turn=self.policy_format.dialect.drops_earlier_thinking)
 
 
-def make_learner(model: Any, job: GrpoJob, context: RunContext, role: Role, checkpoint: str) -> Learner:
+def policy_in_training(
+    model: Any, job: GrpoJob, context: RunContext, role: Role, checkpoint: str
+) -> PolicyInTraining:
     """`model` is the model in training, or a PolicyModel that samples from it."""
     engine = model
     if not isinstance(model, SteppedEngine | ServedModel):
         engine = in_process_engine(
             context, job.codec, role, model, identity=checkpoint, say=job.callbacks.say
         )
-    return Learner(engine, policy_format_for(context, job.codec, role, checkpoint))
+    return PolicyInTraining(engine, policy_format_for(context, job.codec, role, checkpoint))
 
 
 def run_rollouts(source: Any, rollouts: Coroutine[Any, Any, T], trainer: Any) -> T:

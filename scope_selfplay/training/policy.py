@@ -52,8 +52,8 @@ def _check_weights(folder: Path) -> None:
         return
     index = folder / f"{WEIGHTS}.index.json"
     if not index.is_file():
-        pickled = sorted(each.name for each in folder.glob("*.bin"))
-        other = sorted(each.name for each in folder.glob("*.safetensors"))
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        other = sorted(path.name for path in folder.glob("*.safetensors"))
         found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
         if other and not pickled:
             found = f"found {other[0]}, expected {WEIGHTS} or {index.name}"

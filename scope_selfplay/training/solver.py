@@ -15,12 +15,12 @@ from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender
-from scope_selfplay.training.generation import Learner, make_learner
+from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
 from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
-class GradedTask(NamedTuple):
+class TaskWithRubric(NamedTuple):
     task: Task
     rubric: Rubric
 
@@ -29,18 +29,18 @@ def solver_sampler(
     model: Any,
     job: GrpoJob,
     context: RunContext,
-    tasks: Mapping[str, GradedTask],
+    tasks: Mapping[str, TaskWithRubric],
     *,
     checkpoint: str,
     key: Key,
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
-    learner = make_learner(model, job, context, Role.SOLVER, checkpoint)
+    learner = policy_in_training(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count)
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
-        learner.renew(step)
+        learner.refresh_weights(step)
         sampling = _SolverSampling(context, learner, RolloutClock(), greedy_first=rewarder.design.has_anchor)
         firsts = records[:: settings.group_size]
         groups = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
@@ -64,11 +64,11 @@ class _SolverSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext
-    learner: Learner
+    learner: PolicyInTraining
     clock: RolloutClock
     greedy_first: bool
 
-    def begin_group(self, graded: GradedTask, key: Key) -> RolloutGroup:
+    def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group."""
         size = self.context.config.solver.group_size
         arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic)
@@ -114,13 +114,13 @@ def _answer_metrics(
     count: Callable[[str], int],
 ) -> dict[str, float | None]:
     """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards."""
-    grades = [grade.score for each in records for grade in each.grades]
+    grades = [grade.score for group in records for grade in group.grades]
     lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
     limits = (settings.length_soft, settings.length_hard, settings.length_floor)
     return {
         **({"rubric": mean(grades)} if grades else {}),
         "format": mean([format_score(rollout) for rollout in rollouts]),
-        "search": mean([search_reward(each.searches, settings.search_saturation) for each in rollouts]),
+        "search": mean([search_reward(rollout.searches, settings.search_saturation) for rollout in rollouts]),
         "answer_tokens": mean(lengths),
         "length_factor": mean([length_factor(tokens, *limits) for tokens in lengths]),
     }
@@ -131,10 +131,10 @@ def _store_records(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[J
     folder = job.records_folder
     for path, records in (
         (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
-        (folder.grades, [grade for each in judged for grade in each.grades]),
-        (folder.comparisons, [comparison for each in judged for comparison in each.comparisons]),
-        (folder.selections, [selection for each in judged for selection in each.selections]),
-        (folder.scores, [score for each in judged for score in each.scores]),
+        (folder.grades, [grade for group in judged for grade in group.grades]),
+        (folder.comparisons, [comparison for group in judged for comparison in group.comparisons]),
+        (folder.selections, [selection for group in judged for selection in group.selections]),
+        (folder.scores, [score for group in judged for score in group.scores]),
     ):
         if records:
             with Appender(path) as file:

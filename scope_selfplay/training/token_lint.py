@@ -125,11 +125,11 @@ def lint_tokens_command(model: str, names: tuple[str, ...], as_json: bool) -> No
     else:
         for name, differences in found.items():
             click.echo(f"{name}: {len(differences)} difference(s)")
-            for each in differences:
-                place = "completion" if each.in_completion else "prompt"
+            for diff in differences:
+                place = "completion" if diff.in_completion else "prompt"
                 click.echo(
-                    f"  {each.episode}, row {each.row}, {place} token {each.position} ({each.kind}): "
-                    f"{list(each.ours)} {each.ours_text!r}, template {list(each.template)} {each.template_text!r}"
+                    f"  {diff.episode}, row {diff.row}, {place} token {diff.position} ({diff.kind}): "
+                    f"{list(diff.ours)} {diff.ours_text!r}, template {list(diff.template)} {diff.template_text!r}"
                 )
     if any(found.values()):
         sys.exit(ExitCode.USER)

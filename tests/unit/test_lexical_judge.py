@@ -16,7 +16,7 @@ from scope_selfplay.embedded.language import (
 )
 from scope_selfplay.embedded.world import Entity, make_documents, read_article
 from scope_selfplay.gates import Gate
-from scope_selfplay.judge import LexicalJudge, Scale, Style, grade_rollout
+from scope_selfplay.judge import LexicalJudge, Scale, Style, grade_answer
 from scope_selfplay.judge.grading import OPENERS, is_opener
 from scope_selfplay.judge.lexical import is_stated
 from scope_selfplay.schemas import (
@@ -205,10 +205,10 @@ async def test_a_claim_is_no_fact(claim: str) -> None:
 async def test_hostile_answers_are_graded_as_what_they_state(case: dict[str, str]) -> None:
     task = question(FIRST, 2)
     rubric = await rubric_of(task)
-    grade = await grade_rollout(JUDGE, task, rubric, answer_of(case.get("answer", "")), key=KEY)
+    grade = await grade_answer(JUDGE, task, rubric, answer_of(case.get("answer", "")), key=KEY)
     assert grade.score == 0.0
     # Hostile text around a true answer neither hides it nor adds to it, wherever sentences stay whole.
-    true = await grade_rollout(
+    true = await grade_answer(
         JUDGE, task, rubric, answer_of(f"{full_answer(FIRST)} {case.get('answer', '')}"), key=KEY
     )
     assert true.score == 1.0
@@ -308,7 +308,7 @@ RUBRIC = Rubric(
 
 
 async def graded(judge: Strict, rollout: Rollout) -> Grade:
-    return await grade_rollout(judge, question(FIRST), RUBRIC, rollout, key=("k",))  # type: ignore[arg-type]
+    return await grade_answer(judge, question(FIRST), RUBRIC, rollout, key=("k",))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.pipeline import CandidateRecords, Difficulty, evidence, make_candidate
+from scope_selfplay.pipeline import CandidateRecords, SolverTrial, evidence, make_candidate
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -110,11 +110,11 @@ def context_of(judge: Bench, config: RunConfig, gates: tuple[Gate, ...] = tuple(
     return RunContext(config, PACK, Empty(), MeteredJudge(judge), gates)  # type: ignore[arg-type]
 
 
-def solvers(answers: Sequence[str]) -> Difficulty:
+def solvers(answers: Sequence[str]) -> SolverTrial:
     codec = WordCodec()
     model = ScriptedModel(codec, lambda _, key: answers[int(key[-2])], identity="S_0")
     policy_format = PolicyFormat(codec, dialect("qwen2.5"), "S_0", RolloutLimits(500))
-    return Difficulty(model, policy_format, len(answers), window=True)
+    return SolverTrial(model, policy_format, len(answers), window=True)
 
 
 async def judged(
@@ -245,7 +245,7 @@ async def test_the_mean_leaves_missing_grades_out() -> None:
 
 
 async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
-    down = Difficulty(Down(), solvers([ANSWER]).policy_format, 4, window=True)
+    down = SolverTrial(Down(), solvers([ANSWER]).policy_format, 4, window=True)
     context = context_of(Bench(), RunConfig())
     made = await make_candidate(
         context, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")

@@ -258,7 +258,7 @@ def test_a_checkpoint_whose_every_answer_failed_is_reported_and_breaks_nothing(t
         compare(run, number)
     found = ratings_of(run, 1)
     assert (found["decision"], found["promoted"], found["held_out"]["S_1"]) == ("keep", False, {})
-    assert found["ratings"] == {} and run.promoted(1).name == "S_0"
+    assert found["ratings"] == {} and run.promoted_solver(1).name == "S_0"
 
 
 def test_the_next_iteration_starts_from_what_was_promoted(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_the_next_iteration_starts_from_what_was_promoted(tmp_path: Path) -> Non
     run.words = {"S_0": 3, "S_1": 2, "S_2": 4}
     for number in range(3):
         compare(run, number)
-    assert [run.promoted(number).name for number in range(3)] == ["S_0", "S_0", "S_2"]
+    assert [run.promoted_solver(number).name for number in range(3)] == ["S_0", "S_0", "S_2"]
     assert ratings_of(run, 2)["starts"] == ["S_0", "S_0"]
     assert "S_2 is better than S_0: +1.000" in ratings_of(run, 2)["reason"]
 
@@ -285,10 +285,10 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list
     run.words = {"S_0": 3, "S_1": 2}
     for number in range(2):
         compare(run, number)
-    assert (run.stopped(1) is not None) is stopped
-    assert run.stopped(0) is None
+    assert (run.stop_reason(1) is not None) is stopped
+    assert run.stop_reason(0) is None
     if stopped:
-        assert "S_1 is worse than S_0" in str(run.stopped(1))
+        assert "S_1 is worse than S_0" in str(run.stop_reason(1))
         for number, stage in ((0, Stage.TASKS), (1, Stage.CHALLENGER), (1, Stage.TASKS), (1, Stage.SOLVER)):
             folder = run.folder.stage(number, stage).path
             folder.mkdir(parents=True, exist_ok=True)

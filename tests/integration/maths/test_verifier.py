@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs the math extra")
 
-from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_rollout
+from scope_selfplay.judge import Scale, Style, VerifierJudge, grade_answer
 from scope_selfplay.maths.boxed_answers import BoxedVerifier, boxed_reward
 from scope_selfplay.schemas import Check, Criterion, Fault, Role, Rollout, Rubric, Task
 
@@ -76,10 +76,10 @@ def rollout(name: str, answer: str | None) -> Rollout:
 async def test_a_checked_criterion_is_decided_by_its_rule_and_costs_no_call() -> None:
     rubric = Rubric(task_id="t", criteria=(Criterion(text="Right.", check=Check.BOXED),))
     for answer, score in ((box("6/2"), 1.0), (box("4"), 0.0), ("3", 0.0), (None, 0.0)):
-        grade = await grade_rollout(VerifierJudge(), TASK, rubric, rollout("r", answer), key=(0,))
+        grade = await grade_answer(VerifierJudge(), TASK, rubric, rollout("r", answer), key=(0,))
         assert grade.score == score and all(each.attempts == 0 for each in grade.verdicts)
     bare = TASK.model_copy(update={"reference": None})
-    grade = await grade_rollout(VerifierJudge(), bare, rubric, rollout("r", box("3")), key=(0,))
+    grade = await grade_answer(VerifierJudge(), bare, rubric, rollout("r", box("3")), key=(0,))
     assert grade.score is None and not grade.is_whole
 
 

@@ -30,7 +30,7 @@ from scope_selfplay.stages.shards import (
     share_folders,
     up_to_quota,
 )
-from scope_selfplay.stages.task_making import open_records, write_kept
+from scope_selfplay.stages.task_making import open_records, write_candidates
 from scope_selfplay.store import StageFolder, read_records
 
 
@@ -172,7 +172,7 @@ def test_two_pods_of_one_worker_leave_one_candidate_with_its_own_rollouts(tmp_pa
             )
             append(CandidateRecords(candidate(0, True), (rollout,)))
     folders = share_folders(folder)
-    write_kept(folder, up_to_quota(["d0"], folders, target=1), folders)
+    write_candidates(folder, up_to_quota(["d0"], folders, target=1), folders)
     assert [each.task for each in read_records(folder.rollouts, Rollout)] == ["first"]
 
 

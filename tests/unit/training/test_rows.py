@@ -20,7 +20,7 @@ from scope_selfplay.schemas import (
     RolloutStatus,
     Turn,
 )
-from scope_selfplay.training.challenger import format_of, reward_challenger
+from scope_selfplay.training.challenger import format_of, reward_of_candidate
 from scope_selfplay.training.rows import continues, rows_from
 from tests.word_codec import WordCodec
 
@@ -151,7 +151,7 @@ def candidate_of(status: CandidateStatus, mean: float | None) -> Candidate:
 def test_a_challenger_is_paid_for_form_and_for_tasks_at_the_frontier(
     status: CandidateStatus, mean: float | None, structure: float, reward: float | None
 ) -> None:
-    found = reward_challenger(
+    found = reward_of_candidate(
         rollout_of(SEARCHED, task="t"), candidate_of(status, mean), structure, ChallengerConfig()
     )
     assert found == (None if reward is None else pytest.approx(reward))
@@ -160,7 +160,7 @@ def test_a_challenger_is_paid_for_form_and_for_tasks_at_the_frontier(
 def test_a_failed_challenger_rollout_is_masked() -> None:
     rollout = rollout_of(SEARCHED, status=RolloutStatus.FAILED)
     assert (
-        reward_challenger(rollout, candidate_of(CandidateStatus.ACCEPTED, 0.5), 1.0, ChallengerConfig())
+        reward_of_candidate(rollout, candidate_of(CandidateStatus.ACCEPTED, 0.5), 1.0, ChallengerConfig())
         is None
     )
 
