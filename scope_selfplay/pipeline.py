@@ -41,7 +41,7 @@ _FAULT_REASONS = {
     RolloutFault.PROMPT: Reason.PROMPT_TOO_LONG,
 }
 # Faults that may pass. A prompt that is too long will be so again: its candidate is rejected.
-_TRANSIENT_REASONS = (Reason.JUDGE_FAILED, Reason.RUBRIC, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
+_TRANSIENT_REASONS = (Reason.JUDGE_FAILED, Reason.RUBRIC_FAILED, Reason.ENGINE_FAILED, Reason.SEARCH_FAILED)
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ async def make_candidate(
     source: TaskSource,
     rollout: Rollout,
     *,
-    difficulty: SolverTrial | None,
+    trial: SolverTrial | None,
     provenance: Provenance,
     key: Key,
 ) -> CandidateRecords:
-    """Judge what a Challenger rollout proposed. Without `difficulty`, gates and rubric alone decide."""
+    """Judge what a Challenger rollout proposed. Without `trial`, gates and rubric alone decide."""
     draft = _Draft(rollout.id, provenance)
     if rollout.fault is not None:
         return CandidateRecords(draft.candidate(_FAULT_REASONS[rollout.fault]))
@@ -89,14 +89,14 @@ async def make_candidate(
 
     rubric = draft.rubric = await context.judge.write_rubric(task, [source.document, *evidence(rollout)])
     if rubric is None:
-        return CandidateRecords(draft.candidate(Reason.RUBRIC))
-    if difficulty is None:
+        return CandidateRecords(draft.candidate(Reason.RUBRIC_FAILED))
+    if trial is None:
         return CandidateRecords(draft.candidate(Reason.ACCEPTED))
 
-    answers = await _solver_answers(context, task, rubric, difficulty, key)
+    answers = await _solver_answers(context, task, rubric, trial, key)
     rollouts, grades = tuple(rollout for rollout, _ in answers), tuple(grade for _, grade in answers)
     draft.rollout_ids = tuple(rollout.id for rollout in rollouts)
-    draft.mean, reason = _judged_difficulty(context.config, answers, window=difficulty.window)
+    draft.mean, reason = _judged_difficulty(context.config, answers, window=trial.window)
     return CandidateRecords(draft.candidate(reason), rollouts, grades)
 
 
@@ -130,16 +130,16 @@ def _refusal(gates: Mapping[Gate, Verdict]) -> Reason | None:
 
 
 async def _solver_answers(
-    context: RunContext, task: Task, rubric: Rubric, difficulty: SolverTrial, key: Key
+    context: RunContext, task: Task, rubric: Rubric, trial: SolverTrial, key: Key
 ) -> Sequence[tuple[Rollout, Grade]]:
     async def answer(number: int) -> tuple[Rollout, Grade]:
         # Keyed by the task, not by the Challenger rollout: one task that two of them wrote has one difficulty.
         rollout_key = (*key, task.id, number)
-        episode = context.solver_episode(difficulty.policy_format, rollout_key, task)
-        rollout = await context.sample_rollout(episode, difficulty.solver, rollout_key)
+        episode = context.solver_episode(trial.policy_format, rollout_key, task)
+        rollout = await context.sample_rollout(episode, trial.solver, rollout_key)
         return rollout, await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
 
-    return await asyncio.gather(*(answer(number) for number in range(difficulty.rollouts)))
+    return await asyncio.gather(*(answer(number) for number in range(trial.rollouts)))
 
 
 def _judged_difficulty(

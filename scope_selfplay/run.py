@@ -136,7 +136,7 @@ class Run:
     def policy_format(self, policy: Policy, role: Role, *, greedy: bool = False) -> PolicyFormat:
         return policy_format_for(self.context, self.codec, role, policy.identity, greedy=greedy)
 
-    def difficulty(self, solver: Policy, rollouts: int, *, window: bool) -> SolverTrial:
+    def solver_trial(self, solver: Policy, rollouts: int, *, window: bool) -> SolverTrial:
         """A frozen Solver to try candidates on."""
         engine, policy_format = self.engine(solver, Role.SOLVER), self.policy_format(solver, Role.SOLVER)
         return SolverTrial(engine, policy_format, rollouts, window)

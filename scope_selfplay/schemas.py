@@ -255,7 +255,7 @@ class Reason(StrEnum):
     NO_TASK = "no_task"
     # GATE_ENTITY = "gate_entity" and so on: a member for each gate of the table.
     vars().update({gate.label.upper(): gate.label for gate in Gate})
-    RUBRIC = "rubric"
+    RUBRIC_FAILED = "rubric"
     TOO_HARD = "too_hard"
     TOO_EASY = "too_easy"
     JUDGE_FAILED = "judge_failed"

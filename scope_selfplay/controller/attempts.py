@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, ValidationError
 
 from scope_selfplay.controller.api import ObjectKind
-from scope_selfplay.controller.manifests import RunStep, StageShard, shard_name
+from scope_selfplay.controller.manifests import RunStage, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
 from scope_selfplay.controller.plan_parts import PlanPart, Situation
 from scope_selfplay.controller.stage_jobs import shard_count, stage_shards
@@ -218,7 +218,7 @@ class AttemptLedger(Value):
 
 
 def review_attempts(
-    now: Situation, ledger: AttemptLedger, step: RunStep
+    now: Situation, ledger: AttemptLedger, step: RunStage
 ) -> tuple[dict[str, AttemptHistory], PlanPart]:
     """The record of this step brought up to date; what other steps had is dropped, so that it never grows.
 
@@ -240,7 +240,7 @@ def review_attempts(
 
 
 def shards_in_use(
-    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep
+    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStage
 ) -> tuple[StageShard | None, ...]:
     """The shards of a stage; the last one is the Job that ends it.
 

@@ -63,7 +63,7 @@ class Component(StrEnum):
     RETRIEVER = "retriever"
 
 
-class RunStep(NamedTuple):
+class RunStage(NamedTuple):
     """One stage of one iteration."""
 
     iteration: int
@@ -85,17 +85,17 @@ class StageShard(NamedTuple):
     of: int
 
 
-def job_name(run: str, step: RunStep, attempt: int, shard: StageShard | None = None) -> str:
+def job_name(run: str, step: RunStage, attempt: int, shard: StageShard | None = None) -> str:
     """At most 61 characters for the longest run id, so that pod names still end in the Job's whole name."""
     return f"{run}-{shard_name(step, shard)}-a{attempt}"
 
 
-def shard_name(step: RunStep, shard: StageShard | None) -> str:
+def shard_name(step: RunStage, shard: StageShard | None) -> str:
     """A shard of a stage, or the stage itself: what attempts are counted of."""
     return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
 
 
-def server_name(run: str, component: Component, step: RunStep | None) -> str:
+def server_name(run: str, component: Component, step: RunStage | None) -> str:
     """`step` is None for servers of the whole run."""
     return f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
 

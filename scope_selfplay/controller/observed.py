@@ -14,7 +14,7 @@ from scope_selfplay.controller.manifests import (
     SHARDS,
     SPEC_HASH,
     STAGE,
-    RunStep,
+    RunStage,
     StageShard,
 )
 from scope_selfplay.store import Stage
@@ -41,7 +41,7 @@ class JobState(StrEnum):
 @dataclass(frozen=True)
 class ObservedPod:
     name: str
-    step: RunStep | None
+    step: RunStage | None
     job: str | None
     server: str | None
     phase: str
@@ -77,12 +77,12 @@ class ObservedObject:
     uid: str
     owner: str | None
     """The uid of the Job that controls it."""
-    step: RunStep | None
+    step: RunStage | None
 
 
 @dataclass(frozen=True)
 class ObservedJob(ObservedObject):
-    step: RunStep
+    step: RunStage
     attempt: int
     shard: StageShard | None
     spec_hash: str
@@ -140,10 +140,10 @@ def observe(
     )
 
 
-def step_of(labels: Mapping[str, str]) -> RunStep | None:
+def step_of(labels: Mapping[str, str]) -> RunStage | None:
     stages = {stage.job_name: stage for stage in Stage}
     stage, iteration = stages.get(labels.get(STAGE, "")), labels.get(ITERATION, "")
-    return RunStep(int(iteration), stage) if stage is not None and iteration.isdigit() else None
+    return RunStage(int(iteration), stage) if stage is not None and iteration.isdigit() else None
 
 
 def owner_of(body: Body) -> str | None:

@@ -21,7 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
-from scope_selfplay.controller.manifests import RunStep, shard_name
+from scope_selfplay.controller.manifests import RunStage, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
     Apply,
@@ -56,36 +56,36 @@ _TIME_TO_END = 120.0
 def next_actions(
     wanted: DesiredSteps, observed: ObservedCluster, volume: VolumeState, waited: Mapping[str, float]
 ) -> NextActions:
-    """What to write, create and delete now, what to tell people, and whether the run has ended.
+    """What to write, create and delete situation, what to tell people, and whether the run has ended.
 
     `waited` has the seconds since a plan first named each of its `clocks`; a clock that a plan does not name
     starts again. Raises RecordError when the record of attempts cannot be read.
     """
-    now = Situation(wanted.context, observed, volume, waited)
+    situation = Situation(wanted.context, observed, volume, waited)
     owner = wanted.context.owner.uid
     # A record that cannot be read is such a problem itself.
     ledger = AttemptLedger(owner=owner) if wanted.problem else AttemptLedger.read(observed.status, owner)
-    last, stopped = stop_of(wanted.context.config, volume) or (wanted.context.config.iterations, "")
-    steps = [step for step in wanted.steps if step.iteration <= last]
+    last_iteration, stopped = stop_of(wanted.context.config, volume) or (wanted.context.config.iterations, "")
+    steps = [step for step in wanted.steps if step.iteration <= last_iteration]
     step = next((step for step in steps if step not in volume.done), None)
     progress = f"{len(volume.done.intersection(steps))} of {len(steps)} stages done"
     decision = PlanPart()
-    before = next((done for done in volume.done if done.name == observed.status.get("step")), None)
-    if before is not None and before != step:
-        decision = _event("StageDone", f"{before.name} is done; {progress}")
+    just_done = next((done for done in volume.done if done.name == observed.status.get("step")), None)
+    if just_done is not None and just_done != step:
+        decision = _event("StageDone", f"{just_done.name} is done; {progress}")
     if (end := _end_of_run(wanted, ledger, volume, steps, stopped)) is not None:
         decision += PlanPart(end=end)
     elif step is not None:
-        pursued, ledger = _pursue(now, wanted.edited, ledger, step)
+        pursued, ledger = _advance_stage(situation, wanted.edited, ledger, step)
         decision += pursued
     if decision.end is not None:
-        decision = _wind_down(now, decision, decision.end, was_told=ledger.code is not None)
-    status = _status(now, ledger, decision, step, progress)
+        decision = _wind_down(situation, decision, decision.end, was_told=ledger.code is not None)
+    status = _status(situation, ledger, decision, step, progress)
     return NextActions(status, decision.actions, decision.events, decision.end, decision.clocks)
 
 
 def _end_of_run(
-    wanted: DesiredSteps, ledger: AttemptLedger, volume: VolumeState, steps: Sequence[RunStep], stopped: str
+    wanted: DesiredSteps, ledger: AttemptLedger, volume: VolumeState, steps: Sequence[RunStage], stopped: str
 ) -> RunEnd | None:
     """How the run ends, whatever the cluster shows; None where there is a step to do."""
     if wanted.problem is not None:
@@ -109,78 +109,78 @@ def _end_of_run(
     return RunEnd(ExitCode.DONE, stopped or "every stage is done")
 
 
-def _pursue(
-    now: Situation, edited: Sequence[str], ledger: AttemptLedger, step: RunStep
+def _advance_stage(
+    situation: Situation, edited: Sequence[str], ledger: AttemptLedger, step: RunStage
 ) -> tuple[PlanPart, AttemptLedger]:
     """Work towards one step: remove what is in its way, then start its servers, then its Jobs."""
-    config = now.context.config
-    histories, decision = review_attempts(now, ledger, step)
+    config = situation.context.config
+    histories, decision = review_attempts(situation, ledger, step)
     ledger = ledger.model_copy(update={"histories": histories})
     for name, history in histories.items():
         if (code := history.failure(config.cluster.retries)) is not None:
             return decision + PlanPart(end=RunEnd(code, f"{name}: {history.why}")), ledger
-    servers = servers_of(config, step, now.volume.promoted)
-    decision += _remove_others(now, step, servers)
-    active = [job for job in now.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
-    obstacle = _obstacle(now, edited, active, servers)
+    servers = servers_of(config, step, situation.volume.promoted)
+    decision += _remove_others(situation, step, servers)
+    active = [job for job in situation.observed.jobs if job.step == step and job.state is JobState.ACTIVE]
+    obstacle = _obstacle(situation, edited, active, servers)
     if edited and active:
         decision += _event("Edited", f"{', '.join(edited)} changed; nothing new starts", warning=True)
     if obstacle is not None:
         return decision + obstacle, ledger
     if active:
-        decision = _watch(now, decision, active, servers)
-        return decision if edited else decision + _start_jobs(now, histories, step, servers), ledger
-    if in_the_way := earlier_pods(now, servers):
-        return decision + wait_for_gpus(now, step, in_the_way), ledger
-    return _serve_and_start(now, decision, ledger, step, servers)
+        decision = _watch(situation, decision, active, servers)
+        return decision if edited else decision + _start_jobs(situation, histories, step, servers), ledger
+    if in_the_way := earlier_pods(situation, servers):
+        return decision + wait_for_gpus(situation, step, in_the_way), ledger
+    return _serve_and_start(situation, decision, ledger, step, servers)
 
 
 def _obstacle(
-    now: Situation, edited: Sequence[str], active: Sequence[ObservedJob], servers: Sequence[Server]
+    situation: Situation, edited: Sequence[str], active: Sequence[ObservedJob], servers: Sequence[Server]
 ) -> PlanPart | None:
     """What keeps this controller from working on a step at all."""
     if edited and not active:
         return PlanPart(end=_refused(edited))
     # An object of this run that another controller's Job owns is neither adopted nor deleted.
     names = {server.name for server in servers}
-    foreign = [f"Job {job.name}" for job in active if not now.owns(job)]
-    deployments = (found for found in now.observed.servers if found.name in names)
-    foreign += [f"Deployment {found.name}" for found in deployments if not now.owns(found)]
+    foreign = [f"Job {job.name}" for job in active if not situation.owns(job)]
+    deployments = (found for found in situation.observed.servers if found.name in names)
+    foreign += [f"Deployment {found.name}" for found in deployments if not situation.owns(found)]
     if foreign:
         return warn("ForeignObject", f"waiting for {foreign[0]}, which another controller owns")
     for job in active:
-        computes = spec_hash(now.context, StageAttempt(job.step, job.attempt, job.shard))
+        computes = spec_hash(situation.context, StageAttempt(job.step, job.attempt, job.shard))
         if job.spec_hash != computes and not edited:
             why = f"{job.name} was made from other settings or prompts; delete it, or put them back"
             return PlanPart(end=RunEnd(ExitCode.USER, why))
     return None
 
 
-def _remove_others(now: Situation, step: RunStep, servers: Sequence[Server]) -> PlanPart:
+def _remove_others(situation: Situation, step: RunStage, servers: Sequence[Server]) -> PlanPart:
     """Delete at once what this step does not need: servers, Services and Jobs of other stages."""
     keep, decision = {(server.name, server.step) for server in servers}, PlanPart()
-    for server in now.observed.servers:
+    for server in situation.observed.servers:
         if (server.name, server.step) not in keep:
-            decision += now.delete(ObjectKind.DEPLOYMENT, server)
-    if nodes_of(now.context.config, step.stage) > 1:
-        keep.add((rank_service(now.context, step)["metadata"]["name"], step))
-    for service in now.observed.services:
+            decision += situation.delete(ObjectKind.DEPLOYMENT, server)
+    if nodes_of(situation.context.config, step.stage) > 1:
+        keep.add((rank_service(situation.context, step)["metadata"]["name"], step))
+    for service in situation.observed.services:
         if (service.name, service.step) not in keep:
-            decision += now.delete(ObjectKind.SERVICE, service)
-    for job in now.observed.jobs:
+            decision += situation.delete(ObjectKind.SERVICE, service)
+    for job in situation.observed.jobs:
         if job.state is JobState.ACTIVE and job.step != step:
-            decision += _end_job(now, job)[1]
+            decision += _end_job(situation, job)[1]
     return decision
 
 
 def _watch(
-    now: Situation, decision: PlanPart, active: Sequence[ObservedJob], servers: Sequence[Server]
+    situation: Situation, decision: PlanPart, active: Sequence[ObservedJob], servers: Sequence[Server]
 ) -> PlanPart:
     """While Jobs run: what their pods and those of their servers wait for; how the Jobs end decides what follows."""
-    late = [server.name for server in late_servers(now, servers)]
-    decision = sum((why_job_waits(now, job) for job in active), decision)
-    found = [server for server in now.observed.servers if server.name in late]
-    decision = sum((why_server_waits(now, server) for server in found), decision)
+    late = [server.name for server in late_servers(situation, servers)]
+    decision = sum((why_job_waits(situation, job) for job in active), decision)
+    found = [server for server in situation.observed.servers if server.name in late]
+    decision = sum((why_server_waits(situation, server) for server in found), decision)
     if decision.message:
         return decision
     running = f"running {', '.join(job.name for job in active)}"
@@ -188,12 +188,16 @@ def _watch(
 
 
 def _serve_and_start(
-    now: Situation, decision: PlanPart, ledger: AttemptLedger, step: RunStep, servers: tuple[Server, ...]
+    situation: Situation,
+    decision: PlanPart,
+    ledger: AttemptLedger,
+    step: RunStage,
+    servers: tuple[Server, ...],
 ) -> tuple[PlanPart, AttemptLedger]:
     """Bring the servers up to date, and start the Jobs once all servers answer."""
-    applied = apply_servers(now, step, servers, ledger.given_up)
-    late = late_servers(now, servers)
-    given_up, checked = check_late_servers(now, late, ledger.given_up)
+    applied = apply_servers(situation, step, servers, ledger.given_up)
+    late = late_servers(situation, servers)
+    given_up, checked = check_late_servers(situation, late, ledger.given_up)
     ledger = ledger.model_copy(update={"given_up": given_up})
     decision += applied + checked
     if late:
@@ -202,24 +206,24 @@ def _serve_and_start(
     if any(isinstance(action, Apply) and action.kind is ObjectKind.DEPLOYMENT for action in applied.actions):
         # These servers still answer from before the change: the Job is to meet the changed ones.
         return decision, ledger
-    return decision + _start_jobs(now, ledger.histories, step, servers), ledger
+    return decision + _start_jobs(situation, ledger.histories, step, servers), ledger
 
 
 def _start_jobs(
-    now: Situation, histories: Mapping[str, AttemptHistory], step: RunStep, servers: tuple[Server, ...]
+    situation: Situation, histories: Mapping[str, AttemptHistory], step: RunStage, servers: tuple[Server, ...]
 ) -> PlanPart:
-    *shards, last = shards_in_use(now, histories, step)
+    *shards, collector = shards_in_use(situation, histories, step)
     missing = [shard for shard in shards if not histories[shard_name(step, shard)].done]
     decision = PlanPart()
     # With every shard made, or none to make, it is one Job's turn: the one that publishes the manifest.
-    for shard in missing or [last]:
+    for shard in missing or [collector]:
         history = histories[shard_name(step, shard)]
-        decision += _start_job(now, history, StageAttempt(step, history.latest + 1, shard), servers)
+        decision += _start_job(situation, history, StageAttempt(step, history.latest + 1, shard), servers)
     return decision
 
 
 def _start_job(
-    now: Situation, history: AttemptHistory, attempt: StageAttempt, servers: tuple[Server, ...]
+    situation: Situation, history: AttemptHistory, attempt: StageAttempt, servers: tuple[Server, ...]
 ) -> PlanPart:
     """The next attempt, when the last one is over and its pause too."""
     if history.latest > history.counted:
@@ -227,11 +231,11 @@ def _start_job(
     decision, pause = PlanPart(), pause_after(history.free_failures)
     if pause:
         shard = shard_name(attempt.step, attempt.shard)
-        is_over, decision = now.has_waited(f"pause/{shard}/{history.counted}", pause)
+        is_over, decision = situation.has_waited(f"pause/{shard}/{history.counted}", pause)
         if not is_over:
             why = f"{shard}: {history.why}; trying again within {pause:.0f} s"
             return decision + PlanPart(message=why)
-    body = stage_job(now.context, attempt, servers)
+    body = stage_job(situation.context, attempt, servers)
     name = body["metadata"]["name"]
     decision += PlanPart((Create(body),), message=f"starting {name}")
     if history.outcome is not None:
@@ -240,31 +244,31 @@ def _start_job(
     return decision + _event("StageStarted", name)
 
 
-def _wind_down(now: Situation, decision: PlanPart, end: RunEnd, *, was_told: bool) -> PlanPart:
+def _wind_down(situation: Situation, decision: PlanPart, end: RunEnd, *, was_told: bool) -> PlanPart:
     """Delete everything that holds a GPU, in place of the actions decided so far; then the run has ended."""
     is_good = end.code is ExitCode.DONE
     removed, message = PlanPart(), ""
-    for job in now.observed.jobs:
+    for job in situation.observed.jobs:
         if job.state is JobState.ACTIVE:
-            may_end, ended = _end_job(now, job)
-            removed += ended if is_good else now.delete(ObjectKind.JOB, job)
+            may_end, ended = _end_job(situation, job)
+            removed += ended if is_good else situation.delete(ObjectKind.JOB, job)
             if is_good and may_end:
                 message = f"{job.name} has published its manifest; waiting until it ended"
-    for server in now.observed.servers:
-        removed += now.delete(ObjectKind.DEPLOYMENT, server)
-    for service in now.observed.services:
-        removed += now.delete(ObjectKind.SERVICE, service)
+    for server in situation.observed.servers:
+        removed += situation.delete(ObjectKind.DEPLOYMENT, server)
+    for service in situation.observed.services:
+        removed += situation.delete(ObjectKind.SERVICE, service)
     told = () if is_good or was_told else (ControllerEvent("Failed", end.message, True),)
     clocks = decision.clocks | removed.clocks
     return PlanPart(removed.actions, decision.events + told, message, None if message else end, clocks)
 
 
-def _end_job(now: Situation, job: ObservedJob) -> tuple[bool, PlanPart]:
+def _end_job(situation: Situation, job: ObservedJob) -> tuple[bool, PlanPart]:
     """Whether a Job may end by itself, because it has published its manifest; the deletion of one that may not."""
-    if job.step not in now.volume.done:
-        return False, now.delete(ObjectKind.JOB, job)
-    is_late, looked = now.has_waited(f"leaving/{job.uid}", _TIME_TO_END)
-    return not is_late, looked + now.delete(ObjectKind.JOB, job) if is_late else looked
+    if job.step not in situation.volume.done:
+        return False, situation.delete(ObjectKind.JOB, job)
+    is_late, looked = situation.has_waited(f"leaving/{job.uid}", _TIME_TO_END)
+    return not is_late, looked + situation.delete(ObjectKind.JOB, job) if is_late else looked
 
 
 def _refused(edited: Sequence[str]) -> RunEnd:
@@ -278,11 +282,11 @@ def _event(reason: str, message: str, *, warning: bool = False) -> PlanPart:
 
 
 def _status(
-    now: Situation, ledger: AttemptLedger, decision: PlanPart, step: RunStep | None, progress: str
+    situation: Situation, ledger: AttemptLedger, decision: PlanPart, step: RunStage | None, progress: str
 ) -> dict[str, str]:
     """Only what changes when something happens: no times and no counters of cycles, so that writes are few."""
-    context, end = now.context, decision.end
-    active = sorted(job.name for job in now.observed.jobs if job.state is JobState.ACTIVE)
+    context, end = situation.context, decision.end
+    active = sorted(job.name for job in situation.observed.jobs if job.state is JobState.ACTIVE)
     if end is not None and end.code in (ExitCode.USER, ExitCode.BUG):
         # Only a mistake and a bug are there to stay; what was down outside comes back.
         ledger = ledger.model_copy(update={"code": end.code, "why": end.message})

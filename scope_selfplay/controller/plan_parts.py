@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import ManifestContext, RunStep
+from scope_selfplay.controller.manifests import ManifestContext, RunStage
 from scope_selfplay.controller.observed import ObservedCluster, ObservedObject
 from scope_selfplay.errors import ExitCode, RecordError, StorageError
 from scope_selfplay.schedule import stages_of, stop_message
@@ -27,9 +27,9 @@ class RunEnd:
     message: str
 
 
-def steps_of(config: RunConfig) -> tuple[RunStep, ...]:
+def steps_of(config: RunConfig) -> tuple[RunStage, ...]:
     """Every stage of a run, in order."""
-    return tuple(RunStep(iteration, stage) for iteration, stage in stages_of(config))
+    return tuple(RunStage(iteration, stage) for iteration, stage in stages_of(config))
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class DesiredSteps:
     """What the API server or the volume refused for good."""
 
     @property
-    def steps(self) -> tuple[RunStep, ...]:
+    def steps(self) -> tuple[RunStage, ...]:
         """The steps that this controller is to do, in order."""
         steps, only = steps_of(self.context.config), self.only_iteration
         return tuple(step for step in steps if only is None or max(1, step.iteration) == only)
 
     @property
-    def before(self) -> tuple[RunStep, ...]:
+    def before(self) -> tuple[RunStage, ...]:
         """The steps that must be done already."""
         steps, only = steps_of(self.context.config), self.only_iteration
         return tuple(step for step in steps if only is not None and max(1, step.iteration) < only)
@@ -60,7 +60,7 @@ class DesiredSteps:
 class VolumeState:
     """What the shared volume shows; `ratings[t]` is known for every compared iteration t."""
 
-    done: frozenset[RunStep]
+    done: frozenset[RunStage]
     """The steps whose manifest.json exists."""
     ratings: tuple[Ratings, ...] = ()
 
@@ -69,19 +69,19 @@ class VolumeState:
         return tuple(ratings.promoted for ratings in self.ratings)
 
 
-def read_volume(folder: RunFolder, steps: Iterable[RunStep]) -> VolumeState:
+def read_volume(folder: RunFolder, steps: Iterable[RunStage]) -> VolumeState:
     """Reads small files only; whether outputs are whole is checked by the stage that needs them.
 
     Raises RecordError for a manifest.json that is not a manifest, StorageError when the volume cannot be read.
     """
     done = frozenset(step for step in steps if _is_done(folder.stage(*step).path, step))
     ratings: list[Ratings] = []
-    while RunStep(len(ratings), Stage.COMPARE) in done:
+    while RunStage(len(ratings), Stage.COMPARE) in done:
         ratings.append(read_ratings(folder, len(ratings)))
     return VolumeState(done, tuple(ratings))
 
 
-def _is_done(folder: Path, step: RunStep) -> bool:
+def _is_done(folder: Path, step: RunStage) -> bool:
     try:
         manifest = parse_manifest(folder)
     except OSError as error:

@@ -17,7 +17,7 @@ from scope_selfplay.controller.manifests import (
     Component,
     ManifestContext,
     Program,
-    RunStep,
+    RunStage,
     gpus_of,
     labels_of,
     pod_template,
@@ -61,14 +61,14 @@ class Server:
     component: Component
     name: str
     model: str
-    step: RunStep | None
+    step: RunStage | None
 
     @property
     def url(self) -> str:
         return f"http://{self.name}:{PORT}"
 
 
-def servers_of(config: RunConfig, step: RunStep, promoted: Sequence[bool]) -> tuple[Server, ...]:
+def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> tuple[Server, ...]:
     """The servers of one stage; `promoted[t]` says whether S_t was promoted, for every t before the iteration.
 
     A and B meet the Solver that was promoted last, C none, D only the Solver that was just trained.
@@ -87,7 +87,7 @@ def servers_of(config: RunConfig, step: RunStep, promoted: Sequence[bool]) -> tu
         case Stage.SOLVER:
             pass
     folder = RunFolder(Path(RUNS) / config.name)
-    models: list[tuple[Component, str, RunStep | None]] = [
+    models: list[tuple[Component, str, RunStage | None]] = [
         # These two serve from the first stage to the last.
         (Component.JUDGE, config.cluster.judge.model, None),
         (Component.RETRIEVER, config.cluster.retriever.index, None),

@@ -15,7 +15,7 @@ from scope_selfplay.controller.manifests import (
     Component,
     ManifestContext,
     Program,
-    RunStep,
+    RunStage,
     StageShard,
     gpus_of,
     job_name,
@@ -35,7 +35,7 @@ _RENDEZVOUS_PORT = 29500
 class StageAttempt:
     """One try of a step; `shard` is None where one Job does it all."""
 
-    step: RunStep
+    step: RunStage
     number: int
     shard: StageShard | None = None
 
@@ -66,7 +66,7 @@ def stage_job(context: ManifestContext, attempt: StageAttempt, servers: tuple[Se
     return stamped(context, "Job", name, labels, spec, what=spec_hash(context, attempt))
 
 
-def rank_service(context: ManifestContext, step: RunStep) -> Body:
+def rank_service(context: ManifestContext, step: RunStage) -> Body:
     """Names for the nodes of one training: `<job>-0.<service>` is where the ranks meet."""
     spec = {
         "clusterIP": "None",
@@ -99,7 +99,7 @@ def stage_shards(count: int) -> tuple[StageShard | None, ...]:
     return (*(StageShard(number, count) for number in range(count)), StageShard(None, count))
 
 
-def ranks_name(config: RunConfig, step: RunStep) -> str:
+def ranks_name(config: RunConfig, step: RunStage) -> str:
     return f"{config.name}-{step.name}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.attempts import GivenUp, pause_after
-from scope_selfplay.controller.manifests import BODY_HASH, RunStep
+from scope_selfplay.controller.manifests import BODY_HASH, RunStage
 from scope_selfplay.controller.observed import ObservedJob, ObservedPod, ObservedServer
 from scope_selfplay.controller.plan_parts import Apply, ControllerEvent, PlanPart, RunEnd, Situation, warn
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, settings_of
@@ -31,7 +31,7 @@ def earlier_pods(now: Situation, servers: Sequence[Server]) -> list[ObservedPod]
     ]
 
 
-def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) -> PlanPart:
+def wait_for_gpus(now: Situation, step: RunStage, pods: Sequence[ObservedPod]) -> PlanPart:
     """Nothing starts while these pods hold GPUs; an Event says so after a while."""
     names = ", ".join(sorted(pod.name for pod in pods))
     is_late, plan = now.has_waited(f"ending/{names}", _EVENT_AFTER)
@@ -41,7 +41,7 @@ def wait_for_gpus(now: Situation, step: RunStep, pods: Sequence[ObservedPod]) ->
 
 
 def apply_servers(
-    now: Situation, step: RunStep, servers: Sequence[Server], given_up: Mapping[str, GivenUp]
+    now: Situation, step: RunStage, servers: Sequence[Server], given_up: Mapping[str, GivenUp]
 ) -> PlanPart:
     """Make what is missing, and bring what differs up to date; between Jobs, so that no Job loses its judge."""
     context, decision = now.context, PlanPart()

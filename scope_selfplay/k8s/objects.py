@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStage
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import (
     StageAttempt,
@@ -64,7 +64,7 @@ def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[Body]:
     """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
     Solver promoted."""
     context = _context(config, packs)
-    steps = [RunStep(iteration, stage) for iteration, stage in stages_of(config) if iteration <= 1]
+    steps = [RunStage(iteration, stage) for iteration, stage in stages_of(config) if iteration <= 1]
     bodies = [body for step in steps for body in _stage_bodies(context, step)]
     servers = {server.name: server for step in steps for server in _servers(config, step)}
     return [*bodies, *_server_bodies(context, servers.values())]
@@ -75,7 +75,7 @@ def stage_objects(config: RunConfig) -> dict[str, list[Body]]:
     context = _context(config, ())
     found: dict[str, list[Body]] = {}
     for stage in Stage:
-        step = RunStep(1, stage)
+        step = RunStage(1, stage)
         # The Job that collects comes when the workers are done.
         bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
         found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
@@ -86,11 +86,11 @@ def _context(config: RunConfig, packs: Sequence[str]) -> ManifestContext:
     return ManifestContext(config, "0" * 16, tuple(packs), Owner(f"{config.name}-controller", "0" * 8), 1)
 
 
-def _servers(config: RunConfig, step: RunStep) -> tuple[Server, ...]:
+def _servers(config: RunConfig, step: RunStage) -> tuple[Server, ...]:
     return servers_of(config, step, [True] * (config.iterations + 1))
 
 
-def _stage_bodies(context: ManifestContext, step: RunStep, *, at_once: int | None = None) -> list[Body]:
+def _stage_bodies(context: ManifestContext, step: RunStage, *, at_once: int | None = None) -> list[Body]:
     config = context.config
     shards = stage_shards(shard_count(config, step.stage))[:at_once]
     servers = _servers(config, step)

@@ -1,4 +1,4 @@
-"""Held-out tasks and stage B: a Challenger writes tasks over fresh documents until enough are kept.
+"""Held-out tasks and stage B: a Challenger writes tasks over fresh documents until enough are accepted.
 
 The quota of tasks fills in document order, not in finishing order: which tasks are kept does not depend on timing, and
 a resumed run keeps the same ones. What comes after the document that filled the quota is not kept.
@@ -59,24 +59,24 @@ def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
     run.progress.begin(title_of(iteration), target)
     with open_records(folder) as append:
 
-        def keep(made: CandidateRecords) -> None:
+        def record(made: CandidateRecords) -> None:
             run.check_outages()
             append(made)
             check_budget(run, context.judge)
 
-        kept = asyncio.run(
+        recorded = asyncio.run(
             fill_quota(
                 sources,
                 make,
                 target=target,
                 in_flight=run.config.tasks.in_flight,
                 finished={name: candidate for name, candidate in before.items() if is_settled(candidate)},
-                keep=keep,
+                keep=record,
                 report=lambda accepted, tried: run.progress.advance(accepted, f"of {tried} candidates"),
             )
         )
-    write_candidates(folder, kept, [folder])
-    check_enough_accepted(run, iteration, kept)
+    write_candidates(folder, recorded, [folder])
+    check_enough_accepted(run, iteration, recorded)
 
 
 async def fill_quota(
@@ -132,10 +132,10 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
     """
     policy = run.challenger(iteration)
     engine, policy_format = run.engine(policy, Role.CHALLENGER), run.policy_format(policy, Role.CHALLENGER)
-    solver, difficulty = None, None
+    solver, trial = None, None
     if iteration > 0:
         solver = run.promoted_solver(iteration - 1)
-        difficulty = run.difficulty(solver, run.config.tasks.rollouts, window=True)
+        trial = run.solver_trial(solver, run.config.tasks.rollouts, window=True)
     provenance = run.provenance(iteration, Stage.TASKS, policy, solver)
     key = run.key(iteration, Stage.TASKS)
 
@@ -145,9 +145,7 @@ def task_maker(run: Run, iteration: int, context: RunContext) -> Make:
             context.challenger_episode(policy_format, rollout_key, source), engine, rollout_key
         )
         made_from = provenance.model_copy(update={"document_id": source.document.id})
-        made = await make_candidate(
-            context, source, rollout, difficulty=difficulty, provenance=made_from, key=key
-        )
+        made = await make_candidate(context, source, rollout, trial=trial, provenance=made_from, key=key)
         return replace(made, rollouts=(rollout, *made.rollouts))
 
     return make
@@ -250,7 +248,7 @@ def check_enough_accepted(run: Run, iteration: int, kept: Sequence[Candidate]) -
     counts = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
     enough = run.config.solver.batch if iteration else 1
     if accepted < enough:
-        # Held-out tasks are kept whatever their difficulty: no window could be widened for them.
+        # Held-out tasks are accepted whatever their difficulty: no window could be widened for them.
         easier = "add documents, widen tasks.low/tasks.high," if iteration else "add held-out documents"
         raise CorpusError(
             f"iteration {iteration}: only {accepted} of {len(kept)} candidates were accepted, {enough} are needed "

@@ -44,14 +44,14 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
         sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
         if ranks().leads:
             write_documents(folder, [source.document.id for source in sources])
-        difficulty = run.difficulty(opponent, settings.rollouts, window=False)
+        trial = run.solver_trial(opponent, settings.rollouts, window=False)
         by_id = {source.document.id: source for source in sources}
         provenance = run.provenance(iteration, Stage.CHALLENGER, start, opponent)
         key = run.key(iteration, Stage.CHALLENGER)
         job = _job(run, iteration, Stage.CHALLENGER, start, list(by_id), context.judge)
 
         def make_sampler(model: Any) -> StepSampler:
-            return challenger_sampler(model, job, context, by_id, difficulty, provenance=provenance, key=key)
+            return challenger_sampler(model, job, context, by_id, trial, provenance=provenance, key=key)
 
         _train(run, job, make_sampler, Stage.CHALLENGER)
 

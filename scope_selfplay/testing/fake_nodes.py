@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import SHARD, RunStep
+from scope_selfplay.controller.manifests import SHARD, RunStage
 from scope_selfplay.controller.observed import step_of
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
 from scope_selfplay.testing.fake_cluster import FakeCluster
@@ -48,7 +48,7 @@ class SimulatedStages:
             self.publish(step, job["metadata"]["name"])
         return PodEnding()
 
-    def publish(self, step: RunStep, by: str = "") -> None:
+    def publish(self, step: RunStage, by: str = "") -> None:
         """Publish as a stage does: by exclusive create, so that the first one wins."""
         folder = self.folder.stage(*step)
         folder.path.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics, mean
 
 
-def format_of(rollout: Rollout, expected_searches: int) -> float:
+def format_score_of(rollout: Rollout, expected_searches: int) -> float:
     """Appendix F.1."""
     if not rollout.turns:
         return 0.0
@@ -61,7 +61,7 @@ def challenger_sampler(
     job: GrpoJob,
     context: RunContext,
     sources: Mapping[str, TaskSource],
-    difficulty: SolverTrial,
+    trial: SolverTrial,
     *,
     provenance: Provenance,
     key: Key,
@@ -72,23 +72,23 @@ def challenger_sampler(
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.refresh_weights(step)
-        sampling = _ChallengerSampling(context, learner, difficulty, provenance, key)
+        sampling = _ChallengerSampling(context, learner, trial, provenance, key)
         results = await asyncio.gather(
             *(
                 sampling.write_and_try(sources[record], row % settings.group_size)
                 for row, record in enumerate(records)
             )
         )
-        structures = [
-            format_of(rollout, sources[record].search_turns)
+        format_scores = [
+            format_score_of(rollout, sources[record].search_turns)
             for record, (rollout, _) in zip(records, results, strict=True)
         ]
         rewards = [
-            reward_of_candidate(rollout, tried.candidate, structure, settings)
-            for (rollout, tried), structure in zip(results, structures, strict=True)
+            reward_of_candidate(rollout, tried.candidate, score, settings)
+            for (rollout, tried), score in zip(results, format_scores, strict=True)
         ]
         _store_records(job, results)
-        metrics = _metrics(context, results, structures) | {
+        metrics = _metrics(context, results, format_scores) | {
             "masked": mean([reward is None for reward in rewards]),
             **sampling.clock.seconds(),
         }
@@ -104,7 +104,7 @@ class _ChallengerSampling:
 
     context: RunContext
     learner: PolicyInTraining
-    difficulty: SolverTrial
+    trial: SolverTrial
     provenance: Provenance
     key: Key
     tried: dict[str, asyncio.Future[CandidateRecords]] = field(default_factory=dict)
@@ -116,14 +116,14 @@ class _ChallengerSampling:
         episode = context.challenger_episode(self.learner.policy_format, own_key, source)
         rollout = await context.sample_rollout(episode, self.learner.engine, own_key)
         self.clock.finished()
-        if format_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
+        if format_score_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
             rollout = rollout.model_copy(update={"task": None})
         # A group often writes the same task twice; its difficulty is the same draw, so it is tried once.
         twin = f"{source.document.id}\n{rollout.task}"
         if rollout.task is None or twin not in self.tried:
             made_from = self.provenance.model_copy(update={"document_id": source.document.id})
             candidate = make_candidate(
-                context, source, rollout, difficulty=self.difficulty, provenance=made_from, key=self.key
+                context, source, rollout, trial=self.trial, provenance=made_from, key=self.key
             )
             self.tried[twin] = asyncio.ensure_future(candidate)
         tried = await self.tried[twin]
@@ -132,7 +132,7 @@ class _ChallengerSampling:
 
 
 def _metrics(
-    context: RunContext, results: Sequence[tuple[Rollout, CandidateRecords]], structures: Sequence[float]
+    context: RunContext, results: Sequence[tuple[Rollout, CandidateRecords]], format_scores: Sequence[float]
 ) -> dict[str, float | None]:
     candidates = [tried.candidate for _, tried in results]
     means = [candidate.mean for candidate in candidates]
@@ -150,7 +150,7 @@ def _metrics(
                 for candidate in candidates
             ]
         ),
-        "format": mean(structures),
+        "format": mean(format_scores),
         "gates": mean([candidate.mean is not None for candidate in candidates]),
         "mean_score": mean(known),
         "in_window": mean([in_window(value, tasks.low, tasks.high) for value in known]),

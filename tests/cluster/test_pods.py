@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config
-from scope_selfplay.controller.manifests import RunStep
+from scope_selfplay.controller.manifests import RunStage
 from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
@@ -227,7 +227,7 @@ def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, 
         pytest.skip(f"needs a node with 6 to 11 {GPU}, real or not")
     for name in ("first", "second"):
         context = context_of(config_of(PAPER, name=name, cluster=PAPER["cluster"] | {"train_solver": SLIM}))
-        body = stage_job(context, StageAttempt(RunStep(1, Stage.SOLVER), 1), ())
+        body = stage_job(context, StageAttempt(RunStage(1, Stage.SOLVER), 1), ())
         body["metadata"] |= {"namespace": namespace, "ownerReferences": []}
         spec = body["spec"]["template"]["spec"]
         # Only the scheduler is asked: no account, volume or image has to be there.

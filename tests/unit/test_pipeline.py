@@ -130,7 +130,7 @@ async def judged(
         context,
         SOURCE,
         rollout or proposal(),
-        difficulty=solvers(answers),
+        trial=solvers(answers),
         provenance=PROVENANCE,
         key=(0, 1, "tasks"),
     )
@@ -177,7 +177,7 @@ CASES: list[tuple[str, Callable[[], Bench], list[str], Rollout, CandidateStatus,
     ("source", lambda: Bench(source=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SOURCE)),
     ("safety", lambda: Bench(safety=False), [ANSWER], proposal(), REJECTED, Reason.refused_by(Gate.SAFETY)),
     ("gate unreadable", lambda: Bench(source=None), [ANSWER], proposal(), UNRESOLVED, Reason.JUDGE_FAILED),
-    ("no rubric", lambda: Bench(rubric=False), [ANSWER], proposal(), UNRESOLVED, Reason.RUBRIC),
+    ("no rubric", lambda: Bench(rubric=False), [ANSWER], proposal(), UNRESOLVED, Reason.RUBRIC_FAILED),
     ("too hard", Bench, answers_of("no no no", "no no no"), proposal(), REJECTED, Reason.TOO_HARD),
     ("too easy", Bench, answers_of("yes yes yes"), proposal(), REJECTED, Reason.TOO_EASY),
     ("no answers", Bench, ["nothing"] * 4, proposal(), REJECTED, Reason.TOO_HARD),
@@ -248,7 +248,7 @@ async def test_rollouts_that_failed_are_missing_and_never_zero() -> None:
     down = SolverTrial(Down(), solvers([ANSWER]).policy_format, 4, window=True)
     context = context_of(Bench(), RunConfig())
     made = await make_candidate(
-        context, SOURCE, proposal(), difficulty=down, provenance=PROVENANCE, key=(0, 1, "tasks")
+        context, SOURCE, proposal(), trial=down, provenance=PROVENANCE, key=(0, 1, "tasks")
     )
     assert (made.candidate.status, made.candidate.mean) == (UNRESOLVED, None)
     assert made.candidate.reason is Reason.ENGINE_FAILED
@@ -264,7 +264,7 @@ async def test_a_task_without_enough_scores_has_the_commonest_fault_as_its_reaso
     unread = "unreadable unreadable unreadable"
     answers = ["<search>heron</search>", "<search>heron</search>", *answers_of(unread, "yes no no")]
     made = await make_candidate(
-        context, SOURCE, proposal(), difficulty=solvers(answers), provenance=PROVENANCE, key=(0, 1, "tasks")
+        context, SOURCE, proposal(), trial=solvers(answers), provenance=PROVENANCE, key=(0, 1, "tasks")
     )
     assert (made.candidate.status, made.candidate.reason) == (UNRESOLVED, Reason.SEARCH_FAILED)
     assert [each.fault for each in made.rollouts] == [RolloutFault.SEARCH, RolloutFault.SEARCH, None, None]
@@ -279,7 +279,7 @@ async def test_without_gates_everything_that_is_a_task_goes_on() -> None:
 async def test_held_out_tasks_are_not_filtered_by_difficulty() -> None:
     judge = Bench()
     made = await make_candidate(
-        context_of(judge, RunConfig()), SOURCE, proposal(), difficulty=None, provenance=PROVENANCE, key=(0,)
+        context_of(judge, RunConfig()), SOURCE, proposal(), trial=None, provenance=PROVENANCE, key=(0,)
     )
     assert (made.candidate.status, made.candidate.mean, made.rollouts) == (ACCEPTED, None, ())
     assert "grade" not in judge.asked

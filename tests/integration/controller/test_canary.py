@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from scope_selfplay.controller.manifests import RunStep
+from scope_selfplay.controller.manifests import RunStage
 from scope_selfplay.controller.servers import server_deployment, servers_of
 from scope_selfplay.store import Stage
 from tests.unit.controller.examples import PAPER, config_of, context_of
@@ -87,7 +87,7 @@ def test_a_server_is_restarted_only_when_nobody_gets_a_token(
 
 def _probe(port: int) -> subprocess.CompletedProcess[str]:
     config = config_of(PAPER)
-    judge = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
+    judge = servers_of(config, RunStage(1, Stage.SOLVER), (True,))[0]
     container = server_deployment(context_of(config), judge)["spec"]["template"]["spec"]["containers"][0]
     _, flag, script, url, model, _ = container["livenessProbe"]["exec"]["command"]
     here = url.replace("8000", str(port))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from scope_selfplay.config import RunConfig, parse_config
-from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStep
+from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStage
 from scope_selfplay.store import Stage
 
 PAPER: dict[str, Any] = {
@@ -43,5 +43,5 @@ def context_of(config: RunConfig, fence: int = 1) -> ManifestContext:
     return ManifestContext(config, "0123456789abcdef", (config.domain,), owner, fence)
 
 
-def a_step(iteration: int, stage: Stage) -> RunStep:
-    return RunStep(iteration, stage)
+def a_step(iteration: int, stage: Stage) -> RunStage:
+    return RunStage(iteration, stage)

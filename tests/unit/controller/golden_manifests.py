@@ -10,7 +10,7 @@ import yaml
 from scope_selfplay.controller.manifests import (
     SPEC_HASH,
     Owner,
-    RunStep,
+    RunStage,
     StageShard,
     event,
     lease,
@@ -41,14 +41,14 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
     for data in (PAPER, TINY):
         context = context_of(config_of(data))
         for stage in Stage:
-            step = RunStep(2, stage)
+            step = RunStage(2, stage)
             servers = servers_of(context.config, step, (True, True))
             bodies = [stage_job(context, StageAttempt(step, 1), servers)]
             for server in servers:
                 bodies += [server_deployment(context, server), server_service(context, server)]
             files[f"{context.config.name}.{stage.job_name}"] = bodies
     placed = context_of(config_of(PAPER, cluster=_PLACED))
-    training, making = RunStep(1, Stage.SOLVER), RunStep(1, Stage.TASKS)
+    training, making = RunStage(1, Stage.SOLVER), RunStage(1, Stage.TASKS)
     servers = servers_of(placed.config, making, (True,))
     files["placed.nodes-and-shards"] = [
         stage_job(placed, StageAttempt(training, 3), servers_of(placed.config, training, (True,))),

@@ -7,7 +7,7 @@ import pytest
 
 from scope_selfplay.controller.api import LeaseLost, ObjectKind
 from scope_selfplay.controller.loop import Controller
-from scope_selfplay.controller.manifests import RunStep
+from scope_selfplay.controller.manifests import RunStage
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.store import Stage
 from tests.unit.controller.worlds import World
@@ -77,7 +77,7 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_fails_at_the_status(tm
 @pytest.mark.fault(12)
 def test_a_manifest_of_a_stale_job_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
-    step = RunStep(1, Stage.SOLVER)
+    step = RunStage(1, Stage.SOLVER)
     world.stages.publish(step, "the successor")
     world.stages.publish(step, "the stale one")
     assert world.stages.published == ["i01-train-solver by the successor"]

@@ -15,7 +15,7 @@ from scope_selfplay.controller.manifests import (
     KEY_VARIABLE,
     SPEC_HASH,
     Component,
-    RunStep,
+    RunStage,
     StageShard,
     event,
     job_name,
@@ -45,7 +45,7 @@ def test_no_golden_file_is_left_over() -> None:
 def test_names_fit_into_a_label_for_the_longest_run_id() -> None:
     longest = "a" * 32
     for stage in Stage:
-        assert len(job_name(longest, RunStep(99, stage), 999, StageShard(98, 99))) <= 63
+        assert len(job_name(longest, RunStage(99, stage), 999, StageShard(98, 99))) <= 63
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:
@@ -94,7 +94,7 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
     context = context_of(config)
     bodies = {
         server.component: server_deployment(context, server)
-        for server in servers_of(config, RunStep(1, Stage.TASKS), (True,))
+        for server in servers_of(config, RunStage(1, Stage.TASKS), (True,))
     }
     assert [_command(bodies[part])[:2] for part in ("judge", "solver", "challenger")] == [
         ["scope", "serve-judge"],
@@ -114,7 +114,7 @@ def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_as
 def test_further_volumes_are_read_only_in_every_pod() -> None:
     extra = {"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "company-ca"}}}
     config = config_of(PAPER, cluster=PAPER["cluster"] | {"volumes": [extra]})
-    step = RunStep(1, Stage.COMPARE)
+    step = RunStage(1, Stage.COMPARE)
     servers = servers_of(config, step, (True,))
     context = context_of(config)
     jobs = [stage_job(context, StageAttempt(step, 1), servers)]
@@ -166,7 +166,7 @@ def test_hashes_follow_what_they_name(change: dict[str, Any], spec: bool, body: 
 
 def test_a_later_leader_writes_the_same_server_body() -> None:
     config = config_of(PAPER)
-    server = servers_of(config, RunStep(1, Stage.SOLVER), (True,))[0]
+    server = servers_of(config, RunStage(1, Stage.SOLVER), (True,))[0]
     bodies = [server_deployment(context_of(config, fence), server) for fence in (1, 2)]
     assert len({body["metadata"]["annotations"][BODY_HASH] for body in bodies}) == 1
 
@@ -183,7 +183,7 @@ def test_a_later_leader_writes_the_same_server_body() -> None:
 def test_the_frozen_solver_is_the_one_promoted_last(
     promoted: tuple[bool, ...], iteration: int, expected: str
 ) -> None:
-    servers = servers_of(config_of(PAPER), RunStep(iteration + 1, Stage.CHALLENGER), promoted)
+    servers = servers_of(config_of(PAPER), RunStage(iteration + 1, Stage.CHALLENGER), promoted)
     assert {server.component: server.model for server in servers}[Component.SOLVER] == expected
 
 
@@ -191,21 +191,21 @@ def test_a_frozen_challenger_serves_the_base_model_in_every_iteration() -> None:
     config = config_of(TINY, challenger={"frozen": True})
     served = {
         server.component.value: server.model
-        for server in servers_of(config, RunStep(3, Stage.TASKS), (True,) * 3)
+        for server in servers_of(config, RunStage(3, Stage.TASKS), (True,) * 3)
     }
     assert served["challenger"] == "embedded"
 
 
 def test_a_server_that_runs_elsewhere_is_neither_made_nor_named() -> None:
     config = config_of(PAPER, cluster={"judge": {"serve": False}})
-    servers = servers_of(config, RunStep(1, Stage.SOLVER), (True,))
+    servers = servers_of(config, RunStage(1, Stage.SOLVER), (True,))
     assert [server.component.value for server in servers] == ["retriever"]
     assert "judge.endpoint" not in " ".join(_command(_training_job(config)))
 
 
 def test_with_a_key_every_server_asks_for_it_and_every_stage_sends_it() -> None:
     config = config_of(TINY, cluster=TINY["cluster"] | {"key_secret": "scope-key"})
-    step = RunStep(1, Stage.TASKS)
+    step = RunStage(1, Stage.TASKS)
     servers = servers_of(config, step, (True,))
     programs = {Component.RETRIEVER: serve_retriever, Component.JUDGE: serve_judge}
     for server in servers:
@@ -236,7 +236,7 @@ def test_the_controllers_job_outlives_three_drains_a_day_until_its_deadline() ->
 
 
 def _training_job(config: RunConfig) -> dict[str, Any]:
-    step = RunStep(1, Stage.SOLVER)
+    step = RunStage(1, Stage.SOLVER)
     return stage_job(context_of(config), StageAttempt(step, 1), servers_of(config, step, (True,)))
 
 

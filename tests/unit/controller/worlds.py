@@ -9,7 +9,7 @@ from typing import Any
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
-from scope_selfplay.controller.manifests import RunStep
+from scope_selfplay.controller.manifests import RunStage
 from scope_selfplay.controller.plan_parts import RunEnd, steps_of
 from scope_selfplay.store import Stage, StageManifest
 from scope_selfplay.testing.fake_cluster import FakeCluster
@@ -124,5 +124,5 @@ class World:
         }
 
 
-def step_names(steps: list[RunStep]) -> list[str]:
+def step_names(steps: list[RunStage]) -> list[str]:
     return [step.name for step in steps]
