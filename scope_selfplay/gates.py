@@ -1,8 +1,8 @@
 """The gates: yes-or-no questions that a judge answers about a proposed task before anything is spent on it.
 
-To add a gate, give it a member and a row of `GATES` here, and its prompt `gate_<name>.md` to the packs that use
-it. Everything else follows: the prompt's contract, the judge's request, the rejection reason, the columns of the
-store, the share that the health report watches.
+To add a gate, give it a member and a row of `GATES` here, and write its prompt `gate_<name>.md`; a pack that uses it
+names it under `gates:` in its domain.yaml. The rest of the code follows: the prompt's contract, the judge's request,
+the rejection reason, the columns of the store, the share that the health report watches.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,6 @@ config/rewards.py, which also joins `AnyReward` there. The shortest one rewards 
 
     class BrevityDesign(PerAnswerDesign[BrevityReward]):        # class BrevityReward(RewardSettings):
         name = "brevity"                                        #     design: Literal["brevity"] = "brevity"
-                                                                #     """A criterion met counts less the longer."""
 
         async def answer_reward(self, group, rollout, judge):
             grade = await judge.grade_rollout(group.task, group.rubric, rollout, key=(*group.key, rollout.id))
