@@ -47,13 +47,13 @@ class Bench:
 
     def measure(self, work: Coroutine[Any, Any, None]) -> Measured:
         self.engine.refresh("bench")
-        forward, self.passes = self.engine._cache.forward, 0
+        forward, self.passes = self.engine.cache.forward, 0
 
         def counted(*arguments: Any) -> Any:
             self.passes += 1
             return forward(*arguments)
 
-        self.engine._cache.forward = counted
+        self.engine.cache.forward = counted
         began = time.process_time()
         asyncio.run(work)
         return Measured(time.process_time() - began, self.passes)

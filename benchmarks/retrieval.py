@@ -163,7 +163,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         dimensions=vectors.shape[1],
         encoder_hash=encoder_hash(index / ENCODER),
     )
-    finish_build(index, manifest, 0.0)
+    finish_build(index, Recipe(profile="flat", source="made", source_bytes=0), manifest, 0.0)
     return model, index
 
 

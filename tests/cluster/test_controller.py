@@ -123,7 +123,7 @@ class Site:
                     return run_end
                 time.sleep(0.2)
         finally:
-            self.verbs |= controller.cluster.verbs_used | controller.leadership.verbs_used
+            self.verbs |= controller.cluster.verbs_used | controller.leadership.cluster.verbs_used
         raise AssertionError(f"not ended in {seconds} s: {self.status()}")
 
     def status(self) -> dict[str, str]:

@@ -298,7 +298,7 @@ def test_a_run_is_stopped_where_its_rule_says_so(tmp_path: Path, overrides: list
         check_turn(run, 1, Stage.COMPARE)
         # The same run without the rule goes on.
         free = run_of(tmp_path, "compare.stop=never")
-        assert free.config.hash == run.config.hash and free.stopped(1) is None
+        assert free.config.hash == run.config.hash and free.stop_reason(1) is None
 
 
 def test_every_fault_is_counted_once() -> None:
