@@ -125,7 +125,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
     """The model's folder and an exhaustive index of `passages` made-up passages, vectors drawn instead of
     encoded.
     """
-    from retrieval.build import finish_build, store_passages
+    from retrieval.build import Recipe, finish_build, store_passages
     from retrieval.encoder import (
         FAMILIES,
         MINILM,
