@@ -4,8 +4,13 @@ import asyncio
 import sys
 import time
 
-import httpx
 from openai import AsyncOpenAI
+
+try:
+    import httpx
+except ModuleNotFoundError:
+    # What the client stands on from version 3 on.
+    import httpx2 as httpx
 
 IN_FLIGHT = 256
 
