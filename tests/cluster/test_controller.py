@@ -164,7 +164,7 @@ def test_three_iterations_come_to_their_end_with_exactly_the_rights_of_the_role(
     labels = {"scope/run": "r1", "scope/iteration": "03", "scope/stage": "compare", "scope/attempt": "9"}
     run.make_job("r1-i03-compare-a9", labels=labels, ownerReferences=[owner | {"controller": True}])
     _until(lambda: controller.round() or "r1-i03-compare-a9" not in run.jobs_left())
-    assert run.drive(controller) == (ExitCode.DONE, "every stage is done")
+    assert run.drive(controller) == RunEnd(ExitCode.DONE, "every stage is done")
     stages = run.stage_jobs()
     assert len(stages) == 14 and all(name.endswith("-a1") for name in stages), stages
     assert run.servers() == []
