@@ -261,12 +261,12 @@ def score(policy: Path, root: Path) -> dict[str, Any]:
 
     from scope_selfplay.cli import DEFAULT_CONFIG
     from scope_selfplay.config import load_config
-    from scope_selfplay.progress import SilentProgress
+    from scope_selfplay.progress import Progress
     from scope_selfplay.run import open_run
     from scope_selfplay.stages import compare, make_held_out
 
     config = load_config(DEFAULT_CONFIG, [f"model.path={policy}", "compare.tasks=200"])
-    run = open_run(config, root, SilentProgress())
+    run = open_run(config, root, Progress())
     make_held_out(run)
     compare(run, 0)
     ratings = json.loads((root / config.name / "iteration-00" / "compare" / "ratings.json").read_text())

@@ -15,7 +15,7 @@ import click
 
 from jobs.stage_job import run_job, run_options
 from scope_selfplay.errors import RunMismatchError, UserError
-from scope_selfplay.progress import Progress, SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import quiet_libraries
 
@@ -75,7 +75,7 @@ def read_inputs(
         if name not in (None, settings.name) and RunFolder(root / name).config.is_file():
             raise RunMismatchError(f"name: found {settings.name!r}, this controller's run is {name!r}")
         name = settings.name
-        run = open_run(settings, root, progress or SilentProgress(), packs=prompts)
+        run = open_run(settings, root, progress or Progress(), packs=prompts)
     except UserError as problem:
         if name is None or not (folder := RunFolder(root / name)).config.is_file():
             raise

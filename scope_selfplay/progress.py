@@ -16,10 +16,6 @@ class Progress:
     def say(self, text: str) -> None: ...
 
 
-class SilentProgress(Progress):
-    """Shows nothing."""
-
-
 class LineProgress(Progress):
     """A line when something begins, one when it ends, and one every few seconds between: for pipes and logs."""
 

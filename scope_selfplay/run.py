@@ -19,7 +19,7 @@ from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.pipeline import SolverTrial
-from scope_selfplay.progress import Progress, SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.run_directory import enter_run_directory
@@ -49,7 +49,7 @@ class Run:
     config: RunConfig
     folder: RunFolder
     pack: Pack
-    progress: Progress = field(default_factory=SilentProgress)
+    progress: Progress = field(default_factory=Progress)
     attempt: int = 1
     outages: list[OutsideError] = field(default_factory=list)
     """Servers that were down for longer than the run waits: what failed with them is not kept."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from scope_selfplay.given_tasks import check_references, read_given_tasks
 from scope_selfplay.judge.metered import MeteredJudge
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Policy, Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Score, Selection, Value, seed_from
 from scope_selfplay.stages.stage_runner import (
@@ -89,7 +89,7 @@ def _led(run: Run, iteration: int, stage: Stage, work: Callable[[StageFolder], N
     folder = run.folder.stage(iteration, stage)
     if folder.manifest is None:
         folder.work.mkdir(parents=True, exist_ok=True)
-        run.progress = SilentProgress()
+        run.progress = Progress()
         work(folder)
     return None
 

@@ -22,7 +22,7 @@ from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
@@ -193,7 +193,7 @@ def corpus(run: RunFolder, iteration: int) -> list[tuple[str, str]]:
 def same_results_as_at_home(run: RunFolder, settings: Path, home: Path) -> None:
     """The same config in one process: the judge and the retriever inside, no Service anywhere."""
     config = load_config(settings, ["judge.kind=lexical", "judge.endpoint={}"])
-    run_all(open_run(config, home, SilentProgress()))
+    run_all(open_run(config, home, Progress()))
     alone = RunFolder(home / "tiny")
     for iteration in range(config.iterations + 1):
         assert corpus(run, iteration) == corpus(alone, iteration), f"iteration {iteration}"

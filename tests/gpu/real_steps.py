@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from benchmarks.tiny_tokenizer import build_tokenizer
 from scope_selfplay.config import load_config
 from scope_selfplay.embedded import language
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.store import Stage
@@ -129,7 +129,7 @@ def open_with(policy: Path, size: Size, root: Path, *overrides: str) -> Run:
             {role}.save_every=100
         """
     return open_run(
-        load_config(None, [*settings.split(), f"model.path={policy}", *overrides]), root, SilentProgress()
+        load_config(None, [*settings.split(), f"model.path={policy}", *overrides]), root, Progress()
     )
 
 

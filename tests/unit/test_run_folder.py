@@ -9,7 +9,7 @@ import pytest
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, UserError
 from scope_selfplay.given_tasks import GivenQuestion, candidate_of
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.stages.stage_runner import run_stage, stage_sources, write_documents
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 def small_run(model: Path, root: Path, *overrides: str) -> Run:
     settings = ("domain=embedded", "corpus.embedded_articles=16", "corpus.embedded_held_out=16", "name=tiny")
-    return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, SilentProgress())
+    return open_run(load_config(None, [*settings, f"model.path={model}", *overrides]), root, Progress())
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def test_addresses_that_end_with_a_job_are_not_written_into_the_runs_settings(
     run = small_run(model, tmp_path)
     before = files_below(run.folder.path)
     config = load_config(run.folder.config, ["search.url=http://r1-retriever:8000"])
-    opened = open_run(config, tmp_path, SilentProgress(), record=False)
+    opened = open_run(config, tmp_path, Progress(), record=False)
     assert opened.config.search.url == "http://r1-retriever:8000"
     assert files_below(run.folder.path) == before
 

@@ -17,7 +17,7 @@ pytest.importorskip("math_verify", reason="needs the math extra")
 
 from scope_selfplay.config import load_config
 from scope_selfplay.maths.cli import RUN_FILE
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
@@ -51,7 +51,7 @@ class Training:
         tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
         given = [f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
         config = load_config(RUN_FILE, [*SETTINGS.split(), *given])
-        run = open_run(config, root / "runs", SilentProgress())
+        run = open_run(config, root / "runs", Progress())
         make_held_out(run)
         compare(run, 0)
         self.folder = run.folder.stage(1, Stage.SOLVER)

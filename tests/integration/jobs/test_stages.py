@@ -17,7 +17,7 @@ import yaml
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.stages import compare, make_held_out, make_tasks, train_challenger
 from scope_selfplay.store import RunFolder, Stage, read_manifest
@@ -80,7 +80,7 @@ def lines_below(folder: Path, pattern: str) -> int:
 @pytest.fixture(scope="module")
 def alone(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The same stages in one process, one worker, undisturbed."""
-    run = open_run(config_of(speaking_policy, *CHANGES), tmp_path_factory.mktemp("alone"), SilentProgress())
+    run = open_run(config_of(speaking_policy, *CHANGES), tmp_path_factory.mktemp("alone"), Progress())
     make_held_out(run)
     compare(run, 0)
     train_challenger(run, 1)

@@ -14,7 +14,7 @@ from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.errors import JudgeError
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
 from scope_selfplay.store import Stage, read_records
@@ -67,7 +67,7 @@ def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
 def _held_out(config: RunConfig, root: Path) -> tuple[Run, list[Candidate]]:
     from scope_selfplay.stages import make_held_out
 
-    run = open_run(config, root, SilentProgress())
+    run = open_run(config, root, Progress())
     make_held_out(run)
     return run, read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
 

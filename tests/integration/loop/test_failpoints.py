@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
@@ -46,7 +46,7 @@ def make_held_out_in_process(policy: Path, root: Path, kill_before: int | None) 
 
     # The process dies with its patches.
     os.fsync, os.link, Path.replace = counted(os.fsync), counted(os.link), counted(Path.replace)  # type: ignore[method-assign]
-    make_held_out(open_run(config_of(policy, *FEW), root, SilentProgress()))
+    make_held_out(open_run(config_of(policy, *FEW), root, Progress()))
     (root / "writes").write_text(str(writes))
 
 

@@ -14,7 +14,7 @@ from scope_selfplay.embedded.language import BY_NOUN, FactQuestion, write_questi
 from scope_selfplay.embedded.world import read_article
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.judge import LexicalJudge
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import (
     Candidate,
@@ -70,7 +70,7 @@ TRAINED = (
 
 def open_with(policy: Path, root: Path, name: str, *overrides: str) -> Run:
     settings = [*SETTINGS.split(), f"model.path={policy}", f"name={name.replace('_', '-')}", *overrides]
-    return open_run(load_config(None, settings), root, SilentProgress())
+    return open_run(load_config(None, settings), root, Progress())
 
 
 @pytest.fixture(scope="module")

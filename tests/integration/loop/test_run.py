@@ -16,7 +16,7 @@ pytest.importorskip("bm25s", reason="needs the local extra")
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.local import run_all
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout
 from scope_selfplay.stages.warm_start import warm_start_rows
@@ -50,7 +50,7 @@ def config_of(policy: Path, *overrides: str) -> RunConfig:
     return load_config(None, [*SETTINGS.split(), f"model.path={policy}", *overrides])
 
 
-class KillAt(SilentProgress):
+class KillAt(Progress):
     """Kills this process, as a power cut would, once a stage has come so far."""
 
     def __init__(self, title: str, done: int) -> None:
@@ -66,7 +66,7 @@ class KillAt(SilentProgress):
 
 
 def run_in_process(policy: Path, root: Path, kill: tuple[str, int] | None) -> None:
-    run_all(open_run(config_of(policy), root, KillAt(*kill) if kill else SilentProgress()))
+    run_all(open_run(config_of(policy), root, KillAt(*kill) if kill else Progress()))
 
 
 def in_child(target: Callable[..., None], *given: Any) -> int:
@@ -110,7 +110,7 @@ def test_a_run_ends_with_every_stage_and_a_summary(finished: RunFolder) -> None:
 def test_a_run_that_no_iteration_helps_ends_early_and_says_why(
     finished: RunFolder, speaking_policy: Path
 ) -> None:
-    class Telling(SilentProgress):
+    class Telling(Progress):
         said: str = ""
 
         def say(self, text: str) -> None:
@@ -144,7 +144,7 @@ def test_every_rollout_that_counted_is_kept_with_its_grade(finished: RunFolder) 
 
 
 def test_what_a_run_accepted_gives_rows_to_learn_from(finished: RunFolder, speaking_policy: Path) -> None:
-    run = open_run(config_of(speaking_policy), finished.path.parent, SilentProgress())
+    run = open_run(config_of(speaking_policy), finished.path.parent, Progress())
     found = warm_start_rows(run, min_score=0.0)
     assert found.rollouts >= 4 and found.refused == 0
     assert all(1 in row.mask and len(row.mask) == len(row.completion_ids) for row in found.rows)
@@ -157,7 +157,7 @@ def test_a_finished_run_returns_at_once_and_changes_nothing(
         return {each: each.read_bytes() for each in finished.path.rglob("*") if each.is_file()}
 
     before = files()
-    run_all(open_run(config_of(speaking_policy), finished.path.parent, SilentProgress()))
+    run_all(open_run(config_of(speaking_policy), finished.path.parent, Progress()))
     assert files() == before
 
 
@@ -187,5 +187,5 @@ def test_another_config_is_refused_and_nothing_is_written_over(
 ) -> None:
     before = finished.config.read_bytes()
     with pytest.raises(RunMismatchError, match="seed"):
-        open_run(config_of(speaking_policy, "seed=5"), finished.path.parent, SilentProgress())
+        open_run(config_of(speaking_policy, "seed=5"), finished.path.parent, Progress())
     assert finished.config.read_bytes() == before

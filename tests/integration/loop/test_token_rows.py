@@ -45,7 +45,7 @@ TURNS = {
         ("<think>I know.</think>\n", "<answer>Ana Reyes</answer>"),
     ),
 }
-HEARD = {
+SEARCH_RESULTS = {
     "qwen2.5": ("user", f"<information>\n{FOUND}\n</information>"),
     "qwen3": ("user", f"<tool_response>\n{FOUND}\n</tool_response>"),
     "olmo3": ("environment", FOUND),
@@ -100,7 +100,7 @@ def test_rows_hold_exactly_what_was_seen_and_sampled(name: str, ends: bool) -> N
     eos = "<|im_end|>" if ends else ""
     first, second = (ids_of(codec, "".join(parts)) + ids_of(codec, eos) for parts in TURNS[name])
     said = ids_of(codec, TURNS[name][0][1]) + ids_of(codec, eos)
-    role, found = HEARD[name]
+    role, found = SEARCH_RESULTS[name]
     prompt = ids_of(
         codec,
         f"{OPENINGS[name]}<|im_start|>user\n",

@@ -18,7 +18,7 @@ from scope_selfplay.judge.fences import Fenced, read_fences
 from scope_selfplay.local import run_all
 from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.maths.cli import RUN_FILE
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Comparison, Grade, Rollout
 from scope_selfplay.stages import train_solver
@@ -94,7 +94,7 @@ def test_flat_groups_go_to_a_live_tournament_and_the_others_keep_their_verified_
         f"judge.endpoint.model={FAKE_MODEL}",
     ]
     overrides += ["solver.reward=reasoning_arena_live", "solver.routing={by: verifier, check: boxed}"]
-    run = open_run(load_config(RUN_FILE, overrides), tmp_path, SilentProgress())
+    run = open_run(load_config(RUN_FILE, overrides), tmp_path, Progress())
     loss = loss_of(run.config.solver)
     assert (run.config.solver.loss, loss.clip_low, loss.clip_high) == ("cispo", 1.0, 2.0)
     train_solver(run, 1)
@@ -119,7 +119,7 @@ def test_a_run_on_verified_rewards_needs_no_judge_and_ends_with_its_comparison(
     policy: Path, tasks: Path, tmp_path: Path
 ) -> None:
     overrides = [*SMALL.split(), f"model.path={policy}", f"solver.tasks={tasks}", f"compare.given={tasks}"]
-    run = open_run(load_config(RUN_FILE, overrides), tmp_path, SilentProgress())
+    run = open_run(load_config(RUN_FILE, overrides), tmp_path, Progress())
     summary = run_all(run)
     folder = run.folder.stage(1, Stage.SOLVER)
     rows = read_rows(folder.metrics)

@@ -17,7 +17,7 @@ from retrieval.server import build_app
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import SearchError
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Reason, Rollout, RolloutStatus
 from scope_selfplay.stages import make_held_out
@@ -70,7 +70,7 @@ async def _serving(index: Path, away: list[Away], *, before: int, seconds: float
 
 
 def _held_out(root: Path, *settings: str) -> Run:
-    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, SilentProgress())
+    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Progress())
     make_held_out(run)
     return run
 

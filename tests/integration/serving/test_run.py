@@ -17,7 +17,7 @@ from scope_selfplay.corpus import read_documents as read_corpus
 from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.judge.server import lexical_app
 from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, Role, RolloutStatus
 from scope_selfplay.stages import compare, make_held_out, make_tasks
@@ -48,7 +48,7 @@ SMALL = (
 
 def _run(root: Path, *settings: str) -> Run:
     """Held-out tasks, their answers by S_0, and tasks of C_0 tried on S_0: all that frozen policies do."""
-    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, SilentProgress())
+    run = open_run(load_config(DEFAULT_CONFIG, [*SMALL, *settings]), root, Progress())
     make_held_out(run)
     compare(run, 0)
     make_tasks(run, 1)
@@ -114,7 +114,7 @@ def test_a_partner_with_other_weights_is_refused(
 ) -> None:
     with in_thread(serving_model(open_service(str(speaking_policy), EngineOptions(slots=2)))) as url:
         config = load_config(DEFAULT_CONFIG, [*SMALL, f"partners.solver.base_url={url}"])
-        run = open_run(config, in_one_process.folder.path.parent, SilentProgress())
+        run = open_run(config, in_one_process.folder.path.parent, Progress())
         with pytest.raises(
             RunMismatchError, match=r"partners\.solver: .* serves weights .*S_0-\w+ is expected"
         ):

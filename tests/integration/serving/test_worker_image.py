@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from tests.extras import environment_of, requirements_of, site_of
 from tests.integration.serving.test_run import SMALL, held_out_answers, in_one_process, served, what_came_out
@@ -46,7 +46,7 @@ def test_stages_that_train_nothing_need_no_torch(
         done = _python(worker_site, "-m", f"jobs.{job}", *where, "--iteration", iteration, *settings)
         assert done.returncode == 0, done.stderr
     config = load_config(DEFAULT_CONFIG, [*SMALL, *served])
-    run = open_run(config, tmp_path / "runs", SilentProgress(), record=False)
+    run = open_run(config, tmp_path / "runs", Progress(), record=False)
     assert what_came_out(run) == what_came_out(in_one_process)
     assert held_out_answers(run) == held_out_answers(in_one_process)
 

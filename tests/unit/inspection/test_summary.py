@@ -10,7 +10,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.gates import Gate
 from scope_selfplay.inspection.summary import show_summary, sparkline, summarise
-from scope_selfplay.progress import LineProgress, SilentProgress
+from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
@@ -163,9 +163,7 @@ def test_what_was_never_measured_is_null_and_never_zero(run: Run) -> None:
 
 
 def test_a_run_that_has_only_begun_has_a_summary(tmp_path: Path) -> None:
-    bare = Run(
-        load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), SilentProgress()
-    )
+    bare = Run(load_config(None, ["name=bare"]), RunFolder(tmp_path / "bare"), load_pack(PACK), Progress())
     bare.folder.path.mkdir()
     write_atomic(bare.folder.config, "name: bare\n")
     summary = summary_of(bare)

@@ -8,7 +8,7 @@ from scope_selfplay.config import JudgeConfig, JudgeRole, RunConfig, load_config
 from scope_selfplay.config.judge import RoleEndpointsConfig
 from scope_selfplay.errors import ConfigError, RunMismatchError
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.contracts import POLICY_ROLES
 from scope_selfplay.prompts.folder import pack_path
@@ -79,10 +79,10 @@ def test_a_pack_without_judge_texts_borrows_them_and_has_another_hash() -> None:
 
 def test_a_run_keeps_the_judges_texts_and_opens_again_with_another_address(tmp_path: Path) -> None:
     settings = [*SMALL, f"model.path={write_model(tmp_path / 'policy')}"]
-    run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, SilentProgress())
+    run = open_run(load_config(None, [*settings, *TWO_LINES]), tmp_path, Progress())
     assert (run.folder.prompts / "grade.md").is_file()
 
     moved = load_config(None, [*settings, *TWO_LINES, "judge.endpoint.base_url=http://judge:8000/v1"])
-    assert open_run(moved, tmp_path, SilentProgress()).pack.hash == run.pack.hash
+    assert open_run(moved, tmp_path, Progress()).pack.hash == run.pack.hash
     with pytest.raises(RunMismatchError, match=r"judge\.kind"):
-        open_run(load_config(None, settings), tmp_path, SilentProgress())
+        open_run(load_config(None, settings), tmp_path, Progress())

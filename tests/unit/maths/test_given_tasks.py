@@ -10,7 +10,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError, RecordError
 from scope_selfplay.given_tasks import read_given_tasks
 from scope_selfplay.maths.cli import RUN_FILE, math
-from scope_selfplay.progress import SilentProgress
+from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.run import open_run
@@ -124,7 +124,7 @@ def settings(tmp_path: Path, model: Path) -> list[str]:
 def test_a_run_on_given_tasks_has_no_documents_and_takes_its_held_out_tasks_from_the_file(
     tmp_path: Path, model: Path
 ) -> None:
-    run = open_run(load_config(RUN_FILE, settings(tmp_path, model)), tmp_path / "runs", SilentProgress())
+    run = open_run(load_config(RUN_FILE, settings(tmp_path, model)), tmp_path / "runs", Progress())
     assert run.documents == [] and run.context.searcher.identity == "nothing"
     make_held_out(run)
     folder = run.folder.stage(0, Stage.TASKS)
@@ -140,4 +140,4 @@ def test_a_run_on_given_tasks_has_no_documents_and_takes_its_held_out_tasks_from
 def test_what_a_run_without_documents_cannot_do_is_refused(tmp_path: Path, model: Path, change: str) -> None:
     config = load_config(RUN_FILE, [*settings(tmp_path, model), change])
     with pytest.raises(ConfigError, match=rf"corpus\.path: none .* set {change.partition('=')[0]}"):
-        open_run(config, tmp_path / "runs", SilentProgress())
+        open_run(config, tmp_path / "runs", Progress())
