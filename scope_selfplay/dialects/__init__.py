@@ -1,21 +1,21 @@
 """How each model family writes a turn: `dialect(name)` reads its turns and writes its search calls.
 
-Pure, and safe on any text: reading is linear, what cannot be read is None. `families` holds what differs, a family a
-block; `turn` is what they share.
+Pure, and safe on any text: reading is linear, what cannot be read is None. `families` says what a dialect
+is and holds the families, a block each; `turn` reads what all of them share.
 """
 
 from dataclasses import replace
 from typing import Literal
 
-from scope_selfplay.dialects.families import DIALECTS
-from scope_selfplay.dialects.turn import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, TurnParts
+from scope_selfplay.dialects.families import DIALECTS, Dialect
+from scope_selfplay.dialects.turn import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, TurnParts
 from scope_selfplay.errors import ConfigError, did_you_mean
 
 __all__ = ["ANSWER_TAGS", "DIALECTS", "TASK_TAGS", "THINK_TAGS", "Dialect", "TurnParts", "dialect"]
 
 
 def dialect(name: str, earlier_thinking: Literal["auto", "keep", "drop"] = "auto") -> Dialect:
-    """The dialect of a model family: "qwen2.5", "qwen3" or "olmo3". Raises ConfigError for any other name.
+    """The dialect of a model family, one of `DIALECTS`. Raises ConfigError for any other name.
 
     `earlier_thinking` is a run's choice of what becomes of the thinking of earlier turns; `auto` is the family's.
     """

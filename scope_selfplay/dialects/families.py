@@ -1,4 +1,4 @@
-"""The model families: how each of them writes a search call and its thinking.
+"""The model families: what a dialect is, and how each family writes a search call and its thinking.
 
 To add one, write its `Dialect`, list it in `DIALECTS`, and allow its name in `ModelConfig.dialect`
 (`scope_selfplay/config/run.py`).
@@ -18,10 +18,103 @@ opens the thinking in the prompt.
 """
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
-from scope_selfplay.dialects.turn import MAX_CALLS, Dialect, valid_query
+from scope_selfplay.dialects.turn import (
+    ANSWER_TAGS,
+    MAX_CALLS,
+    TASK_TAGS,
+    THINK_CLOSE,
+    TurnParts,
+    call_blocks,
+    only_block,
+    split_thinking,
+    valid_query,
+)
 from scope_selfplay.wire.strict_json import load_strict
+
+EXAMPLE_QUERY = "your search query"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """One model family's way to search and think (SCOPE Table 11); tasks and answers look alike in all.
+
+    `read_query` gets the stripped text between the search tags and returns the query or None; `write_query`
+    is its inverse and returns the text between the tags, whitespace included.
+    """
+
+    name: str
+    search_tags: tuple[str, str]
+    read_query: Callable[[str], str | None]
+    write_query: Callable[[str], str]
+    result_tags: tuple[str, str] | None
+    """What encloses the passages; None where the chat role alone marks them."""
+    tool_role: str
+    """The chat role whose message `tool_response` is."""
+    stop: tuple[str, ...]
+    """Where sampling ends; an engine must keep the stop text, else the turn is unclosed."""
+    template_opens_thinking: bool
+    """Whether a chat template of this family may end the prompt with an open think tag."""
+    native_thinking: bool
+    """Whether the family thinks without being told to, so that a prompt brings no think tags of its own."""
+    drops_earlier_thinking: bool
+    """Whether the family's template removes the thinking of earlier turns from the next prompt."""
+
+    @property
+    def search_syntax(self) -> str:
+        """The example of a search call that a prompt shows."""
+        return self.search_call(EXAMPLE_QUERY)
+
+    def parse(self, text: str) -> TurnParts:
+        """Read one assistant turn without its end-of-turn token. Linear in its length; never raises.
+
+        Tags inside thinking do not count. The first valid search call is the query; two answers, or two
+        tasks, are none. A block that holds another tag of the protocol is none either. An inner
+        `<question>` of a task is the task. Halves of surrogate pairs become question marks. When the prompt
+        ended inside thinking and this turn may have stopped there, parse the think tag with it:
+        `parse("<think>" + text)`.
+        """
+        text = text.encode("utf-8", "replace").decode()
+        thinking, body = split_thinking(text, may_begin_inside=self.template_opens_thinking)
+        task = only_block(body, "task", (THINK_CLOSE, *ANSWER_TAGS, *self.search_tags))
+        if task is not None and ("<question>" in task or "</question>" in task):
+            task = only_block(task, "question", ())
+        foreign = (THINK_CLOSE, *TASK_TAGS, *ANSWER_TAGS)
+        queries = map(self.read_query, call_blocks(body, *self.search_tags, foreign))
+        return TurnParts(
+            thinking=thinking,
+            query=next((query for query in queries if query is not None), None),
+            task=task,
+            answer=only_block(body, "answer", (THINK_CLOSE, *TASK_TAGS, *self.search_tags)),
+        )
+
+    def search_call(self, query: str) -> str:
+        """The call that `parse` reads back as exactly this query.
+
+        Raises ValueError for a query that no call can carry: blank, with whitespace around it, longer than
+        about 16,000 characters, with half a surrogate pair, or with a tag that the family cannot escape.
+        """
+        opener, closer = self.search_tags
+        call = f"{opener}{self.write_query(query)}{closer}"
+        if self.parse(call) != TurnParts(thinking=None, query=query, task=None, answer=None):
+            raise ValueError(f"the {self.name} dialect cannot write a search for {query[:80]!r}")
+        return call
+
+    def tool_response(self, passages_text: str) -> str:
+        """The message, for the role `tool_role`, that brings search results back to the model.
+
+        The enclosing tags are broken up where a passage brings its own, so that no passage can end the block.
+        """
+        if self.result_tags is None:
+            return passages_text
+        opener, closer = self.result_tags
+        for tag in self.result_tags:
+            passages_text = passages_text.replace(tag, tag.replace("<", "< "))
+        return f"{opener}\n{passages_text}\n{closer}"
+
 
 QWEN25 = Dialect(
     name="qwen2.5",
