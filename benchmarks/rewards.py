@@ -125,7 +125,7 @@ def price(settings: Sequence[str], seed: int, name: str, root: Path) -> float:
 
 def held_out_scores(run: Run, policy: Policy) -> Scores:
     """The rubric score of a greedy answer to every held-out task."""
-    context, engine = run.stage_context(), run.engine(policy, Role.SOLVER)
+    context, engine = run.stage_context(1, Stage.COMPARE), run.engine(policy, Role.SOLVER)
     policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
     found: dict[str, float] = {}
 

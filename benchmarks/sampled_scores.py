@@ -23,7 +23,7 @@ def sampled_scores(config: Path, root: Path, iteration: int, *, samples: int) ->
 
 
 async def _scores(run: Run, iteration: int, samples: int) -> dict[str, float]:
-    context, policy = run.stage_context(), run.solver(iteration)
+    context, policy = run.stage_context(iteration, Stage.COMPARE), run.solver(iteration)
     engine, policy_format = run.engine(policy, Role.SOLVER), run.policy_format(policy, Role.SOLVER)
 
     async def score(candidate: Candidate, sample: int) -> tuple[str, float]:

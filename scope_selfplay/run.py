@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay import __version__, engines, schedule
+from scope_selfplay.canaries import CanaryWatch, cases_of
 from scope_selfplay.config import JudgeConfig, RunConfig
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat
@@ -118,12 +119,23 @@ class Run:
         """The judge that a stage asks."""
         return self.deciding_judge if stage is Stage.COMPARE else self.context.judge.judge
 
-    def stage_context(self, stage: Stage | None = None) -> RunContext:
-        """The context with an account of the judge that begins at nothing: every stage keeps its own."""
-        judge = self.context.judge.judge if stage is None else self.judge_of(stage)
+    def stage_context(self, iteration: int, stage: Stage) -> RunContext:
+        """The context with an account of the stage's judge that begins at nothing, and with its canaries."""
+        judge = self.judge_of(stage)
         if isinstance(judge, ModelJudge):
             judge.begin_stage()
-        return replace(self.context, judge=MeteredJudge(judge))
+        settings = self.config.judge
+        watch = None
+        if settings.canary_rate:
+            watch = CanaryWatch(
+                judge,
+                settings.canaries,
+                cases_of(settings.canaries.file, self.documents),
+                rate=settings.canary_rate,
+                place=(self.folder, iteration, stage),
+                seed=self.config.seed,
+            )
+        return replace(self.context, judge=MeteredJudge(watch or judge), canaries=watch)
 
     def config_hash_of(self, iteration: int) -> str:
         """The config that an iteration is made by; shared iterations of a fork were made by another run's."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from scope_selfplay.canaries import CanaryWatch
 from scope_selfplay.config import RunConfig
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import (
@@ -18,6 +19,7 @@ from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.measures import Measure
 from scope_selfplay.progress import Activity
 from scope_selfplay.prompts import Pack, PromptRole
 from scope_selfplay.schemas import Key, Role, Rollout, Task
@@ -40,6 +42,8 @@ class RunContext:
     """Processes that sample beside this one."""
     other_tools: tuple[Tool, ...] = ()
     """What the Solver may call besides search."""
+    canaries: CanaryWatch | None = None
+    """The judge inside of `judge`, where a stage asks it questions with known verdicts."""
 
     @cached_property
     def tools(self) -> Tools:
@@ -88,6 +92,16 @@ class RunContext:
             settings.max_turn,
             search.truncation,
         )
+
+    @property
+    def canary_note(self) -> str:
+        """`, canaries 12/12` for a line of progress; "" before the first."""
+        verdicts = self.canaries.verdicts if self.canaries is not None else []
+        return f", canaries {sum(each.is_right for each in verdicts)}/{len(verdicts)}" if verdicts else ""
+
+    def canary_measures(self) -> dict[str, Measure]:
+        """Of the canaries since the last step, for the metrics of this one."""
+        return {} if self.canaries is None else self.canaries.measures()
 
     async def sample_rollout(self, episode: Episode, model: PolicyModel, key: Key) -> Rollout:
         with self.activity.rollout():

@@ -8,6 +8,7 @@ on under another one (`RunConfig.hash`).
 
 from scope_selfplay.config.judge import (
     CallConfig,
+    CanariesConfig,
     EndpointConfig,
     JudgeConfig,
     JudgeRetryConfig,
@@ -31,6 +32,7 @@ from scope_selfplay.config.training import ChallengerConfig, SolverConfig, Train
 
 __all__ = [
     "CallConfig",
+    "CanariesConfig",
     "ChallengerConfig",
     "CompareConfig",
     "CorpusConfig",

@@ -116,6 +116,24 @@ class NoiseConfig(ConfigSection):
         return self
 
 
+_MODEL_CANARIES = 0.01
+
+
+class CanariesConfig(ConfigSection):
+    """Questions with known verdicts, mixed into the judge's calls: they decide nothing but whether to go on."""
+
+    rate: float | None = Field(default=None, ge=0, le=0.5)
+    """Canaries per judgement; 0 asks none. When left out, 0.01 where a model judges, and 0 for a judge by rule, which
+    cannot change."""
+    least: float = Field(default=0.7, ge=0, le=1)
+    """Share of the canaries of one role, and of one kind of them, that a judge has to get right: a stage stops with
+    exit 75 where the 99 % interval of the share lies below. 0 never stops."""
+    enough: int = Field(default=10, ge=1)
+    """Canaries of a role or kind below which nothing is stopped."""
+    file: str | None = None
+    """JSON lines with cases of your own; when left out, cases are made from the run's documents."""
+
+
 class JudgeConfig(ConfigSection):
     kind: Literal["lexical", "verifier", "model"] = "lexical"
     """`lexical` checks facts by rule and works only on the embedded world; `verifier` only compares boxed answers with
@@ -158,6 +176,8 @@ class JudgeConfig(ConfigSection):
     """Share of failed verdicts above which a stage stops with exit 75, once it has made at least 50 calls."""
     noise: NoiseConfig = NoiseConfig()
     """Errors that a judge by rule makes on purpose, for experiments on judges that err."""
+    canaries: CanariesConfig = CanariesConfig()
+    """Questions with known verdicts, by which a judge that fails is noticed."""
 
     def endpoint_of(self, role: JudgeRole) -> EndpointConfig:
         """The endpoint of a role."""
@@ -171,6 +191,13 @@ class JudgeConfig(ConfigSection):
             return (self,)
         alone = {"endpoints": RoleEndpointsConfig(), "evaluate": ()}
         return tuple(self.model_copy(update={"endpoint": endpoint, **alone}) for endpoint in self.evaluate)
+
+    @property
+    def canary_rate(self) -> float:
+        """Canaries per judgement: as set, else what is usual for this kind of judge."""
+        if self.canaries.rate is not None:
+            return self.canaries.rate
+        return _MODEL_CANARIES if self.kind == "model" else 0.0
 
     def call_of(self, role: JudgeRole) -> CallConfig:
         """The sampling of a role's completions."""
@@ -206,6 +233,15 @@ class JudgeConfig(ConfigSection):
         return self
 
     @model_validator(mode="after")
+    def _canaries_can_be_judged(self) -> Self:
+        if self.kind == "verifier" and self.canaries.rate:
+            raise ValueError(
+                f"canaries.rate is {self.canaries.rate:g}, but kind verifier compares boxed answers and reads no text; "
+                "leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _noise_can_be_borne(self) -> Self:
         if self.noise.total and self.kind == "model":
             raise ValueError(
@@ -223,6 +259,7 @@ class JudgeConfig(ConfigSection):
 # The weights are checked at the start, and the tokenizer tells what hostile texts may not spell: no judgement changes.
 _WHERE = {"base_url", "api_key_env", "weights", "tokenizer"}
 OPERATION: dict[str, Any] = {
+    "canaries": True,
     "concurrency": True,
     "patience": True,
     "allowed_hosts": True,

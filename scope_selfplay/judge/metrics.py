@@ -64,6 +64,12 @@ class JudgeMetrics:
         self.endpoint_faults = PrometheusCounter(
             "endpoint_faults", "Requests that gave no completion", ["fault"], **ours
         )
+        self.canaries = PrometheusCounter(
+            "canaries",
+            "Questions with a known verdict, by what was said to them (right, wrong, unread)",
+            ["role", "kind", "outcome"],
+            **ours,
+        )
         self.in_flight = Gauge("in_flight", "Requests on their way", **ours)
         self.breaker_open = Gauge("breaker_open", "1 while an endpoint is not asked", **ours)
         self.begin_stage()
@@ -102,6 +108,10 @@ class JudgeMetrics:
         self.tokens.labels(role.value, "in").inc(tokens_in)
         self.tokens.labels(role.value, "out").inc(tokens_out)
         self.completion_tokens.labels(role.value).observe(tokens_out)
+
+    def count_canary(self, role: str, kind: str, outcome: str) -> None:
+        """One question with a known verdict: its outcome is right, wrong or unread."""
+        self.canaries.labels(role, kind, outcome).inc()
 
     def calls_and_faults(self) -> tuple[int, Counter[Fault]]:
         """The judgements of the stage, and the faults among them."""

@@ -10,6 +10,7 @@ follow from the run's seed and from what is judged (see `calls`).
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
 from scope_selfplay.judge.endpoint_pool import special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.grading import is_opener
-from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompts
+from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompt, JudgePrompts
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.run_key import run_key
 from scope_selfplay.judge.shown import shown
@@ -74,6 +75,15 @@ class ModelJudge:
             "model", *models, *settings, pack.hash, config.verdict, config.max_chars, config.truncation
         )
         self.identity = f"{model_name(config, JudgeRole.GRADE)} {content}"
+        self._apart = 0
+
+    def apart(self, number: int) -> "ModelJudge":
+        """The same judge with the same account; its calls have draws of their own, and no reply that was kept for calls
+        of another number answers them.
+        """
+        judge = copy(self)
+        judge._apart = number
+        return judge
 
     def begin_stage(self) -> None:
         """Every stage has its own failure budget, time and account."""
@@ -88,14 +98,14 @@ class ModelJudge:
         return {role.value: account.report() for role, account in sorted(self.metrics.accounts.items())}
 
     async def gate(self, gate: Gate, task: Task, document: Document | None) -> Verdict:
-        return _scored(await self._caller.ask(self.prompts.gate(gate, task, document)))
+        return _scored(await self._ask(self.prompts.gate(gate, task, document)))
 
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
         """From the documents; without any, from the query alone by its own writer, weighted by importance."""
         if documents:
-            criteria = (await self._caller.ask(self.prompts.rubric(task, documents))).value
+            criteria = (await self._ask(self.prompts.rubric(task, documents))).value
             return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
-        reply = await self._caller.ask(self.prompts.dimensions(task))
+        reply = await self._ask(self.prompts.dimensions(task))
         if reply.value is None:
             return None
         weighted = [
@@ -107,7 +117,7 @@ class ModelJudge:
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         if is_opener(answer):
             return _OPENER
-        return _scored(await self._caller.ask(self.prompts.grade(task, criterion, answer)))
+        return _scored(await self._ask(self.prompts.grade(task, criterion, answer)))
 
     async def compare(
         self,
@@ -136,7 +146,7 @@ class ModelJudge:
         if any(unanswered) and not all(unanswered):
             return _won_unasked(first, second, style, first_wins=unanswered[1])
         prompt = self.prompts.compare(task, (first, second), style, rubric)._replace(repeat=repeat)
-        reply = await self._caller.ask(prompt)
+        reply = await self._ask(prompt)
         outcome = reply.value
         value = None if outcome is None else outcome.first >= outcome.second
         verdict = reply.verdict(value, _soft_preference(reply))
@@ -152,7 +162,7 @@ class ModelJudge:
         repeat: int = 0,
     ) -> Selected:
         prompt = self.prompts.select(task, rubric, candidates, winners)._replace(repeat=repeat)
-        reply = await self._caller.ask(prompt)
+        reply = await self._ask(prompt)
         return Selected(reply.value, reply.verdict(None if reply.value is None else True))
 
     async def score(
@@ -161,8 +171,11 @@ class ModelJudge:
         if is_opener(rollout.answer or ""):
             return PointwiseScore(0.0, _OPENER.model_copy(update={"value": True}))
         prompt = self.prompts.score(task, rollout, rubric, scale)
-        reply = await self._caller.ask(prompt)
+        reply = await self._ask(prompt)
         return PointwiseScore(reply.value, reply.verdict(None if reply.value is None else True))
+
+    async def _ask(self, prompt: JudgePrompt[T]) -> JudgeReply[T]:
+        return await self._caller.ask(prompt._replace(repeat=prompt.repeat + self._apart))
 
 
 def open_model_judge(

@@ -144,8 +144,9 @@ def _stage_plan(
     rollouts = counts.challenger_rollouts + counts.solver_rollouts
     sampled, read = rollouts * assumptions.rollout_tokens, rollouts * assumptions.read_tokens
     generate = sampled / assumptions.decode_rate + read / assumptions.prefill_rate
-    written = counts.judge.calls * assumptions.judge_tokens
-    judge = written / assumptions.decode_rate + counts.judge.read / assumptions.prefill_rate
+    asked = counts.judge.times(1 + config.judge.canary_rate)
+    written = asked.calls * assumptions.judge_tokens
+    judge = written / assumptions.decode_rate + asked.read / assumptions.prefill_rate
     text, train = records_gib(sampled + read + written, assumptions), 0.0
     disk = StageDisk(text, text)
     if counts.trained is not None:
@@ -157,7 +158,7 @@ def _stage_plan(
         disk = training_disk(config.model, counts.trained, size, text)
     return StagePlan(
         *counts[:5],
-        round(counts.judge.calls),
+        round(asked.calls),
         sampled + read,
         scale * generate,
         judge_scale * judge,

@@ -35,7 +35,7 @@ def compare(run: Run, iteration: int) -> StageManifest:
     """Stage D: S_t answers the held-out tasks and is compared with every checkpoint before it."""
 
     def work(folder: StageFolder) -> None:
-        context, policy = run.stage_context(Stage.COMPARE), run.solver(iteration)
+        context, policy = run.stage_context(iteration, Stage.COMPARE), run.solver(iteration)
         candidates = accepted_in(run.folder.stage(0, Stage.TASKS))
         run.progress.begin(f"iteration {iteration}: compare {policy.name} on held-out tasks", len(candidates))
         asyncio.run(_answer(run, iteration, context, candidates, folder))

@@ -77,7 +77,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     own = new_folder(folder, shard)
     begin_attempt(own.path, own.path)
     shared = SharedProgress(folder, positions)
-    target, context = task_target(run, iteration), run.stage_context()
+    target, context = task_target(run, iteration), run.stage_context(iteration, Stage.TASKS)
     make = task_maker(run, iteration, context)
     run.progress.begin(f"{title_of(iteration)}, worker {shard}", None)
     shared.refresh()

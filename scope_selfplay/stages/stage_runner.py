@@ -38,6 +38,7 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
+from scope_selfplay.store.canaries import canary_words, count_canaries, read_canaries
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.files import disk_faults, read_rows
 from scope_selfplay.store.folders import MANIFEST, begin_format, checksums
@@ -108,6 +109,9 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
     earlier += time_of_attempts(shares_in(folder))
     work(folder)
+    asked = canary_words(count_canaries(read_canaries(run.folder, begun.iteration, Stage(begun.stage))))
+    if asked:
+        run.progress.say(f"iteration {begun.iteration} {begun.stage}: canaries {asked}")
     tally = tally_of_records(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")

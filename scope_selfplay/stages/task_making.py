@@ -63,7 +63,7 @@ def _given_tasks(run: Run) -> list[Candidate]:
 
 async def _with_rubrics(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Every checkpoint is graded by the same rubrics: those that given tasks lack are written once."""
-    judge = run.stage_context().judge
+    judge = run.stage_context(0, Stage.TASKS).judge
     documents = {document.id: document for document in run.documents}
 
     async def complete(candidate: Candidate) -> Candidate:
@@ -88,7 +88,7 @@ def make_tasks(run: Run, iteration: int) -> StageManifest:
 
 
 def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
-    target, context = task_target(run, iteration), run.stage_context()
+    target, context = task_target(run, iteration), run.stage_context(iteration, Stage.TASKS)
     make = task_maker(run, iteration, context)
     sources = task_sources(run, iteration)
     before = by_document([folder])
@@ -108,7 +108,9 @@ def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
                 in_flight=run.config.tasks.in_flight,
                 finished={name: candidate for name, candidate in before.items() if is_settled(candidate)},
                 keep=record,
-                report=lambda accepted, tried: run.progress.advance(accepted, f"of {tried} candidates"),
+                report=lambda accepted, tried: run.progress.advance(
+                    accepted, f"of {tried} candidates{context.canary_note}"
+                ),
             )
         )
     write_candidates(folder, recorded, [folder])

@@ -49,7 +49,7 @@ def train_challenger(run: Run, iteration: int) -> StageManifest | None:
     """Stage A: GRPO from C_{t-1} against the frozen S_{t-1}. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
-        settings, context = run.config.challenger, run.stage_context()
+        settings, context = run.config.challenger, run.stage_context(iteration, Stage.CHALLENGER)
         start, opponent = run.challenger(iteration - 1), run.promoted_solver(iteration - 1)
         count = settings.steps * settings.batch
         sources = stage_sources(run, iteration, Stage.CHALLENGER, count)
@@ -73,7 +73,7 @@ def train_solver(run: Run, iteration: int) -> StageManifest | None:
     """Stage C: GRPO from S_{t-1} on the kept or given tasks. None in a process that another one leads."""
 
     def work(folder: StageFolder) -> None:
-        context, start = run.stage_context(), run.promoted_solver(iteration - 1)
+        context, start = run.stage_context(iteration, Stage.SOLVER), run.promoted_solver(iteration - 1)
         tasks = tasks_to_train_on(run, iteration)
         key = run.key(iteration, Stage.SOLVER)
         job = _job(run, iteration, Stage.SOLVER, start, tasks.records, context.judge)
@@ -120,6 +120,8 @@ def _job(
     def on_step(step: int, line: dict[str, Any]) -> None:
         reward, part = line.get("reward", float("nan")), line.get(curve)
         note = "" if part is None else f", {curve} {part:.2f}"
+        canaries = line.get("canary_accuracy")
+        note += "" if canaries is None else f", canaries {canaries:.0%} right"
         run.progress.advance(step, f"reward {reward:.2f}{note}")
         run.progress.plot(reward if part is None else part)
         check_budget(run, judge)

@@ -104,6 +104,10 @@ class RunFolder:
         self.fork = path / "fork.json"
         # Points at the Solver that the newest comparison kept.
         self.best = path / "best"
+        # Questions with known verdicts that the judge was asked; apart from the records, which they never join.
+        self.canaries = path / "canaries"
+        # Judgements that were asked again.
+        self.audit = path / "audit"
         self.summary = path / "summary.json"
         self.log = path / "run.log"
 

@@ -89,6 +89,7 @@ def challenger_sampler(
         _store_records(job, results)
         metrics = _metrics(context, results, format_scores) | {
             "masked": Mean.of([reward is None for reward in rewards]),
+            **context.canary_measures(),
             **sampling.clock.seconds(),
         }
         rewarded = zip(results, rewards, strict=True)

@@ -64,6 +64,7 @@ def solver_sampler(
             **_answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
             **behaviour_metrics(rollouts),
+            **context.canary_measures(),
             **sampling.clock.seconds(),
         }
         return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ import pytest
 
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.corpus import embedded_documents
-from scope_selfplay.errors import JudgeError
+from scope_selfplay.errors import ExitCode, JudgeError
+from scope_selfplay.inference.chat_server import Responder, ServedReply
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.server import lexical_reply
-from scope_selfplay.progress import Progress
+from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
 from scope_selfplay.store import Stage, read_records
+from scope_selfplay.store.canaries import CanaryVerdict, read_canaries
 from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 from tests.judges import REPOSITORY
 
@@ -44,11 +47,13 @@ def _config(*settings: str) -> RunConfig:
 
 
 @contextmanager
-def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
+def _served(plan: FaultPlan, reply: Responder | None = None) -> Iterator[tuple[FakeServer, str]]:
     """The lexical judge behind a faulty wire, in a thread, since a stage runs its own event loops."""
     config = _config()
     judge = LexicalJudge(embedded_documents(config.seed, config.corpus))
-    fake = FakeServer(lambda request: lexical_reply(judge, request), plan=plan, model=judge.identity)
+    fake = FakeServer(
+        reply or (lambda request: lexical_reply(judge, request)), plan=plan, model=judge.identity
+    )
     started, done = threading.Event(), threading.Event()
     urls: list[str] = []
 
@@ -69,10 +74,10 @@ def _served(plan: FaultPlan) -> Iterator[tuple[FakeServer, str]]:
         thread.join()
 
 
-def _held_out(config: RunConfig, root: Path) -> tuple[Run, list[Candidate]]:
+def _held_out(config: RunConfig, root: Path, progress: Progress | None = None) -> tuple[Run, list[Candidate]]:
     from scope_selfplay.stages import make_held_out
 
-    run = open_run(config, root, Progress())
+    run = open_run(config, root, progress or Progress())
     make_held_out(run)
     return run, read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
 
@@ -137,6 +142,45 @@ def test_a_judge_of_garbage_stops_the_stage_and_the_same_command_goes_on(
     unread = sum(verdict.value is None for verdict in verdicts)
     account = json.loads((run.folder.stage(0, Stage.TASKS).path / "judge.json").read_text())
     assert account == {"calls": len(verdicts), "unreadable": unread, "failed": unread}
+
+
+def test_canaries_change_no_task_of_the_embedded_run_and_join_none_of_its_records(
+    undisturbed: list[dict[str, object]], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    run, candidates = _held_out(_config("judge.canaries.rate=0.25"), tmp_path, LineProgress(said.append))
+    assert [_what_counts(each) for each in candidates] == undisturbed
+    canaries = read_canaries(run.folder, 0, Stage.TASKS)
+    gates = sum(len(each.gates) for each in candidates)
+    assert gates / 4 - 2 <= len(canaries) <= gates and all(each.is_right for each in canaries)
+    assert f"canaries {len(canaries)} of {len(canaries)} right (gates" in "\n".join(said)
+    stage = run.folder.stage(0, Stage.TASKS).path
+    texts = [path.read_bytes() for path in stage.rglob("*") if path.is_file()]
+    assert not any(each.shown.encode() in text for each in canaries if not each.expected for text in texts)
+    assert json.loads((stage / "judge.json").read_text())["calls"] == gates
+
+
+def test_a_server_with_the_wrong_model_stops_the_stage_and_the_right_one_goes_on(
+    undisturbed: list[dict[str, object]], tmp_path: Path
+) -> None:
+    """Whatever it is asked it passes: readable, never a fault, and worth nothing."""
+    settings = ["judge.kind=model", "judge.canaries.rate=0.25", "judge.cache=null", "judge.failure_budget=1"]
+    with _served(FaultPlan(), lambda request: ServedReply("<score>1</score>")) as (_, url):
+        config = _config(*settings, f"judge.endpoint.base_url={url}")
+        with pytest.raises(JudgeError, match=r"the judge fails its canaries \(gates") as stopped:
+            _held_out(config, tmp_path)
+        assert stopped.value.exit_code is ExitCode.OUTSIDE
+    folder = tmp_path / config.name / "iteration-00" / "tasks"
+    assert f"remove {folder}" in str(stopped.value)
+    shutil.rmtree(folder)
+    with _served(FaultPlan()) as (_, url):
+        run, candidates = _held_out(_config(*settings, f"judge.endpoint.base_url={url}"), tmp_path)
+    assert [_what_counts(each) for each in candidates] == undisturbed
+    # What was said before stays to be read; only the newer start counts for whether it goes on.
+    starts = [path.name for path in sorted(run.folder.canaries.iterdir())]
+    assert starts == ["00-tasks-000.jsonl", "00-tasks-001.jsonl"]
+    before, after = (read_records(run.folder.canaries / name, CanaryVerdict) for name in starts)
+    assert not all(each.is_right for each in before) and all(each.is_right for each in after)
 
 
 def _check(candidates: list[Candidate], undisturbed: list[dict[str, object]]) -> None:

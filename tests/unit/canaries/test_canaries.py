@@ -1,0 +1,247 @@
+"""Questions with known verdicts: every judge that errs is found, an honest one never, and nothing of them is kept."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scope_selfplay.canaries import CanaryWatch, cases_of
+from scope_selfplay.canaries.cases import statements
+from scope_selfplay.canaries.watch import most_likely
+from scope_selfplay.config import CanariesConfig, JudgeConfig, JudgeRole, NoiseConfig, load_config
+from scope_selfplay.corpus import embedded_documents
+from scope_selfplay.embedded.language import FactQuestion, write_question
+from scope_selfplay.errors import ConfigError, ExitCode, JudgeError, RecordError
+from scope_selfplay.gates import Gate
+from scope_selfplay.inference.chat_server import ServedReply
+from scope_selfplay.judge import Judge, LexicalJudge, Scale, Style
+from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.judge.noisy import with_noise
+from scope_selfplay.judge.server import lexical_reply
+from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Rubric, Task
+from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.canaries import CanaryKind, CanaryVerdict, count_canaries, read_canaries
+from scope_selfplay.testing.chat_server import FakeServer
+from tests.judges import JudgeOver
+
+WORLD = embedded_documents(0, load_config(None, []).corpus)
+JUDGE = LexicalJudge(WORLD)
+ARTICLE = WORLD[0]
+TASK = Task(
+    id="t",
+    text=write_question(FactQuestion(("river", "year", "emblem"), (), ARTICLE.title)),
+    type="long_form_qa",
+    document_id=ARTICLE.id,
+)
+CRITERION = Criterion(text=f"Identifies the river of {ARTICLE.title} as Ysk.")
+RUBRIC = Rubric(task_id="t", criteria=(CRITERION,))
+PROSE = [
+    Document(
+        id=f"d{number}",
+        title=title,
+        text=f"{title} was opened in {1850 + number} after {number + 3} years of quarrels over its cost. "
+        f"Engineers from {place} lined it with {stone} because the older plan had failed twice. {title} closed.",
+    )
+    for number, (title, place, stone) in enumerate(
+        [
+            ("The Hoosac Tunnel", "Boston", "granite"),
+            ("The Elm Canal", "Ghent", "oak"),
+            ("Dover Pier", "Kent", "iron"),
+        ]
+    )
+]
+
+
+def watch_of(
+    judge: Judge, root: Path, documents: Sequence[Document] = WORLD, rate: float = 0.5, **settings: Any
+) -> CanaryWatch:
+    given = CanariesConfig.model_validate(settings)
+    place = (RunFolder(root), 1, Stage.SOLVER)
+    return CanaryWatch(judge, given, cases_of(given.file, documents), rate=rate, place=place, seed=0)
+
+
+def answer(text: str) -> Rollout:
+    return Rollout(id=text, role=Role.SOLVER, checkpoint="S", subject_id="t", turns=(), answer=text)
+
+
+def calls_of(judge: Judge, number: int) -> Mapping[str, Callable[[], Sequence[Awaitable[object]]]]:
+    """Every question that each role is asked."""
+    one, other = answer("Its river is the Ysk."), answer("Its river is the Wey.")
+    by: dict[Scale, Rubric | Criterion] = {Scale.EXPLICIT: CRITERION, Scale.IMPLICIT: RUBRIC}
+    said = f"{number}. Its river is the Ysk."
+    return {
+        "gates": lambda: [judge.gate(gate, TASK, ARTICLE) for gate in Gate],
+        "grade": lambda: [judge.grade(TASK, CRITERION, said, key=(number,))],
+        "compare": lambda: [judge.compare(TASK, one, other, style=each, rubric=RUBRIC) for each in Style],
+        "select": lambda: [judge.select(TASK, RUBRIC, [one, other], 1)],
+        "score": lambda: [judge.score(TASK, one, by.get(scale), scale=scale) for scale in Scale],
+    }
+
+
+async def work(judge: Judge, times: int = 60, *, only: str = "") -> list[object]:
+    """Asks every question so often; what the judge said to the stage."""
+    found: list[object] = []
+    for number in range(times):
+        groups = calls_of(judge, number)
+        chosen = [call for name, calls in groups.items() if only in ("", name) for call in calls()]
+        found += await asyncio.gather(*chosen)
+    return found
+
+
+async def test_an_honest_judge_passes_every_canary_of_every_role_and_what_a_stage_gets_is_the_same(
+    tmp_path: Path,
+) -> None:
+    metered = MeteredJudge(watch := watch_of(JUDGE, tmp_path))
+    assert await work(metered) == await work(MeteredJudge(JUDGE))
+    counts = count_canaries(watch.verdicts)
+    assert all(each.right == each.read == each.asked for each in counts)
+    assert {(each.role, each.kind) for each in counts} >= {
+        (role, kind) for role in (JudgeRole.GATES, JudgeRole.GRADE, JudgeRole.COMPARE) for kind in CanaryKind
+    }
+    questions = Counter(each.question for each in watch.verdicts)
+    assert set(questions.values()) == {30} and len(questions) == 3 + 1 + len(Style) + 1 + len(Scale)
+    # The stage's account knows nothing of them.
+    assert metered.tally.calls == 60 * len(questions)
+    assert read_canaries(RunFolder(tmp_path), 1, Stage.SOLVER) == watch.verdicts
+    assert not list(tmp_path.glob("iteration-*"))
+
+
+@pytest.mark.parametrize(
+    ("noise", "role", "only"),
+    [
+        ({"wrong": 1.0}, "gates", "gates"),
+        ({"wrong": 1.0}, "grade", "grade"),
+        ({"wrong": 1.0}, "compare", "compare"),
+        ({"wrong": 1.0}, "compare", "select"),
+        ({"first": 1.0}, "compare", "compare"),
+        ({"first": 1.0}, "compare", "select"),
+        ({"longer": 1.0, "half_length": 2}, "grade", "grade"),
+        ({"longer": 1.0}, "compare", "compare"),
+    ],
+)
+async def test_a_judge_that_errs_stops_the_stage_and_says_what_to_do(
+    tmp_path: Path, noise: dict[str, Any], role: str, only: str
+) -> None:
+    judge = watch_of(with_noise(JUDGE, NoiseConfig.model_validate(noise)), tmp_path)
+    with pytest.raises(JudgeError) as stopped:
+        await work(judge, 400, only=only)
+    text = str(stopped.value)
+    assert text.startswith(f"the judge fails its canaries ({role}") and "\n" not in text
+    assert "judge.canaries.least expects 70%" in text and str(tmp_path / "iteration-01" / "solver") in text
+    assert stopped.value.exit_code is ExitCode.OUTSIDE
+    assert not all(each.is_right for each in read_canaries(RunFolder(tmp_path)))
+
+
+async def test_a_judge_that_says_yes_to_everything_is_right_once_in_four_and_stops_the_stage(
+    tmp_path: Path, judge_over: JudgeOver
+) -> None:
+    async with judge_over(lambda request: ServedReply("<score>1</score>")) as judge:
+        watch = watch_of(judge, tmp_path)
+        with pytest.raises(JudgeError, match=r"\(grade\): \d of 1\d "):
+            await work(watch, 100, only="grade")
+        assert {each.is_right for each in watch.verdicts if each.kind is CanaryKind.RIGHT} == {True}
+        exposed = judge.metrics.render().decode()
+    assert 'scope_judge_canaries_total{kind="hostile",outcome="wrong",role="grade"}' in exposed
+
+
+async def test_an_unreadable_judge_is_left_to_the_failure_budget(tmp_path: Path) -> None:
+    watch = watch_of(with_noise(JUDGE, NoiseConfig(unreadable=1.0)), tmp_path)
+    await work(watch, only="grade")
+    (first, *_) = counts = count_canaries(watch.verdicts)
+    assert sum(each.asked for each in counts) == 30 and first.read == 0
+
+
+async def test_a_served_judge_is_asked_anew_in_every_start_and_pays_for_canaries_at_the_rate(
+    tmp_path: Path, judge_over: JudgeOver
+) -> None:
+    """A cached reply would hide that the server has been given other weights."""
+    fake = FakeServer(lambda request: lexical_reply(JUDGE, request))
+    async with judge_over(fake, cache=tmp_path / "judgements.sqlite") as judge:
+        for start in (1, 2):
+            before = len(fake.requests)
+            watch = watch_of(judge, tmp_path, rate=0.02)
+            await work(watch, 200, only="grade")
+            assert len(watch.verdicts) == 4 and all(each.is_right for each in watch.verdicts)
+            # The stage's own 200 answers are paid for once; the canaries of both starts all are.
+            assert len(fake.requests) - before == (200 if start == 1 else 0) + 4
+            assert not any(each.verdict.cached for each in watch.verdicts)
+        assert judge.account()["grade"]["calls"] == 2 * 204
+    assert len(list(RunFolder(tmp_path).canaries.iterdir())) == 2
+
+
+def test_cases_of_prose_ask_for_a_statement_and_another_document_gives_the_wrong_one() -> None:
+    pick = cases_of(None, PROSE)
+    for seed in range(50):
+        case = pick(random.Random(seed))
+        statement = case.criterion.partition(": ")[2]
+        assert case.document in PROSE and statement in case.right and statement not in case.wrong
+        own = [each for document in PROSE if document != case.document for each in statements(document.text)]
+        assert case.wrong in own
+        assert not case.passes_gates
+
+
+@pytest.mark.parametrize("documents", [[], PROSE[:1], [PROSE[0], PROSE[0]]])
+def test_without_two_documents_the_cases_are_plain_facts(documents: list[Document]) -> None:
+    case = cases_of(None, documents)(random.Random(1))
+    assert case.document is None and case.passes_gates and case.right in case.criterion
+
+
+async def test_a_file_of_ones_own_takes_the_place_of_documents(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    facts = {
+        "task": TASK.text,
+        "criterion": CRITERION.text,
+        "right": "Its river is the Ysk.",
+        "wrong": "None.",
+    }
+    file.write_text(json.dumps(facts) + "\n")
+    watch = watch_of(JUDGE, tmp_path, file=str(file))
+    await work(watch, 20, only="grade")
+    assert {each.task for each in watch.verdicts} == {TASK.text}
+    assert all(each.is_right for each in watch.verdicts)
+    file.write_text(json.dumps({**facts, "answer": "?"}) + "\n")
+    with pytest.raises(RecordError, match=r"cases\.jsonl"):
+        cases_of(str(file), WORLD)
+    file.write_text("")
+    with pytest.raises(ConfigError, match=r"judge\.canaries\.file: .* holds no case"):
+        cases_of(str(file), WORLD)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({"kind": "lexical"}, 0.0),
+        ({"kind": "verifier"}, 0.0),
+        ({"kind": "model", "endpoint": {"base_url": "http://127.0.0.1:1/v1"}}, 0.01),
+        ({"kind": "lexical", "canaries": {"rate": 0.2}}, 0.2),
+    ],
+)
+def test_a_model_is_watched_by_default_and_a_rule_is_not(settings: dict[str, Any], rate: float) -> None:
+    assert JudgeConfig.model_validate(settings).canary_rate == rate
+
+
+def test_a_verifier_cannot_be_asked_canaries_and_they_change_no_hash() -> None:
+    with pytest.raises(ConfigError, match=r"kind verifier compares boxed answers"):
+        load_config(None, ["judge.kind=verifier", "judge.canaries.rate=0.1"])
+    assert load_config(None, ["judge.canaries.rate=0.1"]).hash == load_config(None, []).hash
+
+
+@pytest.mark.parametrize(("right", "asked"), [(0, 10), (5, 10), (10, 10), (90, 100)])
+def test_the_upper_end_of_the_interval_is_wilsons(right: int, asked: int) -> None:
+    from scipy.stats import binomtest
+
+    known = binomtest(right, asked).proportion_ci(0.99, method="wilson")
+    assert most_likely(right, asked) == pytest.approx(known.high, abs=1e-4)
+
+
+def test_the_measures_of_a_step_are_of_its_own_canaries(tmp_path: Path) -> None:
+    watch = watch_of(JUDGE, tmp_path)
+    asyncio.run(work(watch, 20, only="grade"))
+    first, second = watch.measures(), watch.measures()
+    assert str(first["canaries"]) == "Total(value=10)" and str(second["canaries"]) == "Total(value=0)"
+    assert isinstance(watch.verdicts[0], CanaryVerdict)
