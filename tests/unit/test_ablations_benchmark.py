@@ -24,9 +24,10 @@ from scope_selfplay.config import RunConfig, changed_settings, load_config
 from scope_selfplay.forking import check_settings
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.progress import Progress
 from scope_selfplay.run_directory import enter_run_directory
-from scope_selfplay.schemas import Criterion, Document, Key, Rubric, Task, Verdict
+from scope_selfplay.schemas import Criterion, Document, Rubric, Task, Verdict
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_records
 from tests.unit.store.runs import candidate, solver_rollout
 
