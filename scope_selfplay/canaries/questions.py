@@ -11,7 +11,8 @@ from scope_selfplay.canaries.cases import CanaryCase
 from scope_selfplay.config import JudgeRole
 from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.judge.protocol import Judge, Scale, Style
-from scope_selfplay.schemas import Criterion, Key, Role, Rollout, Rubric, Task, Verdict, content_id
+from scope_selfplay.keys import Key, content_id
+from scope_selfplay.schemas import Criterion, Role, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store.canaries import CanaryKind
 
 _VAGUE = "Explain what he said about it at the time and how the others answered him."

@@ -24,19 +24,9 @@ from scope_selfplay.errors import JudgeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.keys import Key, rng_from, seed_from
 from scope_selfplay.measures import Mean, Measure, Total
-from scope_selfplay.schemas import (
-    Comparison,
-    Criterion,
-    Document,
-    Key,
-    Rollout,
-    Rubric,
-    Task,
-    Verdict,
-    rng_from,
-    seed_from,
-)
+from scope_selfplay.schemas import Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store import Appender, RunFolder, Stage
 from scope_selfplay.store.canaries import CanaryVerdict, new_log
 
@@ -189,9 +179,9 @@ class CanaryWatch:
             if read >= self._settings.enough and most_likely(right, read) < self._settings.least:
                 stage = self._folder.stage(self._iteration, self._stage).path
                 raise JudgeError(
-                    f"the judge fails its canaries ({words}): {right} of {read} questions with a known verdict were judged "
-                    f"right, judge.canaries.least expects {self._settings.least:.0%} ({self._folder.canaries} has "
-                    "them); see that the right model is served and reads its prompts, then run the same command again; "
+                    f"the judge fails its canaries ({words}): {right} of {read} questions with a known verdict were "
+                    f"judged right, judge.canaries.least expects {self._settings.least:.0%} ({self._folder.canaries} "
+                    "has them); see that the right model is served and reads its prompts, then run the same command again; "
                     f"remove {stage} and the judge's cache before, if what it has judged so far shall not count"
                 )
 
