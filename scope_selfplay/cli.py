@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         ),
         "fork": ("scope_selfplay.forking:fork", "Begin a run that shares another run's first iterations."),
         "index": ("scope_selfplay.index_command:index", "Build and check retrieval indexes."),
-        "judge": ("scope_selfplay.judge.cli:judge", "Try a judge's prompts at the terminal."),
+        "judge": ("scope_selfplay.judge_audit.cli:judge", "Try a judge's prompts, and audit a run's judge."),
         "k8s": ("scope_selfplay.k8s.cli:k8s", "Run on Kubernetes: render, check, follow."),
         "leaderboard": (
             "scope_selfplay.inspection.leaderboard_cli:leaderboard",

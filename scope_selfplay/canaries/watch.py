@@ -7,7 +7,7 @@ back to it. Canaries are asked anew in every start of a stage, also where replie
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from math import floor, sqrt
+from math import floor
 from typing import TypeVar
 
 from scope_selfplay.canaries.cases import CanaryCase, PickCase
@@ -28,12 +28,10 @@ from scope_selfplay.keys import Key, rng_from, seed_from
 from scope_selfplay.measures import Mean, Measure, Total
 from scope_selfplay.schemas import Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store import Appender, RunFolder, Stage
-from scope_selfplay.store.canaries import CanaryVerdict, new_log
+from scope_selfplay.store.canaries import CanaryVerdict, new_log, share_interval
 
 T = TypeVar("T")
 MakeCanary = Callable[[int], Canary | None]
-# The 99 % interval of a share (Wilson).
-_Z = 2.576
 
 
 class CanaryWatch:
@@ -176,18 +174,11 @@ class CanaryWatch:
         of_kind = [each for each in of_role if each.kind is newest.kind]
         for group, words in ((of_role, newest.role.value), (of_kind, f"{newest.role.value}, {newest.kind}")):
             right, read = sum(each.is_right for each in group), len(group)
-            if read >= self._settings.enough and most_likely(right, read) < self._settings.least:
+            if read >= self._settings.enough and share_interval(right, read)[1] < self._settings.least:
                 stage = self._folder.stage(self._iteration, self._stage).path
                 raise JudgeError(
                     f"the judge fails its canaries ({words}): {right} of {read} questions with a known verdict were "
                     f"judged right, judge.canaries.least expects {self._settings.least:.0%} ({self._folder.canaries} "
-                    "has them); see that the right model is served and reads its prompts, then run the same command again; "
+                    "has them); see that the right model is served and reads its prompts, run the same command again; "
                     f"remove {stage} and the judge's cache before, if what it has judged so far shall not count"
                 )
-
-
-def most_likely(right: int, asked: int) -> float:
-    """The upper end of the 99 % interval of a share (Wilson)."""
-    share = right / asked
-    half = _Z * sqrt(share * (1 - share) / asked + _Z * _Z / (4 * asked * asked))
-    return (share + _Z * _Z / (2 * asked) + half) / (1 + _Z * _Z / asked)

@@ -167,4 +167,36 @@ _TRAINING: Mapping[str, Bounds] = {
     "gpu_hours": Bounds("GPU-hours of the finished stages", "h"),
 }
 
-BOUNDS: Mapping[str, Bounds] = {**_TASKS, **_ANSWERS, **_TRAINING}
+_JUDGE: Mapping[str, Bounds] = {
+    "canary_accuracy": Bounds(
+        "canaries judged right", "share", 0.9, None, "the judge errs where the right verdict is known"
+    ),
+    "judge_agreement": Bounds(
+        "judgements that agree when asked again", "share", 0.85, None, "much of what is rewarded is chance"
+    ),
+    "reworded_agreement": Bounds(
+        "judgements that agree when asked in other words", "share", 0.8, None, "the prompt's wording decides"
+    ),
+    "position_bias": Bounds(
+        "what being shown first adds to a win",
+        "-1-1",
+        -0.05,
+        0.05,
+        "the place decides comparisons; ask in both orders",
+    ),
+    "length_bias": Bounds(
+        "what words that say nothing add to a verdict", "-1-1", -0.05, 0.05, "the judge goes by length"
+    ),
+    "judge_drift": Bounds(
+        "share met by the same answers, now less then", "-1-1", -0.1, 0.1, "the judge is not the one it was"
+    ),
+    "judge_unread": Bounds(
+        "judgements asked again that cannot be read",
+        "share",
+        None,
+        0.02,
+        "what it refuses to judge is masked",
+    ),
+}
+
+BOUNDS: Mapping[str, Bounds] = {**_TASKS, **_ANSWERS, **_TRAINING, **_JUDGE}

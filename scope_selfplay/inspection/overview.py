@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from scope_selfplay.health.checkup import examine
 from scope_selfplay.health.signals import Checkup
+from scope_selfplay.inspection.judge_checks import JudgeCheck, judge_checks
 from scope_selfplay.inspection.people import People, people
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.folders import Stage
@@ -87,6 +88,8 @@ class Overview(Value):
     """None before the first comparison has ended."""
     people: People | None
     """None where nobody has played in the run."""
+    judge: tuple[JudgeCheck, ...]
+    """Canaries, the audit, and people; nothing where there are none."""
     health: tuple[Checkup, ...]
 
 
@@ -108,7 +111,7 @@ def overview(reader: RunReader, *, health: bool = True) -> Overview:
     )
     hashes = origin[0] if len(origin) == 1 else {"config": "", "prompts": ""}
     newest = newest_ratings(reader)
-    fork = read_fork(reader.folder)
+    fork, played = read_fork(reader.folder), people(reader)
     return Overview(
         run=str(reader.settings.get("name", reader.folder.path.name)),
         shared=shared_words(fork) if fork else "",
@@ -117,7 +120,8 @@ def overview(reader: RunReader, *, health: bool = True) -> Overview:
         iterations=tuple(_iteration(reader, iteration) for iteration in reader.iterations()),
         held_out=_held_out(newest.ratings) if newest else (),
         kept=kept_solver(reader.folder),
-        people=people(reader),
+        people=played,
+        judge=tuple(judge_checks(reader.folder, played)),
         health=tuple(examine(reader)) if health else (),
     )
 

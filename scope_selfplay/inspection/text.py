@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scope_selfplay.health.signals import Checkup, HealthWarning, Signal
+from scope_selfplay.inspection.judge_checks import check_lines
 from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
 from scope_selfplay.inspection.people import People
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, ToolCall, Verdict
@@ -86,6 +87,7 @@ def describe_overview(page: Overview) -> Iterator[str]:
     if page.kept:
         yield f"  kept     {one_line(page.kept.words)}  ({page.kept.checkpoint or 'the base model'}, best/)"
     yield from people_lines(page.people)
+    yield from check_lines(page.judge)
     warnings = [found for checkup in page.health for found in checkup.warnings]
     if warnings:
         yield "\n== Warnings"

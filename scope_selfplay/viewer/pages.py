@@ -10,6 +10,7 @@ from typing import Any
 
 from scope_selfplay.errors import PromptError
 from scope_selfplay.inspection.charts import Line, NamedInterval
+from scope_selfplay.inspection.judge_checks import judge_checks
 from scope_selfplay.inspection.overview import IterationOverview, bin_edges, newest_ratings
 from scope_selfplay.inspection.people import people
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
@@ -40,11 +41,13 @@ def overview_page(run: ShownRun) -> Page:
     """Funnel, scores, task types, drift and health; the checkups may still be on their way."""
     # They are measured in a process of their own: the sooner they begin, the better.
     checkups = run.checkups()
+    played = people(run.reader)
     return Page(
         "overview.html",
         page=run.numbers(),
-        # People's records are none of a stage's: no new record of the run says that there are more of them.
-        people=people(run.reader),
+        # Those of people and of the judge's checks are no stage's: no new record of the run says that there are more.
+        people=played,
+        judge=judge_checks(run.reader.folder, played),
         states=run.reader.stages(),
         checkups=checkups,
         edges=bin_edges,

@@ -12,7 +12,6 @@ import pytest
 
 from scope_selfplay.canaries import CanaryWatch, cases_of
 from scope_selfplay.canaries.cases import statements
-from scope_selfplay.canaries.watch import most_likely
 from scope_selfplay.config import CanariesConfig, JudgeConfig, JudgeRole, NoiseConfig, load_config
 from scope_selfplay.corpus import embedded_documents
 from scope_selfplay.embedded.language import FactQuestion, write_question
@@ -25,7 +24,13 @@ from scope_selfplay.judge.noisy import with_noise
 from scope_selfplay.judge.server import lexical_reply
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Rubric, Task
 from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.store.canaries import CanaryKind, CanaryVerdict, count_canaries, read_canaries
+from scope_selfplay.store.canaries import (
+    CanaryKind,
+    CanaryVerdict,
+    count_canaries,
+    read_canaries,
+    share_interval,
+)
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.judges import JudgeOver
 
@@ -232,11 +237,11 @@ def test_a_verifier_cannot_be_asked_canaries_and_they_change_no_hash() -> None:
 
 
 @pytest.mark.parametrize(("right", "asked"), [(0, 10), (5, 10), (10, 10), (90, 100)])
-def test_the_upper_end_of_the_interval_is_wilsons(right: int, asked: int) -> None:
+def test_the_interval_of_a_share_is_wilsons(right: int, asked: int) -> None:
     from scipy.stats import binomtest
 
     known = binomtest(right, asked).proportion_ci(0.99, method="wilson")
-    assert most_likely(right, asked) == pytest.approx(known.high, abs=1e-4)
+    assert share_interval(right, asked) == pytest.approx((known.low, known.high), abs=1e-4)
 
 
 def test_the_measures_of_a_step_are_of_its_own_canaries(tmp_path: Path) -> None:

@@ -2,17 +2,32 @@
 
 import pytest
 
-from scope_selfplay.config import CallConfig, EndpointConfig, JudgeConfig, JudgeRetryConfig, NoiseConfig
+from scope_selfplay.config import (
+    CallConfig,
+    CanariesConfig,
+    EndpointConfig,
+    JudgeConfig,
+    JudgeRetryConfig,
+    NoiseConfig,
+)
 from scope_selfplay.config.judge import RoleEndpointsConfig
-from scope_selfplay.judge.cli import ROLES, judge, serve_judge
+from scope_selfplay.judge.cli import ROLES, serve_judge
 from scope_selfplay.judge.metrics import JudgeMetrics
+from scope_selfplay.judge_audit.cli import judge
 from tests.judges import REPOSITORY
 
 DOCS = (REPOSITORY / "docs" / "judge.md").read_text(encoding="utf-8")
 FIELDS = [f"judge.{name}" for name in JudgeConfig.model_fields]
 PARTS = [
     name
-    for model in (EndpointConfig, RoleEndpointsConfig, CallConfig, JudgeRetryConfig, NoiseConfig)
+    for model in (
+        EndpointConfig,
+        RoleEndpointsConfig,
+        CallConfig,
+        JudgeRetryConfig,
+        NoiseConfig,
+        CanariesConfig,
+    )
     for name in model.model_fields
 ]
 METRICS = [
@@ -22,7 +37,7 @@ METRICS = [
 ]
 OPTIONS = [
     option
-    for command in (serve_judge, judge.commands["try"])
+    for command in (serve_judge, *judge.commands.values())
     for parameter in command.params
     for option in parameter.opts
     if option.startswith("--")

@@ -1,0 +1,228 @@
+"""Judgements asked again: an honest judge agrees with itself, every error is found, and nothing is paid twice."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from scope_selfplay.cli import cli
+from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.errors import ConfigError, JudgeError, RecordError
+from scope_selfplay.health.checkup import examine
+from scope_selfplay.health.judging import audit_values
+from scope_selfplay.health.signals import signal_of
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.inspection.judge_checks import check_lines, judge_checks
+from scope_selfplay.judge import LexicalJudge
+from scope_selfplay.judge.noisy import with_noise
+from scope_selfplay.judge.server import lexical_reply
+from scope_selfplay.judge_audit.auditing import Audit, audit_judge
+from scope_selfplay.progress import Progress
+from scope_selfplay.store import RunFolder
+from scope_selfplay.store.judge_audit import (
+    AuditReport,
+    AuditWay,
+    JudgementKind,
+    read_asked,
+    read_audit,
+)
+from scope_selfplay.store.reader import RunReader
+from scope_selfplay.testing.chat_server import FakeServer
+from scope_selfplay.viewer.app import Site, build_app
+from scope_selfplay.viewer.shown_run import ShownRun
+from tests.unit.judge_audit.judged_run import world_of, write_judged_run
+
+NOISES: dict[str, dict[str, float]] = {
+    "honest": {},
+    "wrong": {"wrong": 0.3},
+    "first": {"first": 0.3},
+    "longer": {"longer": 0.3},
+    "unreadable": {"unreadable": 0.2},
+}
+FINDS = {
+    "honest": set(),
+    "wrong": {"judge_agreement"},
+    "first": {"position_bias"},
+    "longer": {"length_bias"},
+    "unreadable": {"judge_unread"},
+}
+"""What an audit of the usual number of calls must warn of, at the least."""
+
+
+def config_of(*settings: str) -> RunConfig:
+    return load_config(None, ["name=audited", "domain=embedded", "judge.failure_budget=1", *settings])
+
+
+def noisy_run(root: Path, noise: dict[str, float], **size: Any) -> RunFolder:
+    config = config_of(*(f"judge.noise.{name}={share}" for name, share in noise.items()))
+    judge = with_noise(LexicalJudge(world_of(config)), config.judge.noise)
+    return write_judged_run(root, config, judge, **size)
+
+
+def audited(folder: RunFolder, sample: int = 600, *settings: str, **audit: Any) -> AuditReport:
+    return audit_judge(folder.path, settings, Audit(sample, **audit), Progress())
+
+
+def warned_of(report: AuditReport) -> set[str]:
+    return {name for name, value in audit_values(report).items() if signal_of(name, value).warning}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_an_audit_finds_what_is_wrong_with_a_judge_and_nothing_with_an_honest_one(
+    name: str, tmp_path: Path
+) -> None:
+    folder = noisy_run(tmp_path / "run", NOISES[name])
+    report = audited(folder)
+    assert report.calls <= 600 and warned_of(report) >= FINDS[name], "\n".join(
+        check_lines(judge_checks(folder, None))
+    )
+    if name == "honest":
+        assert warned_of(report) == set()
+        shares = [row.agreed for row in report.agreement]
+        assert all(share is not None and share.value == 1.0 for share in shares)
+        assert [share.value for share in (report.position, report.length, report.unread) if share] == [
+            0.0
+        ] * 3
+        assert all(drift.change.value == 0.0 for drift in report.drift)
+    if name == "first":
+        assert report.position is not None and report.position.value == pytest.approx(0.3, abs=0.15)
+    if name == "unreadable":
+        assert report.unread is not None and report.unread.value == pytest.approx(0.2, abs=0.05)
+    with RunReader(folder.path) as reader:
+        warnings = {found.signal for checkup in examine(reader) for found in checkup.warnings}
+    assert warnings >= FINDS[name]
+
+
+def test_an_audit_stays_within_its_calls_shares_them_and_is_the_same_each_time(tmp_path: Path) -> None:
+    folder = noisy_run(tmp_path / "run", {"wrong": 0.3}, tasks=30)
+    report = audited(folder, 90)
+    asked = read_asked(folder)
+    ways = Counter(each.way for each in asked)
+    assert len(asked) == report.calls == 90 and ways == dict.fromkeys(list(AuditWay)[:3], 30)
+    assert {each.kind for each in asked if each.way is AuditWay.AGAIN} == set(JudgementKind)
+    assert Counter(each.iteration for each in asked if each.way is AuditWay.SWAPPED) == {1: 15, 2: 15}
+    first = (folder.audit / "audit.json").read_bytes()
+    # A part of it is lost, as by a kill; the rest is not asked again.
+    lines = (folder.audit / "asked.jsonl").read_bytes().splitlines(keepends=True)
+    (folder.audit / "asked.jsonl").write_bytes(b"".join(lines[:50]) + lines[50][:20])
+    assert audited(folder, 90) == report and (folder.audit / "audit.json").read_bytes() == first
+    assert (folder.audit / "asked.jsonl").read_bytes().splitlines(keepends=True)[:50] == lines[:50]
+    # More calls ask again what fewer asked, and others.
+    assert (
+        {each.id for each in asked} < {each.id for each in read_asked(folder)}
+        if audited(folder, 240)
+        else False
+    )
+
+
+async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_one(tmp_path: Path) -> None:
+    honest = LexicalJudge(world_of(config_of()))
+
+    def says_yes(request: ServedRequest) -> ServedReply | Awaitable[ServedReply]:
+        is_score = "<score>0</score>" in request.prompt
+        return ServedReply("<score>1</score>") if is_score else lexical_reply(honest, request)
+
+    fakes = [FakeServer(lambda request: lexical_reply(honest, request)), FakeServer(says_yes)]
+    async with fakes[0].serving() as one, fakes[1].serving() as other:
+        own = config_of("judge.kind=model", f"judge.endpoint.base_url={one}")
+        folder = await asyncio.to_thread(write_served_run, tmp_path / "run", own, honest)
+        elsewhere = load_config(None, ["judge.kind=model", f"judge.endpoint.base_url={other}"]).judge
+        report = await asyncio.to_thread(audited, folder, 200, other=elsewhere)
+        asked = [len(fake.requests) for fake in fakes]
+        assert await asyncio.to_thread(audited, folder, 200, other=elsewhere) == report
+    # Nothing of it is asked twice, and nothing was answered by the run's own cache.
+    assert [len(fake.requests) for fake in fakes] == asked and sum(asked) == report.calls == 200
+    assert not any(each.cached for each in read_asked(folder))
+    assert not (folder.path / "judgements.sqlite").exists()
+    agreed = {(row.way, row.kind): row.agreed.value for row in report.agreement if row.agreed}
+    assert {value for (way, _), value in agreed.items() if way is not AuditWay.ELSEWHERE} == {1.0}
+    assert agreed[AuditWay.ELSEWHERE, JudgementKind.GRADE] < 0.8
+    assert {each.way for each in read_asked(folder)} == set(AuditWay)
+    prompts = [request.prompt for request in fakes[0].requests]
+    reworded = [each.kind for each in read_asked(folder) if each.way is AuditWay.REWORDED]
+    assert (
+        sum("fulfils that requirement" in prompt for prompt in prompts)
+        == reworded.count(JudgementKind.GRADE)
+        > 0
+    )
+
+
+def write_served_run(root: Path, config: RunConfig, judge: LexicalJudge) -> RunFolder:
+    return write_judged_run(root, config, judge, tasks=20)
+
+
+def test_the_command_prints_what_it_found_and_keeps_it_for_every_page(tmp_path: Path) -> None:
+    folder = noisy_run(tmp_path / "run", {"first": 0.6}, tasks=40)
+    printed = CliRunner().invoke(cli, ["judge", "audit", str(folder.path), "--sample", "300"])
+    assert printed.exit_code == 0, printed.output
+    assert "agree, in the other order: comparison" in printed.output
+    assert "== Warnings\n  what being shown first adds to a win: 0." in printed.output
+    told = CliRunner().invoke(cli, ["judge", "audit", str(folder.path), "--sample", "300", "--json"])
+    found = json.loads(told.stdout)
+    assert found["position"]["value"] > 0.3 and len(found["warnings"]) >= 1 and found["calls"] == 300
+    stats = CliRunner().invoke(cli, ["tasks", "stats", str(folder.path)])
+    assert "what being shown first adds to a win" in stats.output and stats.output.count("is over 0.05") == 1
+    from starlette.testclient import TestClient
+
+    from scope_selfplay.inspection.html_report import render_report
+
+    with RunReader(folder.path) as reader:
+        assert "<td>what being shown first adds to a win</td>" in render_report(reader)
+    with TestClient(build_app(ShownRun(folder.path), Site()), base_url="http://127.0.0.1") as client:
+        assert "<td>what being shown first adds to a win</td>" in client.get("/").text
+
+
+def test_a_verdict_of_a_person_stands_beside_those_of_the_judge(tmp_path: Path) -> None:
+    from scope_selfplay.inspection.people import people
+    from scope_selfplay.store.human import HumanFolder, HumanVerdict
+
+    folder = noisy_run(tmp_path / "run", {}, tasks=10)
+    human = HumanFolder(folder)
+    with RunReader(folder.path) as reader:
+        rows = reader.sql("SELECT subject_id AS task, id FROM rollouts ORDER BY id LIMIT 8")
+        for row in rows:
+            human.add_verdict(
+                HumanVerdict(person="p", task_id=row["task"], rollout_id=row["id"], criterion=0, value=False)
+            )
+        (check, *_) = [
+            each
+            for each in judge_checks(folder, people(reader))
+            if each.name == "agree with people: criteria"
+        ]
+    assert check.asked == 8 and 0 < check.value < 1
+    assert f"the judge says yes more often by {1 - check.value:+.3f}" in check.note
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ((), RecordError, "holds no judgement that could be asked again"),
+        (("judge.kind=verifier",), ConfigError, "judge.kind is verifier"),
+        (
+            ("judge.kind=model", "judge.endpoint.base_url=http://127.0.0.1:1/v1"),
+            JudgeError,
+            "does not answer",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_said_in_one_line(
+    tmp_path: Path, settings: tuple[str, ...], error: type[Exception], words: str
+) -> None:
+    iterations = () if error is RecordError else (1,)
+    folder = noisy_run(tmp_path / "run", {}, tasks=4, iterations=iterations)
+    with pytest.raises(error, match=words) as raised:
+        audited(folder, 20, *settings)
+    assert "\n" not in str(raised.value) and read_audit(folder) is None
+
+
+def test_a_damaged_report_says_how_to_make_it_again(tmp_path: Path) -> None:
+    folder = noisy_run(tmp_path / "run", {}, tasks=4)
+    folder.audit.mkdir()
+    (folder.audit / "audit.json").write_text("{")
+    with pytest.raises(RecordError, match=r"run `scope judge audit .*run` again"):
+        read_audit(folder)
