@@ -120,6 +120,19 @@ def test_an_audit_stays_within_its_calls_shares_them_and_is_the_same_each_time(t
     )
 
 
+def test_a_judge_that_has_changed_since_the_run_is_found_by_the_answers_that_it_met_then(
+    tmp_path: Path,
+) -> None:
+    folder = noisy_run(tmp_path / "run", {})
+    report = audited(folder, 600, "judge.noise.longer=0.8")
+    assert "judge_drift" in warned_of(report) and {each.name for each in report.drift} == {
+        "iteration 1",
+        "iteration 2",
+        "asked",
+    }
+    assert all(each.now < each.then and each.change.value < 0 for each in report.drift)
+
+
 async def test_a_served_judge_is_asked_anew_in_other_words_and_beside_another_one(tmp_path: Path) -> None:
     honest = LexicalJudge(world_of(config_of()))
 
