@@ -194,15 +194,13 @@ def describe_task(
         yield "\n(no task was written)"
     else:
         task = candidate.task
-        yield from _section(f"Task {task.id} ({task.type}, {task.search_turns} search turns)", task.text)
-        yield from _suspect(candidate.injection_suspect)
+        title = f"Task {task.id} ({task.type}, {task.search_turns} search turns)"
+        yield from _section(title, task.text, candidate.injection_suspect)
         if task.reference is not None:
             yield from _section("Reference answer", task.reference)
     if record.document is not None:
-        yield from _section(
-            f"Source document {record.document.id}: {record.document.title}", record.document.text
-        )
-        yield from _suspect(candidate.document_suspect)
+        title = f"Source document {record.document.id}: {record.document.title}"
+        yield from _section(title, record.document.text, candidate.document_suspect)
     if record.written_by is not None:
         yield from _rollout("Challenger", record.written_by, None, None, passages=passages)
     for gate, verdict in candidate.gates.items():
@@ -312,10 +310,11 @@ def verdict_word(verdict: Verdict, unknown: str = "?") -> str:
     return {True: "yes", False: "no", None: unknown}[verdict.value]
 
 
-def _section(title: str, text: str) -> Iterator[str]:
+def _section(title: str, text: str, signs: Iterable[Suspicion] | None = None) -> Iterator[str]:
     yield f"\n== {printable(title)}"
     if text:
         yield from (f"  {line}" for line in printable(text).splitlines())
+    yield from _suspect(signs)
 
 
 def _indented(name: str, text: str) -> Iterator[str]:
