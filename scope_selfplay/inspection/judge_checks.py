@@ -6,7 +6,7 @@ from scope_selfplay.inspection.people import JudgeAgreement, People
 from scope_selfplay.schemas import Value
 from scope_selfplay.store.canaries import CanaryCount, count_canaries, read_canaries, share_interval
 from scope_selfplay.store.folders import RunFolder
-from scope_selfplay.store.judge_audit import Agreement, AuditReport, AuditWay, Share, read_audit
+from scope_selfplay.store.judge_audit import AgainAgreement, AuditReport, AuditWay, Share, read_audit
 from scope_selfplay.untrusted_text import one_line
 
 
@@ -76,7 +76,7 @@ def _of_audit(report: AuditReport) -> Iterator[JudgeCheck]:
         )
 
 
-def _agreement(row: Agreement) -> Iterator[JudgeCheck]:
+def _agreement(row: AgainAgreement) -> Iterator[JudgeCheck]:
     kappa = f"kappa {row.kappa:.3f}" if row.kappa is not None else ""
     unread = f"{row.asked - row.read} unread" if row.read < row.asked else ""
     note = ", ".join(filter(None, (kappa, unread)))

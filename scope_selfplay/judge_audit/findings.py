@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, mean_interval
 from scope_selfplay.evaluation.kappa import Labels, kappa_over_tasks
 from scope_selfplay.store.judge_audit import (
-    Agreement,
+    AgainAgreement,
     AskedAgain,
     AuditReport,
     AuditWay,
@@ -44,14 +44,14 @@ def _in_way(asked: Iterable[AskedAgain], way: AuditWay) -> list[AskedAgain]:
     return [each for each in asked if each.way is way]
 
 
-def _agreements(asked: Sequence[AskedAgain]) -> Iterable[Agreement]:
+def _agreements(asked: Sequence[AskedAgain]) -> Iterable[AgainAgreement]:
     for way in AuditWay:
         for kind in JudgementKind:
             own = [each for each in asked if (each.way, each.kind) == (way, kind)]
             read = [each for each in own if each.now is not None]
             if own:
                 labels = [Labels(each.task_id, each.then, each.now) for each in read]
-                yield Agreement(
+                yield AgainAgreement(
                     way=way,
                     kind=kind,
                     asked=len(own),

@@ -70,7 +70,7 @@ class Share(Value):
     tasks: int
 
 
-class Agreement(Value):
+class AgainAgreement(Value):
     """Of the judgements of one kind that were asked again in one way: those that were read, and those that agree."""
 
     way: AuditWay
@@ -96,7 +96,7 @@ class AuditReport(Value):
     iteration: int
     judge: str
     calls: int
-    agreement: tuple[Agreement, ...]
+    agreement: tuple[AgainAgreement, ...]
     agreed: Share | None
     """Over all kinds, asked again as they were."""
     reworded: Share | None
