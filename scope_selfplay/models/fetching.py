@@ -70,14 +70,14 @@ def _wheel(package: Package, packages: Path | None, downloads: Path, say: Callab
         )
     say(f"downloading {package.name} {package.version}")
     _download(package, downloads)
-    file = next(downloads.glob(pattern), None)
-    found = hashlib.sha256(file.read_bytes()).hexdigest() if file else "nothing"
-    if file is None or found != package.sha256:
+    brought = next(downloads.glob(pattern), None)
+    found = hashlib.sha256(brought.read_bytes()).hexdigest() if brought else "nothing"
+    if brought is None or found != package.sha256:
         raise OutsideError(
             f"{package.name} {package.version}: pip brought {found}, expected a wheel with SHA-256 {package.sha256}; "
             "see which package index pip uses here, and run this again"
         )
-    return file
+    return brought
 
 
 def _download(package: Package, folder: Path) -> None:
