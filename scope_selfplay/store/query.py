@@ -35,6 +35,13 @@ class Sort(StrEnum):
     LENGTH = "length"
 
 
+class Flaw(StrEnum):
+    """What keeps a rubric from measuring its task: a demand without criterion, a criterion without evidence."""
+
+    DEMAND = "demand"
+    EVIDENCE = "evidence"
+
+
 class TaskQuery(Value):
     """Which candidates, in which order, and which page of them. The default: all of task making, as written."""
 
@@ -47,7 +54,7 @@ class TaskQuery(Value):
     """A gate that refused them, whatever they ended as."""
     type: str | None = None
     searches: int | None = None
-    """How many search turns the task was written with."""
+    """How many searches the Challenger made for it."""
     tool: str | None = None
     """A tool that a rollout on the task called, whatever came of it."""
     low: float | None = None
@@ -55,6 +62,8 @@ class TaskQuery(Value):
     """The least and the greatest mean score, both included; candidates without one are left out."""
     below: float | None = None
     """As `high`, itself left out: bins that touch share no candidate."""
+    flaw: Flaw | None = None
+    """What its rubric lacks, as far as the judge says."""
     text: str = ""
     """Part of the task's text, of its document's id or of its own ids; case does not matter."""
     sort: Sort = Sort.ORDER
