@@ -9,10 +9,10 @@ import click
 from scope_selfplay.errors import UserError
 from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store.query import Flaw, Sort
+from scope_selfplay.store.query import Flaw, Sort, Suspect
 
-STATUSES, REASONS, GATES, SORTS, FLAWS = (
-    [member.value for member in names] for names in (CandidateStatus, Reason, Gate, Sort, Flaw)
+STATUSES, REASONS, GATES, SORTS, FLAWS, SUSPECTS = (
+    [member.value for member in names] for names in (CandidateStatus, Reason, Gate, Sort, Flaw, Suspect)
 )
 
 
@@ -41,6 +41,9 @@ def tasks() -> None:
     help="A demand without criterion, a criterion without evidence.",
 )
 @click.option("--tool", default=None, help="A tool that a rollout on the task called, such as search.")
+@click.option(
+    "--suspect", type=click.Choice(SUSPECTS), default=None, help="What of it is suspect of injection."
+)
 @click.option("--min", "low", type=float, default=None, help="Least mean score.")
 @click.option("--max", "high", type=float, default=None, help="Greatest mean score.")
 @click.option("--text", default="", help="Part of the task, its document's id or its own.")

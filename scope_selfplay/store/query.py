@@ -42,6 +42,15 @@ class Flaw(StrEnum):
     EVIDENCE = "evidence"
 
 
+class Suspect(StrEnum):
+    """Where a text is suspect of injection: in the task, in its document, in an answer to it, or in any of them."""
+
+    TASK = "task"
+    DOCUMENT = "document"
+    ANSWER = "answer"
+    ANY = "any"
+
+
 class TaskQuery(Value):
     """Which candidates, in which order, and which page of them. The default: all of task making, as written."""
 
@@ -57,6 +66,8 @@ class TaskQuery(Value):
     """How many searches the Challenger made for it."""
     tool: str | None = None
     """A tool that a rollout on the task called, whatever came of it."""
+    suspect: Suspect | None = None
+    """What of them is suspect of injection."""
     low: float | None = None
     high: float | None = None
     """The least and the greatest mean score, both included; candidates without one are left out."""

@@ -14,7 +14,7 @@ from scope_selfplay.inspection.html_report import escaping_environment
 from scope_selfplay.inspection.overview import searches_of
 from scope_selfplay.inspection.text import verdict_word
 from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store.query import Flaw, Sort
+from scope_selfplay.store.query import Flaw, Sort, Suspect
 from scope_selfplay.viewer.parameters import Links
 
 LONGEST_CELL = 1500
@@ -43,6 +43,7 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
         GATES=list(Gate),
         SORTS=list(Sort),
         FLAWS=list(Flaw),
+        SUSPECTS=list(Suspect),
     )
     return environment
 
