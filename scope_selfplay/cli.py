@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
             "scope_selfplay.models.cli:models",
             "List and fetch small real language models, without the hub.",
         ),
-        "plan": ("scope_selfplay.planning.cli:plan", "What a run will take, before it takes it."),
+        "plan": ("scope_selfplay.preflight.plan_cli:plan", "What a run will take, before it takes it."),
         "play": (
             "scope_selfplay.play.cli:play",
             "Be the Challenger, the Solver or the Judge yourself.",
