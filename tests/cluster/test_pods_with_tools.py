@@ -9,7 +9,7 @@ import yaml
 pytest.importorskip("transformers", reason="needs the train extra")
 
 from benchmarks.embedded_speech import SPEECH
-from scope_selfplay.schemas import Rollout, RolloutStatus
+from scope_selfplay.schemas import Rollout, RolloutStatus, ToolFault
 from scope_selfplay.store import Stage, read_records
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image
@@ -25,7 +25,7 @@ LABELS = {
 }
 SERVER = Path(__file__).parents[1] / "flights_server.py"
 CALLS = (
-    '<open>{"document": "world-4-0000"}</open>',
+    '<open>{"document": "world-0-0000"}</open>',
     '<search_flights>{"date": "2026-03-01", "origin": "Orsk", "destination": "Verrin"}</search_flights>',
 )
 WITH_TOOLS: dict[str, Any] = {
@@ -38,7 +38,7 @@ WITH_TOOLS: dict[str, Any] = {
     # The Challenger calls no tools, and what it writes at random passes no gate.
     "judge": {"gates": []},
     "challenger": {**SHORT["challenger"], "freeze_after": 0},
-    "solver": {**SHORT["solver"], "max_response": 400},
+    "solver": {**SHORT["solver"], "steps": 3, "max_response": 400},
 }
 FLIGHTS: Kill = (Stage.SOLVER, "tool=flights")
 
@@ -90,7 +90,7 @@ def test_a_run_with_search_open_and_a_server_of_tools_completes_though_its_pod_i
 ) -> None:
     speech = {
         **SPEECH,
-        "</think>": {**SPEECH["</think>"], **dict.fromkeys(CALLS, 2)},
+        "</think>": {**SPEECH["</think>"], **dict.fromkeys(CALLS, 4)},
         **{call: {"<answer>": 1} for call in CALLS},
     }
     policy = write_speaking_policy(volume / "policy", speech, calls=CALLS)
@@ -101,15 +101,17 @@ def test_a_run_with_search_open_and_a_server_of_tools_completes_though_its_pod_i
     run = play(folder, namespace, volume, [FLIGHTS], minutes=50)
     made = [
         rollout
-        for stage in (Stage.TASKS, Stage.COMPARE)
+        for stage in (Stage.TASKS, Stage.SOLVER, Stage.COMPARE)
         for rollout in read_records(run.stage(1, stage).rollouts, Rollout)
     ]
     assert made and all(rollout.status is not RolloutStatus.FAILED for rollout in made)
     turns = [turn for rollout in made for turn in rollout.turns]
     calls = [turn.call for turn in turns if turn.call is not None and turn.query is None]
     assert any(turn.passages for turn in turns), "it searched"
-    assert all(call.fault is None for call in calls)
+    # A policy that calls at random may call too often.
+    assert {call.fault for call in calls} <= {None, ToolFault.SPENT}
+    calls = [call for call in calls if call.fault is None]
     opened = [call for call in calls if call.tool == "open"]
-    assert opened and all(call.sources == ("world-4-0000",) and call.result for call in opened)
+    assert opened and all(call.sources == ("world-0-0000",) and call.result for call in opened)
     flown = {call.result for call in calls if call.tool == "search_flights"}
     assert flown == {"FL101 08:10-09:55, 120 EUR\nFL102 17:30-19:15, 95 EUR"}
