@@ -33,7 +33,8 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Message, Sample
 from scope_selfplay.inference.admission import TurnGate
-from scope_selfplay.schemas import Finish, Key, Passage, RolloutStatus
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Passage, RolloutStatus
 from scope_selfplay.tools import searching
 
 T = TypeVar("T")
@@ -175,6 +176,7 @@ def ours(trace: Trace, load: Load, *, later_first: bool = True) -> Flow:
     """The library's driver over every episode of the trace."""
     engine, index = _Engine(trace, load, later_first=later_first), _Index(trace)
     ends = [0.0] * len(trace)
+    tools = searching(index, 3)
     policy_format = PolicyFormat(_Codec(), dialect("qwen2.5"), "S_0", RolloutLimits(max_response=1 << 30))
 
     async def one(number: int) -> None:
@@ -185,7 +187,7 @@ def ours(trace: Trace, load: Load, *, later_first: bool = True) -> Flow:
             prompt=str(number),
             max_search_turns=load.most_turns,
         )
-        rollout = await run_episode(episode, engine, searching(index, 3), key=(number,))
+        rollout = await run_episode(episode, engine, tools, key=(number,))
         assert rollout.status is RolloutStatus.FINISHED and len(rollout.turns) == len(trace[number])
         ends[number] = asyncio.get_running_loop().time()
 

@@ -4,37 +4,13 @@ All are frozen and refuse unknown fields. Optional means "not known", never "zer
 be read is `None` all the way to the reward.
 """
 
-import hashlib
-import random
 from enum import StrEnum
 from typing import NamedTuple
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from scope_selfplay.gates import Gate
-
-Key = tuple[str | int, ...]
-"""Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
-
-
-def seed_from(*key: str | int) -> int:
-    """A 63-bit seed for one random draw; equal keys give equal seeds on every machine."""
-    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in key)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def rng_from(*key: str | int) -> random.Random:
-    return random.Random(seed_from(*key))
-
-
-def numpy_rng_from(*key: str | int) -> np.random.Generator:
-    return np.random.default_rng(seed_from(*key))
-
-
-def content_id(prefix: str, *parts: str | int) -> str:
-    """An id that follows from the content: `prefix-` and 12 hex digits."""
-    return f"{prefix}-{hashlib.blake2b(chr(31).join(map(str, parts)).encode(), digest_size=6).hexdigest()}"
+from scope_selfplay.untrusted_text.suspicion import Suspicion, suspicions
 
 
 class Value(BaseModel):
@@ -65,7 +41,8 @@ class Passage(Document):
 
 
 class Task(Value):
-    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it.
+    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it,
+    `search_turns` the searches that it made, `assigned_turns` those that it was told to make.
 
     `reference` is the right answer where one is known, as for a math problem; a judge or a verifier may see it.
     """
@@ -76,6 +53,7 @@ class Task(Value):
     document_id: str
     evidence_ids: tuple[str, ...] = ()
     search_turns: int = Field(default=1, ge=0)
+    assigned_turns: int | None = None
     reference: str | None = None
 
 
@@ -98,11 +76,16 @@ class Criterion(Value):
     title: str = ""
     dimension: str = ""
     check: Check | None = None
+    evidence: tuple[str, ...] | None = None
+    """The documents in which it can be read, of those that the rubric was written from; None: not said."""
 
 
 class Rubric(Value):
+    """`unmet`: what the task demands and no criterion asks for, as where no document answers it; None: not said."""
+
     task_id: str
     criteria: tuple[Criterion, ...]
+    unmet: tuple[str, ...] | None = None
 
 
 class Role(StrEnum):
@@ -193,6 +176,10 @@ class Rollout(Value):
     error: str = ""
     index: str = ""
     """The identity of the index and corpus that it could search."""
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in its answer or task; None until it is recorded, so that no reward and no judge sees them."""
 
     @property
     def searches(self) -> int:
@@ -203,9 +190,11 @@ class Rollout(Value):
         return sum(turn.thinking is not None for turn in self.turns)
 
     def without_ids(self) -> "Rollout":
-        """The corpus keeps text; token ids stay with the training rows."""
+        """As the corpus keeps it: text, and what is suspect in it; token ids stay with the training rows."""
         bare = {"prompt_ids": (), "ids": (), "logprobs": None}
-        return self.model_copy(update={"turns": tuple(turn.model_copy(update=bare) for turn in self.turns)})
+        turns = tuple(turn.model_copy(update=bare) for turn in self.turns)
+        signs = suspicions(self.answer or self.task or "")
+        return self.model_copy(update={"turns": turns, "injection_suspect": signs})
 
 
 class Fault(StrEnum):
@@ -347,4 +336,12 @@ class Candidate(Value):
     rollout_ids: tuple[str, ...] = ()
     challenger_rollout_id: str = ""
     mean: float | None = None
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in the task's text; None where there is none, or nobody looked."""
+    document_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """The same of the document that it was made from."""
     provenance: Provenance
