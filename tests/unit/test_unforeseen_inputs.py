@@ -1,4 +1,4 @@
-"""What stands in the place of a file, a folder or a setting and is none: one line and exit 64, as in `test_bad_inputs`."""
+"""What stands in the place of a file, a folder or a setting and is none: one line and exit 64, as `test_bad_inputs`."""
 
 import os
 import shutil
