@@ -1,6 +1,5 @@
 """What is read off one finished run."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from benchmarks.sampled_scores import sampled_scores
 from scope_selfplay.embedded.language import read_question
 from scope_selfplay.evaluation.held_out import bootstrap
 from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout
-from scope_selfplay.store import Stage, read_manifest, read_records, write_atomic
+from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.ratings import read_ratings
 
-SAMPLES = 4
 RESAMPLES = 4000
 
 
@@ -79,7 +77,7 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
     return Learnt(
         seed=seed,
         asked=[asked_scores(run, number) for number in finished],
-        sampled=[sampled(folder, number) for number in finished],
+        sampled=[sampled_scores(folder, number) for number in finished],
         depths=depths,
         means=[statistics.fmean(accepted_means(run, number).values()) for number in trained],
         links=[statistics.fmean(map(links_of, tasks)) for tasks in accepted],
@@ -93,16 +91,6 @@ def links_of(candidate: Candidate) -> int:
     question = read_question(candidate.task.text)
     assert question is not None, f"{candidate.task.text}: no task of the embedded world"
     return question.hops
-
-
-def sampled(folder: Path, iteration: int) -> Values:
-    """Sampled scores, kept beside the run: the policies do not change any more."""
-    kept = folder.parent / f"{folder.name}-sampled-{iteration}.json"
-    if not kept.exists():
-        found = sampled_scores(folder / "run.yaml", folder.parent, iteration, samples=SAMPLES)
-        write_atomic(kept, json.dumps(found) + "\n")
-    values: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
-    return values
 
 
 def answers(folder: Path, iteration: int) -> Mapping[str, str]:
