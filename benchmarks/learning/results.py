@@ -33,8 +33,8 @@ class Estimate:
 class Learnt:
     """One run. By iteration, S_0 first: `asked` are greedy scores by held-out task, `sampled` those at temperature 1.
 
-    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, and whether S_t
-    became the start of the next iteration.
+    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, the share of the
+    candidates that was `accepted`, and whether S_t became the start of the next iteration.
     """
 
     seed: int
@@ -43,6 +43,7 @@ class Learnt:
     depths: Mapping[str, int]
     means: Sequence[float]
     links: Sequence[float]
+    accepted: Sequence[float]
     kept: Sequence[bool]
     minutes: float
 
@@ -81,6 +82,9 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
         depths=depths,
         means=[statistics.fmean(accepted_means(run, number).values()) for number in trained],
         links=[statistics.fmean(map(links_of, tasks)) for tasks in accepted],
+        accepted=[
+            len(tasks) / len(run.candidates(number)) for number, tasks in zip(trained, accepted, strict=True)
+        ],
         kept=[read_ratings(run.folder, number).promoted for number in trained],
         minutes=sum(manifest.seconds for manifest in manifests if manifest) / 60,
     )
