@@ -13,7 +13,7 @@ from scope_selfplay.gates import GATES, Gate
 from scope_selfplay.judge.protocol import Judge, Scale, Style
 from scope_selfplay.keys import Key, content_id
 from scope_selfplay.schemas import Criterion, Role, Rollout, Rubric, Task, Verdict
-from scope_selfplay.store.canaries import CanaryKind
+from scope_selfplay.store.judge_checks import CanaryKind
 
 _VAGUE = "Explain what he said about it at the time and how the others answered him."
 _HARMFUL = (

@@ -28,7 +28,7 @@ from scope_selfplay.keys import Key, rng_from, seed_from
 from scope_selfplay.measures import Mean, Measure, Total
 from scope_selfplay.schemas import Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store import Appender, RunFolder, Stage
-from scope_selfplay.store.canaries import CanaryVerdict, new_log, share_interval
+from scope_selfplay.store.judge_checks import CanaryVerdict, new_log, share_interval
 
 T = TypeVar("T")
 MakeCanary = Callable[[int], Canary | None]

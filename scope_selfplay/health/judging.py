@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from scope_selfplay.health.signals import Measured
-from scope_selfplay.store.canaries import read_canaries, share_interval
-from scope_selfplay.store.judge_audit import AuditReport, Share, read_audit
+from scope_selfplay.store.judge_checks import AuditReport, Share, read_audit, read_canaries, share_interval
 from scope_selfplay.store.reader import RunReader
 
 

@@ -4,9 +4,18 @@ from collections.abc import Iterable, Iterator
 
 from scope_selfplay.inspection.people import JudgeAgreement, People
 from scope_selfplay.schemas import Value
-from scope_selfplay.store.canaries import CanaryCount, count_canaries, read_canaries, share_interval
 from scope_selfplay.store.folders import RunFolder
-from scope_selfplay.store.judge_audit import AgainAgreement, AuditReport, AuditWay, Share, read_audit
+from scope_selfplay.store.judge_checks import (
+    AgainAgreement,
+    AuditReport,
+    AuditWay,
+    CanaryCount,
+    Share,
+    count_canaries,
+    read_audit,
+    read_canaries,
+    share_interval,
+)
 from scope_selfplay.untrusted_text import one_line
 
 

@@ -4,7 +4,7 @@ from scope_selfplay.judge.protocol import Judge
 from scope_selfplay.judge_audit.judgements import Judgement, first_share
 from scope_selfplay.keys import rng_from
 from scope_selfplay.schemas import Comparison, Rollout, Verdict
-from scope_selfplay.store.judge_audit import AskedAgain, AuditWay, JudgementKind
+from scope_selfplay.store.judge_checks import AskedAgain, AuditWay, JudgementKind
 
 WAYS_OF = {
     JudgementKind.GATE: (AuditWay.AGAIN, AuditWay.REWORDED, AuditWay.ELSEWHERE),

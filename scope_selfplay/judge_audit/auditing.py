@@ -23,7 +23,7 @@ from scope_selfplay.run_directory import with_judge_prompts
 from scope_selfplay.schemas import Fault
 from scope_selfplay.store import Appender, RunFolder, Stage, write_atomic
 from scope_selfplay.store.files import disk_faults
-from scope_selfplay.store.judge_audit import AskedAgain, AuditReport, AuditWay, JudgementKind, read_asked
+from scope_selfplay.store.judge_checks import AskedAgain, AuditReport, AuditWay, JudgementKind, read_asked
 from scope_selfplay.store.reader import RunReader
 
 REWORDED = "reworded"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, mean_interval
 from scope_selfplay.evaluation.kappa import Labels, kappa_over_tasks
-from scope_selfplay.store.judge_audit import (
+from scope_selfplay.store.judge_checks import (
     AgainAgreement,
     AskedAgain,
     AuditReport,

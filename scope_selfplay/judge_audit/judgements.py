@@ -16,7 +16,7 @@ from scope_selfplay.reward_designs.design import ComparisonDesign
 from scope_selfplay.reward_designs.step_rewards import open_design
 from scope_selfplay.schemas import Candidate, Criterion, Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store import Stage
-from scope_selfplay.store.judge_audit import JudgementKind
+from scope_selfplay.store.judge_checks import JudgementKind
 from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader
 

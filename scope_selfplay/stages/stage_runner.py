@@ -30,10 +30,10 @@ from scope_selfplay.store import (
     read_records,
     write_atomic,
 )
-from scope_selfplay.store.canaries import canary_words, count_canaries, read_canaries
 from scope_selfplay.store.card import CARD, stage_card
 from scope_selfplay.store.files import disk_faults, read_rows
 from scope_selfplay.store.folders import MANIFEST, begin_format, checksums
+from scope_selfplay.store.judge_checks import canary_words, count_canaries, read_canaries
 from scope_selfplay.store.parquet import write_parquet
 
 # Seconds: longer than a stopped pod may take to save, and than a network volume takes to forget a lost node.

@@ -20,7 +20,7 @@ from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Reason
 from scope_selfplay.store import Stage, read_records
-from scope_selfplay.store.canaries import CanaryVerdict, read_canaries
+from scope_selfplay.store.judge_checks import CanaryVerdict, read_canaries
 from scope_selfplay.testing.chat_server import GARBAGE, TRANSPORT, FakeServer, FaultPlan
 from tests.judges import REPOSITORY
 

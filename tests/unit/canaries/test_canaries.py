@@ -24,7 +24,7 @@ from scope_selfplay.judge.noisy import with_noise
 from scope_selfplay.judge.server import lexical_reply
 from scope_selfplay.schemas import Criterion, Document, Role, Rollout, Rubric, Task
 from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.store.canaries import (
+from scope_selfplay.store.judge_checks import (
     CanaryKind,
     CanaryVerdict,
     count_canaries,

@@ -24,7 +24,7 @@ from scope_selfplay.judge.server import lexical_reply
 from scope_selfplay.judge_audit.auditing import Audit, audit_judge
 from scope_selfplay.progress import Progress
 from scope_selfplay.store import RunFolder
-from scope_selfplay.store.judge_audit import (
+from scope_selfplay.store.judge_checks import (
     AuditReport,
     AuditWay,
     JudgementKind,
