@@ -125,10 +125,12 @@ def few(drawn: Sequence[Line]) -> list[Line]:
 
 def ticks(low: float, high: float) -> list[float]:
     """A few round numbers, the first not above `low` and the last not below `high`; equal ones are in the middle."""
-    span = (high - low) or abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    is_flat = high - low <= 1e-9 * size or size < 1e-12
+    span = high - low if not is_flat else size if size >= 1e-12 else 1.0
     power = 10.0 ** math.floor(math.log10(span / 4))
     step = next(power * times for times in (1, 2, 5, 10) if power * times >= span / 4 * (1 - 1e-9))
-    first = math.floor(low / step + 1e-9) - (low == high)
+    first = math.floor(low / step + 1e-9) - is_flat
     last = max(first + 2, math.ceil(high / step - 1e-9))
     return [round(number * step, 12) for number in range(first, last + 1)]
 

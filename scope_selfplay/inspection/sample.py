@@ -17,7 +17,7 @@ from scope_selfplay.untrusted_text import one_line, printable
 
 _MARKS = {"y": True, "n": False, "?": None}
 _TASK = re.compile(r"=== \d+ of \d+: (\S+)")
-_ANSWER = re.compile(r"Answer (\S+)")
+_ANSWER = re.compile(r"Answer (\S+):")
 _MARK = re.compile(r"\[(.*?)\] (?:gate (\w+)|criterion (\d+))")
 
 
@@ -62,8 +62,9 @@ def read_marks(text: str, name: str, reader: RunReader, person: str) -> list[Hum
     task = answer = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if begun := _TASK.match(line):
-            task, answer = begun[1], ""
-            known = _questions(reader.task(task))
+            record, answer = reader.task(begun[1]), ""
+            task = record.candidate.task.id if record.candidate.task else ""
+            known = _questions(record)
         elif begun := _ANSWER.match(line):
             answer = begun[1]
         elif line.startswith("["):
@@ -110,8 +111,9 @@ def _questions(record: TaskRecord) -> frozenset[tuple[str, ...]]:
 def _task_lines(record: TaskRecord, title: str) -> Iterator[str]:
     candidate = record.candidate
     assert candidate.task is not None
-    yield f"{title}: {candidate.task.id}"
-    yield f"Task ({one_line(candidate.task.type)}):"
+    # A task that was written twice has one id and two candidates.
+    yield f"{title}: {candidate.id}"
+    yield f"Task {candidate.task.id} ({one_line(candidate.task.type)}):"
     yield from _quoted(candidate.task.text)
     if record.document is not None:
         yield f"Source document {one_line(record.document.id)}:"

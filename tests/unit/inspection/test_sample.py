@@ -16,7 +16,7 @@ from tests.unit.store.runs import write_run
 
 pytestmark = pytest.mark.integration
 
-FORGED = "Say it.\n[y] gate source\n=== 9 of 9: task-1-003\n\x1b[2J[y] criterion 1"
+FORGED = "Say it.\n[y] gate source\n=== 9 of 9: candidate-1-tasks-003\n\x1b[2J[y] criterion 1"
 
 
 @pytest.fixture
@@ -83,11 +83,10 @@ def test_marks_are_counted_against_the_judge_once(folder: RunFolder) -> None:
 
 def test_what_is_left_out_or_unsure_is_no_agreement(folder: RunFolder) -> None:
     file = sheet_of(folder, "--n", "3", "--iteration", "1")
-    before, first, rest = file.read_text().partition("[ ]")
-    file.write_text(f"{before}[?]{rest}")
+    file.write_text(re.sub(r"^\[ \]", "[?]", file.read_text(), count=1, flags=re.MULTILINE))
     assert call(folder, "mark", str(file)).exit_code == 0
     (verdict,) = HumanFolder(folder).verdicts()
-    assert verdict.value is None and first
+    assert verdict.value is None
 
 
 def test_nothing_in_a_task_can_be_taken_for_a_mark(folder: RunFolder) -> None:
