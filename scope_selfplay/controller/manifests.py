@@ -104,6 +104,11 @@ def status_name(run: str) -> str:
     return f"{run}-status"
 
 
+def pack_map(run: str, pack: str) -> str:
+    """The ConfigMap of one prompt pack."""
+    return f"{run}-prompts-{pack}"
+
+
 def lease_name(run: str) -> str:
     return f"{run}-controller"
 
@@ -123,7 +128,7 @@ class ManifestContext:
     config: RunConfig
     prompt_hash: str
     packs: tuple[str, ...]
-    """Prompt packs, each in a ConfigMap `prompts-<pack>`: the run's domain and every one that it extends."""
+    """Prompt packs, each in a ConfigMap of the run's own (`pack_map`): its domain and every one that it extends."""
     owner: Owner
     fence: int
     """The Lease's token; a later leader has a higher one."""
@@ -288,8 +293,8 @@ def _volumes(context: ManifestContext, settings: PodConfig) -> tuple[list[Body],
         ("run", {"configMap": {"name": f"{config.name}-config"}}, CONFIG_FOLDER, True),
     ]
     for pack in context.packs:
-        name = f"prompts-{pack}"
-        volumes.append((name, {"configMap": {"name": name}}, f"{PROMPTS_FOLDER}/{pack}", True))
+        source = {"configMap": {"name": pack_map(config.name, pack)}}
+        volumes.append((f"prompts-{pack}", source, f"{PROMPTS_FOLDER}/{pack}", True))
     volumes += [(volume.name, volume.source, volume.path, True) for volume in config.cluster.volumes]
     if gpus_of(config.cluster, settings):
         # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.

@@ -78,9 +78,10 @@ def _print_next_steps(run: "RunConfig", folder: Path) -> None:
     for line in manual_steps(run):
         click.echo(f"note: {line}", err=True)
     click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
-    if parts := prepare_parts(run):
-        before = ", then ".join(f"{folder}/prepare/{part}" for part in parts)
-        click.echo(f"before that, each when the one before it is done: {before}", err=True)
+    before = ", then ".join(
+        f"{folder}/{part}" for part in ("shared", *(f"prepare/{part}" for part in prepare_parts(run)))
+    )
+    click.echo(f"before that, each when the one before it is done: {before}", err=True)
 
 
 @k8s.command()

@@ -24,10 +24,10 @@ from scope_selfplay.k8s.patches import (
     replace,
     yaml_text,
 )
+from scope_selfplay.k8s.shared import namespace_of
 from scope_selfplay.store import Stage
 
 _NOTE = "# While the run goes on: kubectl apply -k evaluate. For other checkpoints delete the Job, render, and apply.\n"
-_NAMESPACE = "scope"
 _JOB = "evaluate"
 
 
@@ -40,7 +40,7 @@ def evaluate_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]
     body = {
         "apiVersion": f"{API}/v1beta1",
         "kind": "Kustomization",
-        "namespace": _NAMESPACE if "namespace" in layout.components else None,
+        "namespace": namespace_of(layout),
         "resources": [f"../{TOP}/k8s/evaluate"],
         "components": [layout.component(name, up=1) for name in layout.components if name == "single-node"],
         "images": [{"name": IMAGE, **image_parts(cluster.images.trainer or cluster.images.worker)}],

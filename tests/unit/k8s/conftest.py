@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
-from scope_selfplay.k8s.check import RunCheck, check_cluster, check_folder
+from scope_selfplay.k8s.check import RunCheck, applied_objects, check_cluster, check_folder
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
@@ -25,6 +25,13 @@ def rendered(folder: Path) -> list[Body]:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed: manifests cannot be rendered")
     return kustomize(folder)
+
+
+@cache
+def applied(folder: Path) -> list[Body]:
+    """A run's folder, and before it what its namespace shares."""
+    rendered(folder)
+    return applied_objects(folder)
 
 
 _KUBECTL = """#!/bin/sh

@@ -81,7 +81,7 @@ def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
     for pods in pods_of(checked.objects):
         assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
     folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
+    volume = folder.parents[1] / "shared" / "volume.yaml"
     volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
     found = check_folder(folder).problems
     assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}

@@ -9,7 +9,7 @@ import pytest
 from scope_selfplay.k8s.check import config_of, packs_of
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import planned_objects
-from tests.unit.k8s.conftest import REPOSITORY, rendered
+from tests.unit.k8s.conftest import REPOSITORY, applied
 
 Objects = list[dict[str, Any]]
 TINY = REPOSITORY / "k8s/runs/tiny"
@@ -17,8 +17,8 @@ TINY = REPOSITORY / "k8s/runs/tiny"
 
 @pytest.fixture
 def objects() -> Objects:
-    given = rendered(TINY)
-    return copy.deepcopy([*given, *planned_objects(config_of(given, TINY), packs_of(given))])
+    given = applied(TINY)
+    return copy.deepcopy([*given, *planned_objects(config_of(given, TINY), packs_of(given, "tiny"))])
 
 
 def find(objects: Objects, kind: str, name: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def changed(kind: str, name: str, path: str, value: Any) -> Callable[[Objects], 
 POD = "spec/template/spec"
 MISTAKES = [
     (without("ConfigMap", "tiny-config"), "mounts ConfigMap tiny-config, which does not exist"),
-    (without("ConfigMap", "prompts-embedded"), "ConfigMap prompts-embedded"),
+    (without("ConfigMap", "tiny-prompts-embedded"), "ConfigMap tiny-prompts-embedded"),
     (without("PersistentVolumeClaim", "scope-data"), "the claim scope-data, which does not exist"),
     (without("ServiceAccount", "scope-worker"), "ServiceAccount scope-worker, which does not exist"),
     (without("Role", "scope-controller"), "binds Role/scope-controller"),
