@@ -18,7 +18,7 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
@@ -45,7 +45,7 @@ def evaluate_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]
         "components": [layout.component(name, up=1) for name in layout.components if name == "single-node"],
         "images": [{"name": IMAGE, **image_parts(cluster.images.trainer or cluster.images.worker)}],
         "patches": [
-            *node_patches(cluster, _JOB),
+            *merge_patches(cluster, _JOB, settings.pod),
             patch("Job", _JOB, _changes(config, settings)) | {"options": {"allowNameChange": True}},
         ],
     }
@@ -77,7 +77,7 @@ def _changes(config: RunConfig, settings: EvaluationJobConfig) -> list[Body]:
         replace("/spec/activeDeadlineSeconds", settings.deadline),
         replace(f"{POD}/terminationGracePeriodSeconds", settings.grace),
         *(add(label, config.name) for label in labels),
-        *pod_changes(cluster),
+        *pod_changes(cluster, has_gpus=bool(gpus)),
     ]
     if cluster.key_secret is not None:
         source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.controller.manifests import VOLUME, Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.patches import (
@@ -23,7 +24,7 @@ from scope_selfplay.k8s.patches import (
     Body,
     RunFolderLayout,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
@@ -36,6 +37,9 @@ _NOTES = {
     "warm-start": "# After ../models, and with the trajectories on the volume. The run starts from what it writes.\n",
     "index": "# After ../models, and with the corpus on the volume.\n",
 }
+
+
+_NO_GPUS = PodConfig()
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def _warm_start(config: RunConfig, layout: RunFolderLayout) -> Body:
     """The Job with the GPUs, the image and the time of a trainer."""
     settings, cluster = config.cluster.prepare.warm_start, config.cluster
     assert settings is not None
-    body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)})
+    body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)}, settings)
     gpus = {cluster.gpu_resource: str(settings.gpus)} if settings.gpus else {}
     resources = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
     changes = [
@@ -160,13 +164,18 @@ def _base_folder(config: RunConfig) -> str:
 
 
 def _jobs(
-    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: Mapping[str, Sequence[str]]
+    config: RunConfig,
+    layout: RunFolderLayout,
+    folders: Sequence[str],
+    options: Mapping[str, Sequence[str]],
+    pod: PodConfig = _NO_GPUS,
 ) -> Body:
     """Jobs of k8s/prepare with these options, where the run's own pods run."""
     patches = []
     for job, given in options.items():
-        changes = [replace(f"{CONTAINER}/args", list(given)), *pod_changes(config.cluster)]
-        patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
+        placed = pod_changes(config.cluster, has_gpus=pod.gpus > 0)
+        patches.append(patch("Job", job, [replace(f"{CONTAINER}/args", list(given)), *placed]))
+        patches += merge_patches(config.cluster, job, pod.pod)
     return {
         "namespace": namespace_of(layout),
         "resources": [f"../../{TOP}/k8s/prepare/{folder}" for folder in folders],

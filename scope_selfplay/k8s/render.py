@@ -30,7 +30,7 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
@@ -103,7 +103,7 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
         "patches": [
             patch("Job", "controller", _controller_changes(config, layout)),
             *(_own_prompts(config.name, pack, labels) for pack in layout.packs),
-            *node_patches(config.cluster, "controller"),
+            *merge_patches(config.cluster, "controller"),
         ],
     }
     return {name: value for name, value in body.items() if value}

@@ -10,7 +10,7 @@ from scope_selfplay.k8s.patches import API, TOP, RunFolderLayout, claim_patches,
 SHARED = "shared"
 NAMESPACE = "scope"
 """As k8s/components/namespace has it. That component brings the namespace itself, which goes with all in it."""
-_NOTE = "# Apply this first, once for all runs of a namespace. Deleting it deletes the claim, and the data of all runs.\n"
+_NOTE = "# Apply this first, once for all runs of a namespace. Deleting it deletes the claim: the data of all runs.\n"
 _WHOLE = ("namespace", "quota", "external-servers", "tool-servers")
 """Components that are no run's own: what they bring, the namespace has once."""
 _PARTS = {"single-node": "single-node", "multi-node": "ranks"}

@@ -8,7 +8,8 @@ before the update; then there are gradients, gathered units and activations. Wha
 from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
-from scope_selfplay.config.cluster import PodConfig, StageConfig
+from scope_selfplay.config.cluster import StageConfig
+from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.model_size import ModelSize, judge_size
 from scope_selfplay.planning.sharding import (

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import Component

@@ -171,5 +171,7 @@ def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path)
         keys = [each["key"] for each in pods.spec["tolerations"]]
         spot = ["kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot"]
         more = [] if pods.owner == "Job/qwen3-8b-controller" else [*spot, "eks.amazonaws.com/capacityType"]
+        if any("nvidia.com/gpu" in container["resources"]["limits"] for container in pods.containers):
+            more.append("nvidia.com/gpu")
         assert keys == ["team", *more], pods.owner
         assert pods.spec["tolerations"][0] == own

@@ -70,7 +70,9 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
         assert mounts["extra-ca"] == "/etc/company"
     kinds = {body["kind"] for body in rendered(folder / "shared")}
-    assert kinds == {"ServiceAccount", "NetworkPolicy", "Role", "RoleBinding"}, "the claim was created by others"
+    assert kinds == {"ServiceAccount", "NetworkPolicy", "Role", "RoleBinding"}, (
+        "the claim was created by others"
+    )
 
 
 @pytest.mark.parametrize(

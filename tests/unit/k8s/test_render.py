@@ -11,7 +11,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import amount, peak_gpus
 from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import name_of
+from scope_selfplay.k8s.objects import name_of, pods_of
 from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
 from scope_selfplay.k8s.render import components_of, copy_shared_parts, run_folder, write_folder
 from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
@@ -70,6 +70,36 @@ cluster:
         for each in reference_problems([*shared, *objects, claim])
         if "podSelector" not in each.message and "rule" not in each.message
     ] == []
+
+
+def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) -> None:
+    environment = [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
+    pod = {"spec": {"containers": [{"name": "main", "env": environment}], "schedulerName": "volcano"}}
+    text = yaml.safe_dump(
+        {
+            "name": "r1",
+            "iterations": 1,
+            "model": {"path": "/data/models/m0"},
+            "corpus": {"path": "/data/corpus.jsonl"},
+            "cluster": {
+                "pod": pod,
+                "prepare": {"model": "team/m0"},
+                "storage_class": "nfs",
+                "storage": "4Ti",
+            },
+        }
+    )
+    folder = with_components(tmp_path, REPOSITORY / "k8s/runs/tiny", "fail-fast", text=text)
+    parts = (folder, folder / "prepare" / "models", folder / "prepare" / "index")
+    found = pods_of(body for part in parts for body in rendered(part))
+    assert len(found) == 4
+    for pods in found:
+        (container,) = pods.containers
+        assert environment[0] in container["env"] and len(container["env"]) > 1, pods.owner
+        assert pods.spec["schedulerName"] == "volcano" and container["name"] == "main"
+    (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["storageClassName"] == "nfs"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "4Ti"
 
 
 def test_what_a_person_changed_is_replaced_only_when_asked(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Role in `k8s/shared` against the calls that the controller's code makes; `tests/cluster` asks a server the same."""
+"""The Role in `k8s/shared` against the calls that the controller's code makes; `tests/cluster` asks a server."""
 
 import yaml
 
