@@ -17,6 +17,7 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import grade_answer
+from scope_selfplay.keys import Key, content_id
 from scope_selfplay.rewards import in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -24,7 +25,6 @@ from scope_selfplay.schemas import (
     CandidateStatus,
     Document,
     Grade,
-    Key,
     Provenance,
     Reason,
     Rollout,
@@ -32,8 +32,8 @@ from scope_selfplay.schemas import (
     Rubric,
     Task,
     Verdict,
-    content_id,
 )
+from scope_selfplay.untrusted_text import suspicions
 
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
@@ -80,7 +80,7 @@ async def make_candidate(
     key: Key,
 ) -> CandidateRecords:
     """Judge what a Challenger rollout proposed. Without `trial`, gates and rubric alone decide."""
-    draft = _Draft(rollout.id, provenance)
+    draft = _Draft(rollout.id, source.document, provenance)
     if rollout.fault is not None:
         return CandidateRecords(draft.candidate(_FAULT_REASONS[rollout.fault]))
     if rollout.task is None:
@@ -172,6 +172,7 @@ class _Draft:
     """What is known of a candidate before its status is decided."""
 
     challenger_rollout_id: str
+    document: Document
     provenance: Provenance
     task: Task | None = None
     gates: dict[Gate, Verdict] = field(default_factory=dict)
@@ -194,5 +195,7 @@ class _Draft:
             rollout_ids=self.rollout_ids,
             challenger_rollout_id=self.challenger_rollout_id,
             mean=self.mean,
+            injection_suspect=suspicions(self.task.text) if self.task else None,
+            document_suspect=suspicions(self.document.text),
             provenance=self.provenance,
         )

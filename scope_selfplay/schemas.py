@@ -4,37 +4,13 @@ All are frozen and refuse unknown fields. Optional means "not known", never "zer
 be read is `None` all the way to the reward.
 """
 
-import hashlib
-import random
 from enum import StrEnum
 from typing import NamedTuple
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from scope_selfplay.gates import Gate
-
-Key = tuple[str | int, ...]
-"""Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
-
-
-def seed_from(*key: str | int) -> int:
-    """A 63-bit seed for one random draw; equal keys give equal seeds on every machine."""
-    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in key)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def rng_from(*key: str | int) -> random.Random:
-    return random.Random(seed_from(*key))
-
-
-def numpy_rng_from(*key: str | int) -> np.random.Generator:
-    return np.random.default_rng(seed_from(*key))
-
-
-def content_id(prefix: str, *parts: str | int) -> str:
-    """An id that follows from the content: `prefix-` and 12 hex digits."""
-    return f"{prefix}-{hashlib.blake2b(chr(31).join(map(str, parts)).encode(), digest_size=6).hexdigest()}"
+from scope_selfplay.untrusted_text.suspicion import Suspicion, suspicions
 
 
 class Value(BaseModel):
@@ -193,6 +169,10 @@ class Rollout(Value):
     error: str = ""
     index: str = ""
     """The identity of the index and corpus that it could search."""
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in its answer or task; None until it is recorded, so that no reward and no judge sees them."""
 
     @property
     def searches(self) -> int:
@@ -203,9 +183,11 @@ class Rollout(Value):
         return sum(turn.thinking is not None for turn in self.turns)
 
     def without_ids(self) -> "Rollout":
-        """The corpus keeps text; token ids stay with the training rows."""
+        """As the corpus keeps it: text, and what is suspect in it; token ids stay with the training rows."""
         bare = {"prompt_ids": (), "ids": (), "logprobs": None}
-        return self.model_copy(update={"turns": tuple(turn.model_copy(update=bare) for turn in self.turns)})
+        turns = tuple(turn.model_copy(update=bare) for turn in self.turns)
+        signs = suspicions(self.answer or self.task or "")
+        return self.model_copy(update={"turns": turns, "injection_suspect": signs})
 
 
 class Fault(StrEnum):
@@ -347,4 +329,12 @@ class Candidate(Value):
     rollout_ids: tuple[str, ...] = ()
     challenger_rollout_id: str = ""
     mean: float | None = None
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in the task's text; None where there is none, or nobody looked."""
+    document_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """The same of the document that it was made from."""
     provenance: Provenance

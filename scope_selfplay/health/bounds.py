@@ -48,6 +48,16 @@ _TASKS: Mapping[str, Bounds] = {
         0.0,
         "judge.noise is set; nothing of this run says what the method does with an honest judge",
     ),
+    "suspect_tasks": Bounds(
+        "tasks suspect of injection",
+        "share",
+        None,
+        0.01,
+        "the Challenger has begun to write to judges or policies",
+    ),
+    "suspect_documents": Bounds(
+        "documents suspect of injection", "share", None, 0.01, "the corpus holds texts that speak to models"
+    ),
     "duplicates": Bounds("near duplicates", "share", None, 0.1, "the Challenger repeats itself"),
     "distance": Bounds("distance to the nearest task", "0-1", 0.1, None, "tasks follow one pattern"),
     "task_patterns": Bounds("patterns of task", "equally frequent ones"),
@@ -129,6 +139,9 @@ _ANSWERS: Mapping[str, Bounds] = {
         None,
         0.1,
         "repetition is being learnt",
+    ),
+    "suspect_answers": Bounds(
+        "answers suspect of injection", "share", None, 0.01, "the Solver has begun to write to its judge"
     ),
     "answer_words": Bounds("words in a held-out answer", "words"),
     "answer_growth": Bounds(

@@ -34,6 +34,7 @@ from scope_selfplay.health.held_out import (
     trained_from,
 )
 from scope_selfplay.health.signals import Checkup, Measured, signal_of
+from scope_selfplay.health.suspects import suspect_texts
 from scope_selfplay.health.tasks import measure_diversity, needed_searches, topic_drift, worth_of_passages
 from scope_selfplay.health.variety import (
     SAMPLE,
@@ -65,6 +66,7 @@ def examine(reader: RunReader) -> list[Checkup]:
     found: list[Checkup] = []
     for iteration in sorted({*made, *answers} - {0}):
         values = _of_training(reader, iteration) | _of_costs(reader, iteration)
+        values |= suspect_texts(reader, iteration)
         if iteration in made:
             values |= _of_candidates(reader, iteration, min(made)) | _of_texts(reader, iteration, made)
         if iteration in answers:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.gates import Gate
-from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.query import Sort, Suspect, TaskQuery
 
 _COLUMNS = (
     "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
@@ -41,7 +41,8 @@ _TABLE = (
     "task.type AS type, task.search_turns AS search_turns, len(rubric.criteria)::INTEGER AS criteria, "
     "len(rollout_ids)::INTEGER AS rollouts, mean, provenance.document_id AS document_id, task.text AS text, "
     # Lowered once: what is typed is looked for in it.
-    f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES} FROM candidates"
+    f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES}, "
+    "len(injection_suspect) > 0 AS suspect_task, len(document_suspect) > 0 AS suspect_document FROM candidates"
 )
 
 # An episode that only searches records its searches without calls.
@@ -50,6 +51,13 @@ _CALLED = (
     "WHERE len(list_filter(turns, lambda t: "
     "t.call.tool = asked.tool OR (asked.tool = 'search' AND t.query IS NOT NULL))) > 0)"
 )
+
+_SUSPECT = {
+    Suspect.TASK: "suspect_task",
+    Suspect.DOCUMENT: "suspect_document",
+    Suspect.ANSWER: "task_id IN (SELECT subject_id FROM rollouts WHERE role = 'solver' AND len(injection_suspect) > 0)",
+}
+_SUSPECT[Suspect.ANY] = f"({' OR '.join(f'coalesce({part}, false)' for part in _SUSPECT.values())})"
 
 Rows = NDArray[np.uint32]
 
@@ -151,6 +159,8 @@ def _where(query: TaskQuery) -> tuple[str, list[Any]]:
         if value is not None:
             parts.append(part)
             values.append(value)
+    if query.suspect:
+        parts.append(_SUSPECT[query.suspect])
     if query.gate:
         # Not a value: the name of a column, one of a closed set.
         parts.append(f"NOT gate_{query.gate.value}")

@@ -35,6 +35,15 @@ class Sort(StrEnum):
     LENGTH = "length"
 
 
+class Suspect(StrEnum):
+    """Where a text is suspect of injection: in the task, in its document, in an answer to it, or in any of them."""
+
+    TASK = "task"
+    DOCUMENT = "document"
+    ANSWER = "answer"
+    ANY = "any"
+
+
 class TaskQuery(Value):
     """Which candidates, in which order, and which page of them. The default: all of task making, as written."""
 
@@ -50,6 +59,8 @@ class TaskQuery(Value):
     """How many search turns the task was written with."""
     tool: str | None = None
     """A tool that a rollout on the task called, whatever came of it."""
+    suspect: Suspect | None = None
+    """What of them is suspect of injection."""
     low: float | None = None
     high: float | None = None
     """The least and the greatest mean score, both included; candidates without one are left out."""

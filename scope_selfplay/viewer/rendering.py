@@ -13,7 +13,7 @@ from scope_selfplay.inspection import charts
 from scope_selfplay.inspection.html_report import escaping_environment
 from scope_selfplay.inspection.text import verdict_word
 from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store.query import Sort
+from scope_selfplay.store.query import Sort, Suspect
 from scope_selfplay.viewer.parameters import Links
 
 LONGEST_CELL = 1500
@@ -37,6 +37,7 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
         REASONS=list(Reason),
         GATES=list(Gate),
         SORTS=list(Sort),
+        SUSPECTS=list(Suspect),
     )
     return environment
 
