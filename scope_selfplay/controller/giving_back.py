@@ -87,9 +87,9 @@ def _holds_gpus(
 
 def _lacks_room(servers: Sequence[ObservedServer], active: Sequence[ObservedJob]) -> bool:
     """Whether a pod has no node, or is not even made: a quota, or a queue that admits it later."""
-    pods = [pod for found in (*servers, *active) for pod in found.pods if not pod.ending]
+    pods = [pod for server in servers for pod in server.pods] + [pod for job in active for pod in job.pods]
     return (
-        any(pod.unscheduled is not None for pod in pods)
+        any(pod.unscheduled is not None and not pod.ending for pod in pods)
         or any(server.problem is not None for server in servers)
         or any(not job.pods for job in active)
     )
