@@ -307,6 +307,8 @@ def _status(
     }
     if step is not None:
         status |= {"step": step.name, "iteration": str(step.iteration), "stage": step.stage.job_name}
+    if situation.volume.training and end is None:
+        status["training"] = situation.volume.training
     if situation.volume.below_target:
         status["below_target"] = "; ".join(situation.volume.below_target)
     return status | {"ledger": ledger.model_dump_json()}

@@ -18,18 +18,19 @@ from scope_selfplay.controller.servers import is_vllm, settings_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (
     claim_problems,
-    node_problems,
     one_node_problems,
     own_quota_problems,
     peak_gpus,
     quota_problems,
     storage_problems,
 )
+from scope_selfplay.k8s.check_nodes import node_problems
 from scope_selfplay.k8s.check_references import (
     external_server_problems,
     reference_problems,
     tool_server_problems,
 )
+from scope_selfplay.k8s.check_rules import rule_problems
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of
 from scope_selfplay.k8s.patches import CLAIM
@@ -68,6 +69,7 @@ def check_folder(folder: Path) -> RunCheck:
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
     found = [
         *reference_problems(everything, elsewhere),
+        *rule_problems(everything),
         *_folder_problems(config, objects, packs),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),

@@ -12,6 +12,7 @@ from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.objects import planned_objects
 from scope_selfplay.k8s.patches import yaml_text
 from tests.cluster.conftest import kubectl
+from tests.unit.k8s.planted import PLANTED, REFERENCES, tiny_objects
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -111,3 +112,15 @@ def test_status_and_doctor_speak_about_a_real_cluster(namespace: str) -> None:
     json.dumps(found)
     findings = {each.what: each for each in examine(Kubectl(namespace))}
     assert findings["cluster"].ok and findings["rights to run"].ok and findings["rights to set up"].ok
+
+
+@pytest.mark.parametrize("fault", sorted(PLANTED.keys() - set(REFERENCES)))
+def test_a_server_refuses_what_the_check_without_one_finds(fault: str, namespace: str) -> None:
+    """Our rules are no stricter than its own."""
+    before, planted = tiny_objects(), tiny_objects()
+    PLANTED[fault][0](planted)
+    (body,) = [each for each in planted if each not in before]
+    said = kubectl(
+        "apply", "--dry-run=server", "--namespace", namespace, "-f", "-", stdin=yaml_text(body), check=False
+    )
+    assert said.returncode != 0, said.stdout

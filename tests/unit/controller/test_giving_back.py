@@ -1,14 +1,15 @@
 """Runs that need the same GPUs: nobody waits for ever, and nothing holds what it cannot use."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import ObjectKind
+from scope_selfplay.controller.api import Body, ObjectKind
 from scope_selfplay.controller.loop import Controller, Inputs
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.testing.fake_nodes import GPU, SimulatedStages
+from scope_selfplay.testing.fake_nodes import GPU, PodEnding, SimulatedStages
 from tests.unit.controller.examples import config_of
 from tests.unit.controller.worlds import ONE, World
 
@@ -22,9 +23,7 @@ class Neighbours:
         names = [f"r{number}" for number in range(1, count + 1)]
         self.world = World(root, data or ONE)
         self.stages = {name: SimulatedStages(root, name) for name in names}
-        self.world.nodes.work = lambda job, rank: self.stages[job["metadata"]["labels"]["scope/run"]](
-            job, rank
-        )
+        self.world.nodes.work = self._work
         self.ended: dict[str, ExitCode] = {}
         self.controllers: dict[str, Controller] = {}
         for name in names:
@@ -33,8 +32,11 @@ class Neighbours:
             if name != "r1":
                 self.world.add_controller_job(f"{name}-controller")
             self.controllers[name] = self.world.controller(
-                identity=f"pod-{name}", job=f"{name}-controller", read=lambda inputs=inputs: inputs
+                identity=f"pod-{name}", job=f"{name}-controller", read=partial(Inputs, *inputs)
             )
+
+    def _work(self, job: Body, rank: int) -> PodEnding:
+        return self.stages[job["metadata"]["labels"]["scope/run"]](job, rank)
 
     def drive(self, hours: float) -> float:
         """Rounds of all controllers until all runs have ended; the most seconds in which no stage had a node."""
@@ -121,7 +123,6 @@ def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) ->
         if "train-solver" in name:
             assert GPU in pod["spec"]["containers"][0]["resources"]["limits"]
             world.cluster.erase(ObjectKind.POD, name)
-    world.nodes._drive_job = lambda name, job: None  # type: ignore[method-assign]
     controller.round()
     assert world.status["message"] == "r1-i01-train-solver-a1 waits until its queue admits it"
     for _ in range(30):

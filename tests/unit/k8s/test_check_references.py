@@ -8,7 +8,7 @@ import pytest
 
 from scope_selfplay.k8s.check import config_of, packs_of
 from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import planned_objects
+from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
 from tests.unit.k8s.conftest import REPOSITORY, applied
 
 Objects = list[dict[str, Any]]
@@ -70,3 +70,32 @@ def test_a_planted_mistake_is_found(
     assert any(message in str(problem) for problem in reference_problems(objects)), reference_problems(
         objects
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "port"),
+    [({"k8s-app": "kube-dns"}, 53), ({"dns.operator.openshift.io/daemonset-dns": "default"}, 5353)],
+    ids=["kube-dns", "OpenShift"],
+)
+def test_names_are_found_wherever_the_cluster_keeps_its_dns(
+    objects: Objects, labels: dict[str, str], port: int
+) -> None:
+    (policy,) = [body for body in objects if body["metadata"]["name"] == "scope-dns"]
+    for rule in policy["spec"]["egress"]:
+        for peer in rule["to"]:
+            peer.pop("namespaceSelector", None)
+    pods = {pods.labels["app.kubernetes.io/component"]: pods for pods in pods_of(objects)}
+    resolver = Pods("Pod/dns", labels, {"containers": []})
+    for component in ("controller", "trainer", "worker"):
+        assert allows([policy], "Egress", pods[component], resolver, port)
+    blocks = [peer["ipBlock"]["cidr"] for peer in policy["spec"]["egress"][0]["to"] if "ipBlock" in peer]
+    assert blocks == ["169.254.20.10/32", "169.254.169.254/32"]
+
+
+@pytest.mark.parametrize("port", [443, 6443, 8443, 16443])
+def test_the_controller_reaches_the_api_server_on_the_ports_of_the_usual_clusters(
+    objects: Objects, port: int
+) -> None:
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
+    (controller,) = [pods for pods in pods_of(objects) if pods.owner == "Job/tiny-controller"]
+    assert allows(policies, "Egress", controller, Pods("Pod/api", {}, {"containers": []}), port)

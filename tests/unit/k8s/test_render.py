@@ -9,10 +9,11 @@ from click.testing import CliRunner, Result
 from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.check_cluster import amount, peak_gpus
+from scope_selfplay.k8s.check_cluster import peak_gpus
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import name_of, pods_of
 from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
+from scope_selfplay.k8s.quantities import amount
 from scope_selfplay.k8s.render import components_of, copy_shared_parts, run_folder, write_folder
 from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
 
