@@ -124,7 +124,8 @@ def _task_of(source: TaskSource, rollout: Rollout) -> Task:
         type=source.task_type,
         document_id=source.document.id,
         evidence_ids=tuple(document.id for document in evidence(rollout)),
-        search_turns=source.search_turns,
+        search_turns=rollout.searches,
+        assigned_turns=source.search_turns,
     )
 
 

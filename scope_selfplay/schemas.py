@@ -41,7 +41,8 @@ class Passage(Document):
 
 
 class Task(Value):
-    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it.
+    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it,
+    `search_turns` the searches that it made, `assigned_turns` those that it was told to make.
 
     `reference` is the right answer where one is known, as for a math problem; a judge or a verifier may see it.
     """
@@ -52,6 +53,7 @@ class Task(Value):
     document_id: str
     evidence_ids: tuple[str, ...] = ()
     search_turns: int = Field(default=1, ge=0)
+    assigned_turns: int | None = None
     reference: str | None = None
 
 
@@ -74,11 +76,16 @@ class Criterion(Value):
     title: str = ""
     dimension: str = ""
     check: Check | None = None
+    evidence: tuple[str, ...] | None = None
+    """The documents in which it can be read, of those that the rubric was written from; None: not said."""
 
 
 class Rubric(Value):
+    """`unmet`: what the task demands and no criterion asks for, as where no document answers it; None: not said."""
+
     task_id: str
     criteria: tuple[Criterion, ...]
+    unmet: tuple[str, ...] | None = None
 
 
 class Role(StrEnum):

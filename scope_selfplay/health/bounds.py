@@ -87,6 +87,20 @@ _TASKS: Mapping[str, Bounds] = {
         2.0,
         "tasks change in length, perhaps not in difficulty",
     ),
+    "unmet_demands": Bounds(
+        "tasks with a demand that no criterion meets",
+        "share",
+        None,
+        0.1,
+        "they ask for what their documents do not hold, and answering it earns nothing",
+    ),
+    "unfounded_criteria": Bounds(
+        "tasks with a criterion without evidence",
+        "share",
+        None,
+        0.1,
+        "no document that was found holds what the criterion asks for",
+    ),
     "repeated_criterion": Bounds(
         "rubrics with the same unasked criterion",
         "share",

@@ -16,6 +16,7 @@ from scope_selfplay.health.answers import (
 )
 from scope_selfplay.health.bounds import BOUNDS
 from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
+from scope_selfplay.health.coverage import unfounded_criteria, unmet_demands
 from scope_selfplay.health.gains import (
     asked_gain,
     certain_criteria,
@@ -87,6 +88,8 @@ def _of_texts(reader: RunReader, iteration: int, made: Mapping[int, Sequence[Mad
         "task_patterns": number_of_patterns(now),
         "common_pattern": common_pattern(now),
         "repeated_criterion": repeated_criterion(now),
+        "unmet_demands": unmet_demands(reader, iteration),
+        "unfounded_criteria": unfounded_criteria(reader, iteration),
         "searches_needed": needed_searches(reader, iteration).needed,
         "passage_gain": worth_of_passages(reader, iteration).gain,
         "length_correlation": length_correlation(reader, iteration),

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scope_selfplay.health.signals import Checkup, HealthWarning, Signal
-from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
+from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup, searches_of
 from scope_selfplay.inspection.people import People
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, ToolCall, Verdict
 from scope_selfplay.store.human import HUMAN, HumanVerdict
@@ -98,7 +98,8 @@ def people_lines(found: People | None) -> Iterator[str]:
         return
     yield "\n== People"
     score = "" if found.mean_score is None else f", mean score {found.mean_score:.3f}"
-    yield f"  {found.answers} answers{score}; {found.written} tasks written, {found.accepted} accepted"
+    tasks = f"{found.written} tasks written, {found.accepted} accepted"
+    yield f"  {found.answers} answers{score}; {tasks}; {found.rubrics} rubrics"
     if found.agreement:
         yield "  judge and person: questions, share agreed, Cohen's kappa with 95 % interval over tasks"
     for row in found.agreement:
@@ -139,7 +140,7 @@ def _iteration_lines(found: IterationOverview) -> Iterator[str]:
             low, high = number / len(found.histogram), (number + 1) / len(found.histogram)
             yield f"    {low:.1f}-{high:.1f} {count:>9,}  {_bar(count, most)}"
     yield from _group_lines("by type", found.by_type)
-    yield from _group_lines("by search turns", found.by_search_turns)
+    yield from _group_lines("by searches made", found.by_search_turns)
 
 
 def _group_lines(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
@@ -194,7 +195,7 @@ def describe_task(
         yield "\n(no task was written)"
     else:
         task = candidate.task
-        title = f"Task {task.id} ({task.type}, {task.search_turns} search turns)"
+        title = f"Task {task.id} ({task.type}, {searches_of(task)})"
         yield from _section(title, task.text, candidate.injection_suspect)
         if task.reference is not None:
             yield from _section("Reference answer", task.reference)
@@ -206,9 +207,7 @@ def describe_task(
     for gate, verdict in candidate.gates.items():
         yield from _section(f"Gate {gate.value}: {verdict_word(verdict)}", verdict.reasoning)
     if candidate.rubric is not None:
-        yield "\n== Rubric"
-        for row, criterion in enumerate(candidate.rubric.criteria, start=1):
-            yield f"  {row}. [{criterion.priority.value}] {printable(criterion.text)}"
+        yield from _rubric(candidate.rubric)
     for row, attempt in enumerate(record.attempts, start=1):
         yield from _rollout(
             f"Attempt {row}", attempt.rollout, attempt.grade, candidate.rubric, passages=passages
@@ -225,6 +224,14 @@ def describe_task(
         )
     yield from _judgements(judgements)
     yield from _provenance(candidate)
+
+
+def _rubric(rubric: Rubric) -> Iterator[str]:
+    yield "\n== Rubric"
+    for row, criterion in enumerate(rubric.criteria, start=1):
+        lacks = "" if criterion.evidence is None or criterion.evidence else "  (no evidence)"
+        yield f"  {row}. [{criterion.priority.value}] {printable(criterion.text)}{lacks}"
+    yield from (f"  no criterion for: {printable(demand)}" for demand in rubric.unmet or ())
 
 
 def verdicts_of_people(verdicts: Iterable[HumanVerdict]) -> Iterator[str]:
