@@ -1,6 +1,7 @@
 """One evaluation from its first answer to its result; the same call goes on after a kill."""
 
 import asyncio
+import gc
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,10 +113,14 @@ class Evaluation:
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end; of several errors the first one, which ended the others."""
+    # A full collection would look through everything that the libraries hold, and stop the loop while it does.
+    gc.freeze()
     try:
         asyncio.run(work)
     except BaseExceptionGroup as group:
         raise _first(group) from None
+    finally:
+        gc.unfreeze()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
