@@ -20,6 +20,7 @@ import yaml
 from scope_selfplay import __version__
 from scope_selfplay.config import load_config
 from scope_selfplay.gates import Gate
+from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.schemas import (
     Candidate,
@@ -39,7 +40,6 @@ from scope_selfplay.schemas import (
     Task,
     Turn,
     Verdict,
-    numpy_rng_from,
 )
 from scope_selfplay.store import (
     RunFolder,

@@ -20,7 +20,7 @@ from benchmarks.simulator.fidelity import Fidelity, measure
 from benchmarks.simulator.goals import Goal, check_goals, pareto_front
 from benchmarks.simulator.judge import SimulatedJudge
 from benchmarks.simulator.speed import Speed, compare_speed, live_plan, round_robin_plan
-from scope_selfplay.schemas import numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
 
 # Kendall tau and advantage correlation in the simulation that the goals were set from (600 groups a cell).
 EARLIER = {

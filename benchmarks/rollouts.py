@@ -33,7 +33,8 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Message, Sample
 from scope_selfplay.inference.admission import TurnGate
-from scope_selfplay.schemas import Finish, Key, Passage, RolloutStatus
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Passage, RolloutStatus
 from scope_selfplay.tools import searching
 
 T = TypeVar("T")

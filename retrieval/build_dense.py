@@ -33,7 +33,8 @@ from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
 from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
 from scope_selfplay.errors import CorpusError, RunMismatchError
-from scope_selfplay.schemas import Document, numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
+from scope_selfplay.schemas import Document
 
 TRAINED = "trained.faiss"
 BATCH = 64

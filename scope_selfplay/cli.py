@@ -3,6 +3,7 @@
 Stdout is data, stderr is progress. Exit codes are those of `errors.ExitCode`.
 """
 
+import functools
 import importlib
 import json
 from collections.abc import Callable
@@ -90,8 +91,20 @@ def cli() -> None:
     """Self-play data generation: a Challenger writes tasks, a Solver answers them, a frozen Judge grades both."""
 
 
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that needs a run's config."""
+def needs_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of a run's settings: it has the options that make them, and is called with `settings`."""
+
+    @functools.wraps(command)
+    def with_settings(
+        config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...], **others: Any
+    ) -> None:
+        from scope_selfplay.config import load_config
+
+        given = {"name": name, "seed": seed}
+        options = {key: value for key, value in given.items() if value is not None}
+        command(settings=load_config(config or DEFAULT_CONFIG, overrides, options=options), **others)
+
+    called: Callable[..., None] = with_settings
     for option in (
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting."),
         click.option("--seed", type=int, default=None, help="Seed of every random draw."),
@@ -100,22 +113,18 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--config", type=click.Path(path_type=Path), default=None, help="YAML file of settings."
         ),
     ):
-        command = option(command)
-    return command
+        called = option(called)
+    return called
+
+
+runs_root = click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 
 
 @cli.command()
-@config_options
-@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@needs_settings
+@runs_root
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def run(
-    config: Path | None,
-    name: str | None,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    root: Path,
-    as_json: bool,
-) -> None:
+def run(settings: "RunConfig", root: Path, as_json: bool) -> None:
     """Run the whole loop here; run it again after anything and it goes on.
 
     Without --config: the embedded world on this machine's CPU, no downloads, in a few minutes.
@@ -124,7 +133,6 @@ def run(
     from scope_selfplay.preflight import examine_before_begin
     from scope_selfplay.run import open_run
 
-    settings = _settings(config, name, seed, overrides)
     quiet_libraries()
     end_on_sigterm()
     with shown_progress() as progress:
@@ -139,17 +147,10 @@ def run(
 
 
 @cli.command()
-@config_options
-@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@needs_settings
+@runs_root
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
-def preflight(
-    config: Path | None,
-    name: str | None,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    root: Path,
-    as_json: bool,
-) -> None:
+def preflight(settings: "RunConfig", root: Path, as_json: bool) -> None:
     """Hold a run against its inputs before anything is spent: documents, budgets, index, servers, disk, calls.
 
     `scope run` does the same before it begins. Exit code 64 or 75 where something would stop the run.
@@ -158,7 +159,7 @@ def preflight(
     from scope_selfplay.preflight.cli import preflight_of, show_checks
 
     quiet_libraries()
-    checks = preflight_of(_settings(config, name, seed, overrides), root)
+    checks = preflight_of(settings, root)
     if as_json:
         click.echo(json.dumps(as_data(checks), indent=1))
     else:
@@ -167,28 +168,17 @@ def preflight(
 
 
 @cli.command()
-@config_options
-def config(config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
+@needs_settings
+def config(settings: "RunConfig") -> None:
     """Print every setting with the value that a run would use."""
     import yaml
 
-    settings = _settings(config, name, seed, overrides)
     click.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
 
 
 def main() -> None:
     """Entry point of `scope`."""
     run_command(cli, "scope")
-
-
-def _settings(
-    config: Path | None, name: str | None, seed: int | None, overrides: tuple[str, ...]
-) -> "RunConfig":
-    from scope_selfplay.config import load_config
-
-    given = {"name": name, "seed": seed}
-    options = {key: value for key, value in given.items() if value is not None}
-    return load_config(config or DEFAULT_CONFIG, overrides, options=options)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,8 @@ from typing import TypeVar
 from scope_selfplay.dialects import Call, Dialect, TurnParts
 from scope_selfplay.errors import InferenceError, SearchError, ToolError
 from scope_selfplay.inference import Generate, Message, Sample, TextCodec
-from scope_selfplay.schemas import (
-    Finish,
-    Key,
-    Role,
-    Rollout,
-    RolloutFault,
-    RolloutStatus,
-    Truncation,
-    Turn,
-    content_id,
-)
+from scope_selfplay.keys import Key, content_id
+from scope_selfplay.schemas import Finish, Role, Rollout, RolloutFault, RolloutStatus, Truncation, Turn
 from scope_selfplay.search import show_passages
 from scope_selfplay.tools import SEARCH, ToolResult, ToolSpec, UseTool
 from scope_selfplay.tools.showing import document_named, recorded, recorded_search, refusal, shown_result

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from scope_selfplay.conversation import Asking, Conversation, PolicyFormat, RolloutLimits
 from scope_selfplay.errors import InferenceError, SearchError, ToolError
 from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
-from scope_selfplay.schemas import Key, Role, Rollout, RolloutStatus
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Role, Rollout, RolloutStatus
 from scope_selfplay.tools import SEARCH, ToolResult, Tools, ToolSpec
 
 __all__ = [

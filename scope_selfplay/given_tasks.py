@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 
 from scope_selfplay.config import RunConfig, SolverConfig
 from scope_selfplay.errors import ConfigError
+from scope_selfplay.keys import content_id
 from scope_selfplay.rewards import priority_weight
 from scope_selfplay.schemas import (
     Candidate,
@@ -33,7 +34,6 @@ from scope_selfplay.schemas import (
     Rubric,
     Task,
     Value,
-    content_id,
 )
 from scope_selfplay.store import read_records
 from scope_selfplay.wire.strict_json import parse_object

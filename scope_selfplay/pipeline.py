@@ -17,6 +17,7 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.judge import grade_answer
+from scope_selfplay.keys import Key, content_id
 from scope_selfplay.rewards import in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
@@ -24,7 +25,6 @@ from scope_selfplay.schemas import (
     CandidateStatus,
     Document,
     Grade,
-    Key,
     Provenance,
     Reason,
     Rollout,
@@ -32,7 +32,6 @@ from scope_selfplay.schemas import (
     Rubric,
     Task,
     Verdict,
-    content_id,
 )
 
 _FAULT_REASONS = {

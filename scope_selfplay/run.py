@@ -19,12 +19,13 @@ from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.judge.model import ModelJudge, open_model_judge
 from scope_selfplay.judge.noisy import with_noise
+from scope_selfplay.keys import Key
 from scope_selfplay.pipeline import SolverTrial
 from scope_selfplay.progress import Activity, Progress
 from scope_selfplay.prompts import Pack
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.run_directory import Examine, enter_run_directory
-from scope_selfplay.schemas import Document, Key, Provenance, Role
+from scope_selfplay.schemas import Document, Provenance, Role
 from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
 from scope_selfplay.store import RunFolder, Stage, read_records
 from scope_selfplay.store.forks import read_fork

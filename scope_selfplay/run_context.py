@@ -18,9 +18,10 @@ from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.progress import Activity
 from scope_selfplay.prompts import Pack, PromptRole
-from scope_selfplay.schemas import Key, Role, Rollout, Task
+from scope_selfplay.schemas import Role, Rollout, Task
 from scope_selfplay.search import Searcher
 from scope_selfplay.tools import SEARCH, OpenTools, Tool, Tools, search_tool
 from scope_selfplay.tools.listing import listed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scope_selfplay.embedded.language import FactQuestion, write_question
 from scope_selfplay.embedded.world import make_documents, read_article
-from scope_selfplay.schemas import rng_from
+from scope_selfplay.keys import rng_from
 
 PASSAGES, QUESTIONS = 780, 390
 

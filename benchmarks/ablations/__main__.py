@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ABLATIONS, default=list(ABLATIONS), metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=2, help="runs side by side")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "ablations")
+    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--write", action="store_true", help="make docs/ablations.md of the sections")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of that page")

@@ -17,6 +17,7 @@ from benchmarks.ablations.measures import (
     ON_SOURCE,
     Measure,
 )
+from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
 from benchmarks.rewards import reward_settings
 
 Line = Sequence[tuple[float, Arm]]
@@ -41,8 +42,6 @@ class Ablation:
         return self.against.get(arm, self.arms[0])
 
 
-WHOLE = Arm("whole")
-"""The embedded run as it ships."""
 START = Arm("start", ("iterations=1",))
 """Its first iteration: whose tasks and S_0 the arms of one trained stage share."""
 
@@ -51,11 +50,14 @@ GATES = Ablation(
     "Without its gates, do the Challenger's tasks leave their documents?",
     "SCOPE, figure 2: without gates tasks become generic and ignore their documents; after three iterations the "
     "benchmarks average 37.4 for 43.1 with gates, below the base model's 37.7.",
-    (WHOLE, Arm("no-gates", ("judge.gates=[]",), of=WHOLE)),
+    (CO_EVOLVING, Arm("no-gates", ("judge.gates=[]",), of=CO_EVOLVING)),
     (ON_SOURCE, ASKED),
 )
 
-_LONGER = Arm("longer", ("judge.noise.longer=0.3",), of=WHOLE)
+_HALF_LENGTH = "judge.noise.half_length=12"
+"""A whole answer takes 11 words; the setting's default is meant for answers of a paragraph."""
+_LIKES_LENGTH = ("judge.noise.longer=0.3", _HALF_LENGTH)
+_LONGER = Arm("longer", _LIKES_LENGTH, of=CO_EVOLVING)
 LENGTH = Ablation(
     "length",
     "Under a judge that likes length (`judge.noise.longer` 0.3), do answers grow without the length factor?",
@@ -63,7 +65,7 @@ LENGTH = Ablation(
     "benchmarks average 32.8 for 43.1 with it.",
     (
         _LONGER,
-        Arm("longer-no-factor", ("judge.noise.longer=0.3", "solver.length_factor=false"), of=WHOLE),
+        Arm("longer-no-factor", (*_LIKES_LENGTH, "solver.length_factor=false"), of=CO_EVOLVING),
     ),
     (ANSWER_TOKENS, ASKED),
 )
@@ -74,9 +76,9 @@ FROZEN = Ablation(
     "SCOPE, figure 3: from iteration 1 to 3 the benchmarks gain 3.4 points with co-evolution and 0.8 with the "
     "Challenger frozen at C_1; the mean score of its tasks drifts to 0.71 instead of 0.53, 0.50, 0.48.",
     (
-        WHOLE,
-        Arm("frozen-c1", ("challenger.freeze_after=1",), of=WHOLE, after=1),
-        Arm("frozen-c0", ("challenger.freeze_after=0",), of=WHOLE),
+        CO_EVOLVING,
+        FROZEN_AFTER_1,
+        FROZEN_FROM_START,
     ),
     (ASKED, ACCEPTED),
 )
@@ -87,7 +89,7 @@ WINDOW = Ablation(
     "What does the difficulty window add?",
     "SCOPE keeps tasks with a mean score of 0.2 to 0.8 (appendix G) because the variance of a group, and so what "
     "it teaches, vanishes towards 0 and 1 (appendix C); it reports no run without the window.",
-    (WHOLE, Arm("no-window", _WIDE, of=WHOLE)),
+    (CO_EVOLVING, Arm("no-window", _WIDE, of=CO_EVOLVING)),
     (FLAT_GROUPS, ASKED),
 )
 
@@ -108,7 +110,7 @@ def _under_noise(design: str, kind: str, share: float) -> Arm:
     settings = [*reward_settings(f"{DESIGNS[design]}:max_missing=0.6"), "solver.routing=null"]
     name = design
     if share:
-        settings += [f"judge.noise.{kind}={share}", "judge.failure_budget=1"]
+        settings += [f"judge.noise.{kind}={share}", "judge.failure_budget=1", _HALF_LENGTH]
         name = f"{design}-{kind}-{100 * share:.0f}"
     return Arm(name, tuple(settings), of=START, tasks_of=START)
 
@@ -145,8 +147,8 @@ def _routing_arm(name: str, *settings: str) -> Arm:
     return Arm(name, (*_BARE, *settings), of=_UNWINDOWED, tasks_of=_UNWINDOWED)
 
 
-_LONGER_FLAT = _routing_arm("flat-longer", "judge.noise.longer=0.3")
-_LONGER_ROUTED = _routing_arm("routed-longer", *_ROUTED, "judge.noise.longer=0.3")
+_LONGER_FLAT = _routing_arm("flat-longer", *_LIKES_LENGTH)
+_LONGER_ROUTED = _routing_arm("routed-longer", *_ROUTED, *_LIKES_LENGTH)
 ROUTING = Ablation(
     "routing",
     "Do groups that the rubric leaves flat teach something once they are routed to comparisons?",

@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs side by side")
-    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "learning")
+    parser.add_argument("--root", type=Path, default=ROOT / "bench-out" / "embedded")
     parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="ARM")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--write", action="store_true", help="renew README.md and docs/learning.md")

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from benchmarks.simulator.judge import Quality, SimulatedJudge
 from benchmarks.simulator.sessions import Session
+from scope_selfplay.keys import rng_from
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
 from scope_selfplay.ranking.margins import balanced, fit_step
 from scope_selfplay.ranking.matches import Strengths, Topology, min_max, rank_rewards
 from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.topologies import anchor, live, round_robin
-from scope_selfplay.schemas import rng_from
 
 STEP = 64
 """Groups of one training step, over which the judge's offset and level are pooled."""

@@ -15,8 +15,9 @@ from scope_selfplay.evaluation.benchmark import LoadedBenchmark
 from scope_selfplay.evaluation.items import AnswerScore, Item
 from scope_selfplay.evaluation.scoring import Scorer, score_answer
 from scope_selfplay.judge import Judge
+from scope_selfplay.keys import Key
 from scope_selfplay.progress import Progress
-from scope_selfplay.schemas import Fault, Key, RolloutFault, Verdict
+from scope_selfplay.schemas import Fault, RolloutFault, Verdict
 from scope_selfplay.store.files import stream_records
 
 _PASSING = frozenset({Fault.TIMED_OUT, Fault.UNAVAILABLE})

@@ -7,7 +7,8 @@ from pathlib import Path
 from scope_selfplay.benchmarking.answering import Answerer, Wanted
 from scope_selfplay.benchmarking.records import Answer
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.schemas import Role, Rollout, content_id
+from scope_selfplay.keys import content_id
+from scope_selfplay.schemas import Role, Rollout
 from scope_selfplay.wire.strict_json import parse_object
 
 

@@ -6,7 +6,8 @@ from scope_selfplay.config import CorpusConfig
 from scope_selfplay.embedded.held_out import held_out_questions
 from scope_selfplay.embedded.language import read_question, write_question
 from scope_selfplay.embedded.world import make_documents
-from scope_selfplay.schemas import Document, Task, content_id, rng_from
+from scope_selfplay.keys import content_id, rng_from
+from scope_selfplay.schemas import Document, Task
 
 HELD_OUT = "held-out"
 """`Document.source` of what the held-out tasks are made from."""

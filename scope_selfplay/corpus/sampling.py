@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from scope_selfplay.errors import CorpusError
-from scope_selfplay.schemas import Document, seed_from
+from scope_selfplay.keys import seed_from
+from scope_selfplay.schemas import Document
 
 Choice = TypeVar("Choice")
 

@@ -16,7 +16,8 @@ from scope_selfplay.evaluation.items import Item
 from scope_selfplay.evaluation.rows import Row
 from scope_selfplay.evaluation.scorers import SCORERS
 from scope_selfplay.evaluation.scoring import Needs, Scorer
-from scope_selfplay.schemas import Value, content_id
+from scope_selfplay.keys import content_id
+from scope_selfplay.schemas import Value
 
 FAMILY_TEMPERATURES = {"qwen3": 1.0}
 """Sampling temperature by dialect where a benchmark names none; all others are greedy (SCOPE, section 4.1)."""

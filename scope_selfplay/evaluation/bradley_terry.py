@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from scope_selfplay.evaluation.intervals import Estimate, Floats, note_on, percentiles
 from scope_selfplay.evaluation.strengths import JudgedPair
+from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.ranking.shares import bradley_terry_batch
-from scope_selfplay.schemas import numpy_rng_from
 
 ELO = 400 / log(10)
 """Points by which ten times the odds are 400."""

@@ -12,7 +12,7 @@ from scope_selfplay.evaluation import benchmarks
 from scope_selfplay.evaluation.benchmark import Benchmark, LoadedBenchmark
 from scope_selfplay.evaluation.items import Item
 from scope_selfplay.evaluation.rows import Row, read_rows
-from scope_selfplay.schemas import rng_from
+from scope_selfplay.keys import rng_from
 
 
 @cache

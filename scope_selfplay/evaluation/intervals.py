@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.schemas import Value, numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
+from scope_selfplay.schemas import Value
 
 Floats = NDArray[np.float64]
 

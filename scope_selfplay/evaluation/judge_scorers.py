@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from scope_selfplay.evaluation.items import Item, ItemCriterion
 from scope_selfplay.evaluation.scoring import Judged, Needs, Scorer
 from scope_selfplay.judge import Judge, Scale, Style
-from scope_selfplay.schemas import Comparison, Key, Role, Rollout, content_id
+from scope_selfplay.keys import Key, content_id
+from scope_selfplay.schemas import Comparison, Role, Rollout
 
 _TEN = 10.0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.schemas import numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
 
 RESAMPLES = 2000
 

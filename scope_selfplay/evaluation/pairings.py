@@ -9,17 +9,8 @@ from dataclasses import dataclass
 
 from scope_selfplay.judge import Judge, Style, same_text
 from scope_selfplay.judge.shown import shown_answer
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Key,
-    Outcome,
-    Rollout,
-    RolloutStatus,
-    Verdict,
-    rng_from,
-)
+from scope_selfplay.keys import Key, rng_from
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Outcome, Rollout, RolloutStatus, Verdict
 
 
 @dataclass(frozen=True)

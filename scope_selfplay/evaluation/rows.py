@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.schemas import content_id
+from scope_selfplay.keys import content_id
 from scope_selfplay.wire.strict_json import parse_object
 
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from scope_selfplay.evaluation.text_match import (
     trivia_normal,
 )
 from scope_selfplay.judge import Judge
+from scope_selfplay.keys import Key
 from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-from scope_selfplay.schemas import Key, Rollout
+from scope_selfplay.schemas import Rollout
 
 Rule = Callable[[str, tuple[str, ...]], float | None]
 

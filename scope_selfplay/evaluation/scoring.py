@@ -5,7 +5,8 @@ from typing import Protocol
 
 from scope_selfplay.evaluation.items import AnswerScore, Item
 from scope_selfplay.judge import Judge
-from scope_selfplay.schemas import Key, Rollout, RolloutStatus, Value, Verdict
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Rollout, RolloutStatus, Value, Verdict
 
 
 class Needs(StrEnum):

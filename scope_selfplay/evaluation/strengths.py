@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.evaluation.intervals import percentiles
-from scope_selfplay.schemas import Outcome, numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
+from scope_selfplay.schemas import Outcome
 from scope_selfplay.store.ratings import CheckpointDifference
 
 Floats = NDArray[np.float64]

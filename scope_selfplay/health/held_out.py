@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scope_selfplay.health.bounds import LEAST_TASKS
 from scope_selfplay.health.signals import Evidence, evidence
 from scope_selfplay.health.wording import patterns_of
-from scope_selfplay.schemas import numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.store.ratings import has_ratings, read_ratings
 from scope_selfplay.store.reader import RunReader
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from scope_selfplay.schemas import Document, numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
+from scope_selfplay.schemas import Document
 from scope_selfplay.store.reader import RunReader
 
 if TYPE_CHECKING:

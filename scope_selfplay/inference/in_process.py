@@ -21,7 +21,8 @@ from scope_selfplay.inference.admission import TurnQueue
 from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.draws import Draw, draw_tokens
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.schemas import Finish, Key, seed_from
+from scope_selfplay.keys import Key, seed_from
+from scope_selfplay.schemas import Finish
 
 # Prefilling a few late sequences at once costs one forward pass instead of several.
 _ADMIT_AT_ONCE = 8

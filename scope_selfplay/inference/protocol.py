@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from scope_selfplay.schemas import Finish, Key
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish
 
 
 class Message(NamedTuple):

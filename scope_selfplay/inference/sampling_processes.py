@@ -24,7 +24,7 @@ from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference import sampling_worker as messages
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.schemas import Key, seed_from
+from scope_selfplay.keys import Key, seed_from
 
 _END_SECONDS = 10.0
 _STDERR = 2

@@ -17,7 +17,8 @@ from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.inference.admission import TurnGate
 from scope_selfplay.inference.codec import ChatCodec, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.schemas import Finish, Key, seed_from
+from scope_selfplay.keys import Key, seed_from
+from scope_selfplay.schemas import Finish
 from scope_selfplay.wire.json_client import JsonClient, PerLoop, Refused, ServerUnavailable
 
 WEIGHTS_HEADER = "X-Scope-Weights"

@@ -27,7 +27,8 @@ from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.admission import TokenRoom, TurnQueue
 from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
-from scope_selfplay.schemas import Finish, Key, seed_from
+from scope_selfplay.keys import Key, seed_from
+from scope_selfplay.schemas import Finish
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.health.checkup import examine
-from scope_selfplay.schemas import Value, numpy_rng_from
+from scope_selfplay.keys import numpy_rng_from
+from scope_selfplay.schemas import Value
 from scope_selfplay.store.query import HeldOutScore
 from scope_selfplay.store.reader import RunReader
 

@@ -19,8 +19,9 @@ from scope_selfplay.judge.metered import check_failure_budget
 from scope_selfplay.judge.metrics import JudgeMetrics, Source
 from scope_selfplay.judge.parsing import has_ended_thinking, thinking_of
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt
+from scope_selfplay.keys import seed_from
 from scope_selfplay.prompts import PromptRole
-from scope_selfplay.schemas import Fault, Finish, Verdict, seed_from
+from scope_selfplay.schemas import Fault, Finish, Verdict
 
 T = TypeVar("T")
 

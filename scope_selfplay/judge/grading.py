@@ -4,9 +4,10 @@ import asyncio
 import re
 
 from scope_selfplay.judge.protocol import Judge
+from scope_selfplay.keys import Key
 from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.rewards import rubric_score
-from scope_selfplay.schemas import Check, Fault, Grade, Key, Rollout, RolloutStatus, Rubric, Task, Verdict
+from scope_selfplay.schemas import Check, Fault, Grade, Rollout, RolloutStatus, Rubric, Task, Verdict
 from scope_selfplay.untrusted_text import is_blank
 from scope_selfplay.untrusted_text.characters import plain
 

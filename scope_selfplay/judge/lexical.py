@@ -20,19 +20,18 @@ from scope_selfplay.embedded.language import (
 from scope_selfplay.embedded.world import Entity, read_article
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
+from scope_selfplay.keys import Key, content_id
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
     Fault,
-    Key,
     Outcome,
     Priority,
     Rollout,
     Rubric,
     Task,
     Verdict,
-    content_id,
 )
 
 MAX_CRITERIA = 5

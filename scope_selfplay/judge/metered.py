@@ -12,6 +12,7 @@ from scope_selfplay.errors import JudgeError
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.grading import grade_answer, is_opener
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.keys import Key
 from scope_selfplay.ranking.matches import ComparisonGraph
 from scope_selfplay.schemas import (
     Comparison,
@@ -19,7 +20,6 @@ from scope_selfplay.schemas import (
     Document,
     Fault,
     Grade,
-    Key,
     Rollout,
     RolloutStatus,
     Rubric,

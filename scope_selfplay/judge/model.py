@@ -24,20 +24,10 @@ from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompts
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.run_key import run_key
 from scope_selfplay.judge.shown import shown
+from scope_selfplay.keys import Key, content_id
 from scope_selfplay.prompts import Pack
 from scope_selfplay.rewards import priority_weight
-from scope_selfplay.schemas import (
-    Comparison,
-    Criterion,
-    Document,
-    Key,
-    Outcome,
-    Rollout,
-    Rubric,
-    Task,
-    Verdict,
-    content_id,
-)
+from scope_selfplay.schemas import Comparison, Criterion, Document, Outcome, Rollout, Rubric, Task, Verdict
 from scope_selfplay.untrusted_text import ControlTags
 
 T = TypeVar("T")

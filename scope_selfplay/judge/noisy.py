@@ -13,18 +13,17 @@ from random import Random
 from scope_selfplay.config import NoiseConfig
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import Judge, PointwiseScore, Scale, Selected, Style
+from scope_selfplay.keys import Key, rng_from
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
     Fault,
-    Key,
     Outcome,
     Rollout,
     Rubric,
     Task,
     Verdict,
-    rng_from,
 )
 
 

@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import Comparison, Criterion, Document, Key, Rollout, Rubric, Task, Verdict
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
 
 DIMENSIONS = (5, 7)
 """Fewest and most items of a rubric that is written from the query alone (Tournament-GRPO)."""

@@ -19,17 +19,8 @@ from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.prompts import PREFERENCES, SCORES
 from scope_selfplay.judge.protocol import Scale, Style
-from scope_selfplay.schemas import (
-    Criterion,
-    Document,
-    Outcome,
-    Role,
-    Rollout,
-    Rubric,
-    Task,
-    Verdict,
-    rng_from,
-)
+from scope_selfplay.keys import rng_from
+from scope_selfplay.schemas import Criterion, Document, Outcome, Role, Rollout, Rubric, Task, Verdict
 
 SURE = 0.99
 """Probability of a lexical verdict where one token is asked for."""

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
+from scope_selfplay.keys import Key
 from scope_selfplay.maths.boxed_answers import boxed_reward
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Document,
     Fault,
-    Key,
     Outcome,
     Rollout,
     Rubric,

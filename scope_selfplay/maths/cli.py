@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from scope_selfplay.errors import UserError
+from scope_selfplay.keys import rng_from
 from scope_selfplay.maths.problems import LEVELS, MathProblem, ProblemKind, problems
-from scope_selfplay.schemas import rng_from
 
 RUN_FILE = Path(__file__).parent / "run.yaml"
 ARENA_FILE = Path(__file__).parent / "reasoning_arena.yaml"

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from scope_selfplay.corpus import TaskSource, documents_for, shuffled
 from scope_selfplay.errors import UserError
+from scope_selfplay.keys import rng_from
 from scope_selfplay.pipeline import CandidateRecords, make_candidate
 from scope_selfplay.play.session import Session
 from scope_selfplay.run_directory import task_types_of
-from scope_selfplay.schemas import Document, Role, rng_from
+from scope_selfplay.schemas import Document, Role
 from scope_selfplay.store.ratings import has_ratings
 
 _ITERATION = 1

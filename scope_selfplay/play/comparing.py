@@ -7,8 +7,9 @@ from scope_selfplay.errors import RecordError
 from scope_selfplay.inspection.comparing import short_name
 from scope_selfplay.judge import same_text
 from scope_selfplay.judge.shown import shown_answer
+from scope_selfplay.keys import rng_from
 from scope_selfplay.play.console import Console, PersonLeftError
-from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task, Verdict, rng_from
+from scope_selfplay.schemas import Comparison, Outcome, Rollout, Task, Verdict
 from scope_selfplay.store.human import HumanComparison, HumanFolder
 from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.reader import RunReader

@@ -5,9 +5,10 @@ Drives nothing: the run's own episodes ask it for turns, as they ask an engine.
 
 from scope_selfplay.dialects import Dialect
 from scope_selfplay.inference import Generate, Sample, TextCodec, ids_of_turn
+from scope_selfplay.keys import Key
 from scope_selfplay.play.console import Console, PersonLeftError
 from scope_selfplay.play.writing import LAST, UnfinishedTurnError, turn_of
-from scope_selfplay.schemas import Finish, Key, Role
+from scope_selfplay.schemas import Finish, Role
 from scope_selfplay.store.human import HUMAN
 
 HELP = """Write what the policy would: its reasoning, then one command at the beginning of a line.

@@ -6,8 +6,9 @@ from itertools import islice
 
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.prompts import JudgePrompts
+from scope_selfplay.keys import rng_from
 from scope_selfplay.prompts import PromptRole
-from scope_selfplay.schemas import Document, Rollout, Rubric, Task, Verdict, rng_from
+from scope_selfplay.schemas import Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store.human import HumanVerdict
 from scope_selfplay.store.query import TaskRecord
 from scope_selfplay.store.reader import RunReader

@@ -7,12 +7,13 @@ from pathlib import Path
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.engines import policy_format_for
 from scope_selfplay.episodes import Episode, PolicyFormat
+from scope_selfplay.keys import Key
 from scope_selfplay.play.console import Console
 from scope_selfplay.play.person import Person
 from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import Pack, load_pack
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import Key, Provenance, Role, Rollout
+from scope_selfplay.schemas import Provenance, Role, Rollout
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.store.human import HUMAN, HumanFolder
 from scope_selfplay.store.weights import Policy

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scope_selfplay.schemas import Key, Rollout, Rubric, Task
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Rollout, Rubric, Task
 
 
 class ArrivalOrder(Protocol):

@@ -19,6 +19,7 @@ import scope_selfplay.reward_designs as package
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import AnyReward, RoutingSettings, RubricReward, VerifierReward
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.keys import Key, rng_from
 from scope_selfplay.measures import Mean, Measure, Total
 from scope_selfplay.ranking.routing import LiveRoute, is_flat, route
 from scope_selfplay.reward_designs.answers import Rewards
@@ -27,7 +28,6 @@ from scope_selfplay.reward_designs.groups import ArrivalOrder, RolloutGroup
 from scope_selfplay.reward_designs.peers import Alone, Peers
 from scope_selfplay.reward_designs.per_rollout import RubricDesign, VerifierDesign, VerifierElseRubric
 from scope_selfplay.rewards import group_advantages
-from scope_selfplay.schemas import Key, rng_from
 
 
 def open_rewarder(

@@ -15,6 +15,7 @@ from scope_selfplay.config.rewards import (
 )
 from scope_selfplay.judge import Style
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import Key, rng_from
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
 from scope_selfplay.ranking.driver import Compare, planned_matches, play, play_groups
 from scope_selfplay.ranking.margins import balanced, fit_step
@@ -32,7 +33,7 @@ from scope_selfplay.reward_designs.answers import Entrants, Rewards, whole_struc
 from scope_selfplay.reward_designs.design import JudgedGroup, TournamentDesign
 from scope_selfplay.reward_designs.groups import RolloutGroup
 from scope_selfplay.rewards import pairwise_reward
-from scope_selfplay.schemas import Key, Outcome, Rollout, Rubric, Task, rng_from
+from scope_selfplay.schemas import Outcome, Rollout, Rubric, Task
 
 
 class PairwiseDesign(TournamentDesign[PairwiseReward]):

@@ -6,8 +6,8 @@ from itertools import count, islice
 
 from scope_selfplay.config import RunConfig, SolverConfig
 from scope_selfplay.given_tasks import check_references, read_given_tasks
+from scope_selfplay.keys import rng_from
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import rng_from
 from scope_selfplay.stages.stage_runner import accepted_in
 from scope_selfplay.store import Stage
 from scope_selfplay.training.solver import TaskWithRubric

@@ -17,19 +17,11 @@ from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.judge.metered import JudgeTally, MeteredJudge, check_failure_budget
 from scope_selfplay.judge.model import ModelJudge
+from scope_selfplay.keys import rng_from
 from scope_selfplay.run import Run
 from scope_selfplay.run_directory import task_types_of
 from scope_selfplay.schedule import stages_of
-from scope_selfplay.schemas import (
-    Candidate,
-    CandidateStatus,
-    Comparison,
-    Grade,
-    Score,
-    Selection,
-    Verdict,
-    rng_from,
-)
+from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
 from scope_selfplay.store import (
     Stage,
     StageFolder,

@@ -14,9 +14,10 @@ from scope_selfplay.evaluation.held_out import breakdown, score_gains
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.judge import grade_answer
+from scope_selfplay.keys import Key
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Finish, Grade, Key, Role, Rollout, Turn
+from scope_selfplay.schemas import Candidate, Finish, Grade, Role, Rollout, Turn
 from scope_selfplay.stages.stage_runner import check_budget
 from scope_selfplay.store import Appender, Stage, StageFolder, read_records, write_atomic
 from scope_selfplay.store.ratings import CheckpointDifference, SwapRow, SwapTable

@@ -6,19 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import seed_from
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import (
-    Candidate,
-    Comparison,
-    Grade,
-    Rollout,
-    Rubric,
-    Score,
-    Selection,
-    Value,
-    seed_from,
-)
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Score, Selection, Value
 from scope_selfplay.stages.solver_tasks import tasks_to_train_on
 from scope_selfplay.stages.stage_runner import (
     check_budget,

@@ -30,7 +30,7 @@ from scope_selfplay.inference.chat_server import (
     json_response,
     refuse,
 )
-from scope_selfplay.schemas import rng_from
+from scope_selfplay.keys import rng_from
 from scope_selfplay.wire.serving import serving
 
 FAKE_MODEL = "fake"

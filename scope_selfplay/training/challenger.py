@@ -7,6 +7,7 @@ from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
+from scope_selfplay.keys import Key
 from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
 from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
@@ -14,7 +15,6 @@ from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
     Candidate,
     CandidateStatus,
-    Key,
     Provenance,
     Reason,
     Role,

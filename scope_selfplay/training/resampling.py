@@ -7,9 +7,9 @@ comes next depends on the place of the group in the whole step, so it does not m
 
 from collections.abc import Sequence
 
+from scope_selfplay.keys import rng_from
 from scope_selfplay.measures import Mean, Measures, Total, in_turn
 from scope_selfplay.ranking.routing import is_flat
-from scope_selfplay.schemas import rng_from
 from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
 from scope_selfplay.training.rows import RewardedRollout
 

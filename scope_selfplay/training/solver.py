@@ -8,6 +8,7 @@ from typing import Any
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.judge.metered import JudgeRecords
+from scope_selfplay.keys import Key
 from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.reward_designs.design import RubricSource, Unjudgeable
@@ -15,7 +16,7 @@ from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Key, Role, Rollout, Rubric, Task
+from scope_selfplay.schemas import Role, Rollout, Rubric, Task
 from scope_selfplay.store import Appender, read_records
 from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
 from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler

@@ -21,7 +21,8 @@ from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
 from scope_selfplay.errors import ConfigError, CorpusError, InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample, ids_of_turn
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Finish, Key, Rollout, Turn
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Rollout, Turn
 from scope_selfplay.tools import SEARCH, ToolResult, UseTool
 from scope_selfplay.tools.showing import replayed
 from scope_selfplay.training.policy import load_model

@@ -16,16 +16,18 @@ from benchmarks.ablations.measures import (
     on_source,
 )
 from benchmarks.ablations.page import write_section
-from benchmarks.ablations.studies import ABLATIONS, KINDS, NOISE, WHOLE, Ablation
+from benchmarks.ablations.studies import ABLATIONS, KINDS, NOISE, Ablation
+from benchmarks.learning.conditions import CO_EVOLVING
 from benchmarks.line_chart import Point, draw_lines
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, changed_settings, load_config
 from scope_selfplay.forking import check_settings
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.progress import Progress
 from scope_selfplay.run_directory import enter_run_directory
-from scope_selfplay.schemas import Criterion, Document, Key, Rubric, Task, Verdict
+from scope_selfplay.schemas import Criterion, Document, Rubric, Task, Verdict
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_records
 from tests.unit.store.runs import candidate, solver_rollout
 
@@ -47,7 +49,7 @@ def test_every_arm_is_a_run_that_can_be_and_differs_from_where_it_begins(arm: Ar
     laboratory = Laboratory(tmp_path)
     config = written(arm, laboratory)
     shipped = load_config(None, ["seed=1"], base=DEFAULT_CONFIG)
-    assert changed_settings(shipped, config) or arm == WHOLE
+    assert changed_settings(shipped, config) or arm == CO_EVOLVING
     assert config.seed == 1 and config.name == arm.name
     if arm.of is not None:
         check_settings(load_config(laboratory.folder(arm.of, 1) / "run.yaml"), config, arm.after)
@@ -71,16 +73,16 @@ def test_what_an_arm_needs_is_made_before_it_and_only_once() -> None:
     planned = list(waves([*NOISE.arms, *ABLATIONS["frozen"].arms]))
     made = [arm.name for wave in planned for arm in wave]
     assert len(made) == len(set(made)) and made.index("start") < made.index("balanced")
-    assert made.index("whole") < made.index("frozen-c1")
+    assert made.index("co-evolving") < made.index("frozen-c1")
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
     laboratory = Laboratory(tmp_path)
-    config = written(WHOLE, laboratory)
-    check_same(laboratory.folder(WHOLE, 1), config)
-    other = Laboratory(tmp_path, ("solver.steps=3",)).config(WHOLE, 1)
+    config = written(CO_EVOLVING, laboratory)
+    check_same(laboratory.folder(CO_EVOLVING, 1), config)
+    other = Laboratory(tmp_path, ("solver.steps=3",)).config(CO_EVOLVING, 1)
     with pytest.raises(SystemExit, match=r"other settings \(solver\.steps\)"):
-        check_same(laboratory.folder(WHOLE, 1), other)
+        check_same(laboratory.folder(CO_EVOLVING, 1), other)
 
 
 class Likes(LexicalJudge):

@@ -19,7 +19,8 @@ from scope_selfplay.episodes import (
 )
 from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
-from scope_selfplay.schemas import Finish, Key, Passage, Rollout, RolloutStatus, Truncation
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Passage, Rollout, RolloutStatus, Truncation
 from scope_selfplay.search import show_passages
 from scope_selfplay.tools import ToolResult, UseTool, searching
 from scope_selfplay.training.rows import rows_from

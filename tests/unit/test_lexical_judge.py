@@ -20,12 +20,12 @@ from scope_selfplay.gates import Gate
 from scope_selfplay.judge import LexicalJudge, Scale, Style, grade_answer
 from scope_selfplay.judge.grading import OPENERS, is_opener
 from scope_selfplay.judge.lexical import is_stated
+from scope_selfplay.keys import Key
 from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
     Grade,
-    Key,
     Priority,
     Role,
     Rollout,

@@ -13,6 +13,7 @@ from scope_selfplay.errors import InferenceError, SearchError
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.pipeline import CandidateRecords, SolverTrial, evidence, make_candidate
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run_context import RunContext
@@ -22,7 +23,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Key,
     Passage,
     Provenance,
     Reason,

@@ -18,9 +18,10 @@ from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Document, Key, Passage, Role
+from scope_selfplay.schemas import Document, Passage, Role
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EMBEDDED = REPOSITORY / "scope_selfplay" / "embedded"

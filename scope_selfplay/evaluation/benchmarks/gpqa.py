@@ -3,7 +3,7 @@
 from scope_selfplay.evaluation.benchmark import Benchmark, Budget
 from scope_selfplay.evaluation.items import Item
 from scope_selfplay.evaluation.rows import Row
-from scope_selfplay.schemas import rng_from
+from scope_selfplay.keys import rng_from
 
 _WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 _LETTERS = "ABCD"

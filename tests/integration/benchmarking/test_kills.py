@@ -26,11 +26,12 @@ from scope_selfplay.inference import ScriptedModel
 from scope_selfplay.judge import LexicalJudge
 from scope_selfplay.judge.run_key import KEY_FILE
 from scope_selfplay.judge.server import lexical_reply
+from scope_selfplay.keys import rng_from
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.run import Run
 from scope_selfplay.run_directory import with_judge_prompts
-from scope_selfplay.schemas import Role, rng_from
+from scope_selfplay.schemas import Role
 from scope_selfplay.store import RunFolder
 from scope_selfplay.testing.chat_server import FakeServer
 from tests.integration.loop.test_run import in_child

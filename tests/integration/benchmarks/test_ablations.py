@@ -64,7 +64,7 @@ def run_to_the_end(line: list[str]) -> None:
 
 def test_an_ablation_goes_on_after_a_kill_and_ends_as_a_page(overrides: list[str], tmp_path: Path) -> None:
     line = command(tmp_path, overrides, "--only", "gates", "--write")
-    killed_once_there_is(tmp_path / "seed-4/whole/iteration-00/tasks/manifest.json", line)
+    killed_once_there_is(tmp_path / "seed-4/co-evolving/iteration-00/tasks/manifest.json", line)
     before = manifests(tmp_path)
     assert before and not (tmp_path / "gates.md").exists()
 

@@ -16,6 +16,7 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import InferenceError, JudgeError, UserError
 from scope_selfplay.inference import Generate, Sample, ScriptedModel
 from scope_selfplay.judge.metered import MeteredJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
@@ -24,7 +25,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Fault,
     Grade,
-    Key,
     Outcome,
     Passage,
     Role,

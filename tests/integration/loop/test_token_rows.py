@@ -15,7 +15,8 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Finish, Key, Passage
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Passage
 from scope_selfplay.tools import searching
 from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
 from scope_selfplay.training.token_lint import DifferenceKind, lint_tokens

@@ -18,7 +18,8 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, so
 from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.schemas import Finish, Key, Passage
+from scope_selfplay.keys import Key
+from scope_selfplay.schemas import Finish, Passage
 from scope_selfplay.tools import searching
 from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.rows import rows_from

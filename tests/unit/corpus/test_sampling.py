@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scope_selfplay.corpus import assign_sources, shuffled, take_unused
 from scope_selfplay.corpus.sampling import apportion, exact_shares
 from scope_selfplay.errors import CorpusError
+from scope_selfplay.keys import rng_from
 from scope_selfplay.prompts.domain import Domain
-from scope_selfplay.schemas import Document, rng_from
+from scope_selfplay.schemas import Document
 
 RATIO = Domain(name="any", title="Any", task_types=()).search_turns
 seeds = st.integers(0, 2**32)

@@ -8,11 +8,11 @@ from scope_selfplay.evaluation.items import AnswerScore, Item, ItemCriterion
 from scope_selfplay.evaluation.scorers import SCORERS
 from scope_selfplay.evaluation.scoring import score_answer
 from scope_selfplay.judge import PointwiseScore, Scale
+from scope_selfplay.keys import Key
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
     Fault,
-    Key,
     Outcome,
     Role,
     Rollout,

@@ -8,6 +8,7 @@ from scope_selfplay.config import SolverConfig
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Judge, PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.keys import Key
 from scope_selfplay.measures import joined_values
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
@@ -16,7 +17,6 @@ from scope_selfplay.schemas import (
     Criterion,
     Document,
     Fault,
-    Key,
     Outcome,
     Passage,
     Priority,
