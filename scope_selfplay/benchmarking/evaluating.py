@@ -35,6 +35,8 @@ class Evaluation:
     contestants: Sequence[Contestant]
     folder: EvaluationFolder
     pairwise: bool = False
+    by_criterion: bool = False
+    """Pairs are also judged by each criterion of the item's rubric alone."""
 
     @cached_property
     def judges(self) -> list[Judge]:
@@ -104,7 +106,11 @@ class Evaluation:
 
     def _compare(self) -> None:
         names = [contestant.name for contestant in self.contestants]
-        found = pairs(self.setting.loaded.items, answers_by_contestant(self.folder, names))
+        found = pairs(
+            self.setting.loaded.items,
+            answers_by_contestant(self.folder, names),
+            by_criterion=self.by_criterion,
+        )
         progress = self.setting.run.progress
         progress.begin(f"{len(names)} checkpoints beside each other", len(found) * len(self.judges))
         _run(judge_pairings(self.folder, self.judges, found, in_flight=self.in_flight, progress=progress))

@@ -95,5 +95,5 @@ def _score_place(score: AnswerScore) -> tuple[str, str, str]:
     return (score.answer_id, score.scorer, score.judge)
 
 
-def _pair_place(pair: PairVerdict) -> tuple[str, str, str]:
-    return (pair.first_id, pair.second_id, pair.judge)
+def _pair_place(pair: PairVerdict) -> tuple[str, str, int, str]:
+    return (pair.first_id, pair.second_id, -1 if pair.criterion is None else pair.criterion, pair.judge)

@@ -26,8 +26,17 @@ def tables_of(result: EvaluationResult) -> Iterator[ResultTable]:
     for title, head, rows in (
         ("Groups", ("checkpoint", "group", "scorer", "score", "items"), _parts(result)),
         ("Differences", ("checkpoint", "above", "scorer", "by", "items"), _differences(result)),
-        ("Beside each other", ("one", "other", "judge", "rate", "wins", "ties", "losses"), _wins(result)),
+        (
+            "Beside each other",
+            ("one", "other", "by", "judge", "rate", "wins", "ties", "losses"),
+            _wins(result),
+        ),
         ("Ratings", ("checkpoint", "judge", "points"), _ratings(result)),
+        (
+            "How far judges agree",
+            ("scorer", "one", "other", "answers", "same", "kappa", "correlation"),
+            _agreement(result),
+        ),
         (
             "What it took",
             ("checkpoint", "searches", "tokens", "context", "judge calls", "judge tokens"),
@@ -131,13 +140,19 @@ def _differences(result: EvaluationResult) -> Iterator[Cells]:
 def _wins(result: EvaluationResult) -> Iterator[Cells]:
     for row in result.wins:
         counts = (f"{row.wins:,}", f"{row.ties:,}", f"{row.losses:,}")
-        yield (row.one, row.other, row.judge, shown(row.rate), *counts)
+        yield (row.one, row.other, row.part or "whole answers", row.judge, shown(row.rate), *counts)
 
 
 def _ratings(result: EvaluationResult) -> Iterator[Cells]:
     for judge, ratings in result.elo.items():
         for name, estimate in sorted(ratings.items(), key=lambda pair: -pair[1].value):
             yield (name, judge, shown(estimate, digits=0, sign=True))
+
+
+def _agreement(result: EvaluationResult) -> Iterator[Cells]:
+    for row in result.agreement:
+        numbers = ("-" if each is None else f"{each:.2f}" for each in (row.same, row.kappa, row.correlation))
+        yield (row.scorer, row.one, row.other, f"{row.answers:,}", *numbers)
 
 
 def _costs(result: EvaluationResult) -> Iterator[Cells]:
