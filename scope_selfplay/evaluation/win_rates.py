@@ -131,7 +131,7 @@ async def judge_pair(judge: Judge, pairing: Pairing) -> PairVerdict:
 
 
 class _Met(NamedTuple):
-    """One comparison as `one` sees it: `share` is 1, 1/2 or 0, the mean of several judges, or None without a verdict."""
+    """One comparison as `one` sees it: `share` is 1, 1/2 or 0, a mean of several judges, or None without a verdict."""
 
     item_id: str
     is_first: bool
