@@ -128,14 +128,13 @@ def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
     """The recipe without the hashes of its files. Raises ConfigError for an encoder whose name holds no family."""
     from retrieval.build import Recipe
     from retrieval.corpus import source_bytes
+    from retrieval.encoder import family_of
 
     encoder, family, backend = options["encoder"], options["family"], options["backend"]
     if options["profile"] == ProfileName.BM25:
         encoder = family = backend = ""
     elif not family:
-        # A wrong prefix only finds less, so nothing is guessed.
-        name = Path(encoder).name.lower()
-        family = next((family for family in ("minilm", "e5") if family in name), None)
+        family = family_of(encoder)
         if family is None:
             raise ConfigError(
                 f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "

@@ -58,6 +58,12 @@ FAMILIES = {
 }
 
 
+def family_of(source: str) -> str | None:
+    """The family that a model's name holds. A wrong prefix only finds less, so nothing is guessed."""
+    name = Path(source).name.lower()
+    return next((family for family in ("minilm", "e5") if family in name), None)
+
+
 class EncoderSettings(Value):
     """`encoder/encoder.json` of an index folder."""
 

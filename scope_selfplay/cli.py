@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
             "Compare training rows with a model's chat template.",
         ),
         "math": ("scope_selfplay.maths.cli:math", "Maths problems, and a run on them."),
-        "plan": ("scope_selfplay.planning.cli:plan", "What a run will take, before it takes it."),
+        "plan": ("scope_selfplay.preflight.plan_cli:plan", "What a run will take, before it takes it."),
         "play": (
             "scope_selfplay.play.cli:play",
             "Be the Challenger, the Solver or the Judge yourself.",

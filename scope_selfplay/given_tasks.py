@@ -36,6 +36,7 @@ from scope_selfplay.schemas import (
     Value,
 )
 from scope_selfplay.store import read_records
+from scope_selfplay.untrusted_text import suspicions
 from scope_selfplay.wire.strict_json import parse_object
 
 EMBEDDED = "embedded"
@@ -147,6 +148,7 @@ def given_candidate(task: Task, rubric: Rubric | None = None) -> Candidate:
         reason=Reason.ACCEPTED,
         task=task,
         rubric=rubric,
+        injection_suspect=suspicions(task.text),
         provenance=Provenance(run="given", iteration=0, stage="tasks", document_id=task.document_id),
     )
 

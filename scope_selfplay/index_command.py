@@ -1,4 +1,4 @@
-"""`scope index`: the retriever's own commands, and `build` for a run's config too.
+"""`scope index`: the retriever's own commands, `build` for a run's config too, and `documents` for other engines.
 
 An index and a run cut documents alike when both are made from one config: its SOURCE is then that file, whose documents
 are cut as a run of it would cut them, and written beside the index.
@@ -59,6 +59,18 @@ def _build() -> click.Command:
     return build
 
 
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
+def documents(config: Path, file: Path, overrides: tuple[str, ...]) -> None:
+    """Write the documents of a run's CONFIG to FILE, cut as a run of it cuts them: a JSON line with id, title and text
+    each, for a search engine of yours."""
+    documents_of(config, file, overrides)
+
+
 index = click.Group(
-    "index", help=of_the_retriever.help, commands={**of_the_retriever.commands, "build": _build()}
+    "index",
+    help=of_the_retriever.help,
+    commands={**of_the_retriever.commands, "build": _build(), "documents": documents},
 )

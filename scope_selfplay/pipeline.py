@@ -33,6 +33,7 @@ from scope_selfplay.schemas import (
     Task,
     Verdict,
 )
+from scope_selfplay.untrusted_text import suspicions
 
 _FAULT_REASONS = {
     RolloutFault.ENGINE: Reason.ENGINE_FAILED,
@@ -79,7 +80,7 @@ async def make_candidate(
     key: Key,
 ) -> CandidateRecords:
     """Judge what a Challenger rollout proposed. Without `trial`, gates and rubric alone decide."""
-    draft = _Draft(rollout.id, provenance)
+    draft = _Draft(rollout.id, source.document, provenance)
     if rollout.fault is not None:
         return CandidateRecords(draft.candidate(_FAULT_REASONS[rollout.fault]))
     if rollout.task is None:
@@ -123,7 +124,8 @@ def _task_of(source: TaskSource, rollout: Rollout) -> Task:
         type=source.task_type,
         document_id=source.document.id,
         evidence_ids=tuple(document.id for document in evidence(rollout)),
-        search_turns=source.search_turns,
+        search_turns=rollout.searches,
+        assigned_turns=source.search_turns,
     )
 
 
@@ -171,6 +173,7 @@ class _Draft:
     """What is known of a candidate before its status is decided."""
 
     challenger_rollout_id: str
+    document: Document
     provenance: Provenance
     task: Task | None = None
     gates: dict[Gate, Verdict] = field(default_factory=dict)
@@ -193,5 +196,7 @@ class _Draft:
             rollout_ids=self.rollout_ids,
             challenger_rollout_id=self.challenger_rollout_id,
             mean=self.mean,
+            injection_suspect=suspicions(self.task.text) if self.task else None,
+            document_suspect=suspicions(self.document.text),
             provenance=self.provenance,
         )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Self
 
 from scope_selfplay.untrusted_text import printable
@@ -69,6 +70,12 @@ def bars(values: Sequence[float], most: int = 24) -> str:
     """One bar a value between 0 and 1; of a longer curve the last ones."""
     kept = [min(max(value, 0.0), 1.0) for value in values[-most:] if math.isfinite(value)]
     return "".join(_BARS[min(int(value * len(_BARS)), len(_BARS) - 1)] for value in kept)
+
+
+def first_and_last(values: Sequence[float]) -> tuple[float, float] | None:
+    """The means over the first and the last quarter of a training's steps: how its curve is told in two numbers."""
+    quarter = max(1, len(values) // 4)
+    return (fmean(values[:quarter]), fmean(values[-quarter:])) if values else None
 
 
 def time_left(seconds: float, done: int, total: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from scope_selfplay.gates import Gate
+from scope_selfplay.untrusted_text.suspicion import Suspicion, suspicions
 
 
 class Value(BaseModel):
@@ -40,7 +41,8 @@ class Passage(Document):
 
 
 class Task(Value):
-    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it.
+    """What the Solver is asked. `evidence_ids` are the passages that the Challenger retrieved while writing it,
+    `search_turns` the searches that it made, `assigned_turns` those that it was told to make.
 
     `reference` is the right answer where one is known, as for a math problem; a judge or a verifier may see it.
     """
@@ -51,6 +53,7 @@ class Task(Value):
     document_id: str
     evidence_ids: tuple[str, ...] = ()
     search_turns: int = Field(default=1, ge=0)
+    assigned_turns: int | None = None
     reference: str | None = None
 
 
@@ -73,11 +76,16 @@ class Criterion(Value):
     title: str = ""
     dimension: str = ""
     check: Check | None = None
+    evidence: tuple[str, ...] | None = None
+    """The documents in which it can be read, of those that the rubric was written from; None: not said."""
 
 
 class Rubric(Value):
+    """`unmet`: what the task demands and no criterion asks for, as where no document answers it; None: not said."""
+
     task_id: str
     criteria: tuple[Criterion, ...]
+    unmet: tuple[str, ...] | None = None
 
 
 class Role(StrEnum):
@@ -168,6 +176,10 @@ class Rollout(Value):
     error: str = ""
     index: str = ""
     """The identity of the index and corpus that it could search."""
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in its answer or task; None until it is recorded, so that no reward and no judge sees them."""
 
     @property
     def searches(self) -> int:
@@ -178,9 +190,11 @@ class Rollout(Value):
         return sum(turn.thinking is not None for turn in self.turns)
 
     def without_ids(self) -> "Rollout":
-        """The corpus keeps text; token ids stay with the training rows."""
+        """As the corpus keeps it: text, and what is suspect in it; token ids stay with the training rows."""
         bare = {"prompt_ids": (), "ids": (), "logprobs": None}
-        return self.model_copy(update={"turns": tuple(turn.model_copy(update=bare) for turn in self.turns)})
+        turns = tuple(turn.model_copy(update=bare) for turn in self.turns)
+        signs = suspicions(self.answer or self.task or "")
+        return self.model_copy(update={"turns": turns, "injection_suspect": signs})
 
 
 class Fault(StrEnum):
@@ -322,4 +336,12 @@ class Candidate(Value):
     rollout_ids: tuple[str, ...] = ()
     challenger_rollout_id: str = ""
     mean: float | None = None
+    injection_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Signs of an attack in the task's text; None where there is none, or nobody looked."""
+    document_suspect: tuple[Suspicion, ...] | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """The same of the document that it was made from."""
     provenance: Provenance

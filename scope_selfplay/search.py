@@ -8,6 +8,7 @@ passages in this process and from a server, so a run may move between the two.
 """
 
 import asyncio
+from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +24,11 @@ from scope_selfplay.config import SearchConfig
 from scope_selfplay.errors import ConfigError, RecordError, RunMismatchError, SearchError
 from scope_selfplay.inference import TextCodec
 from scope_selfplay.schemas import Document, Passage, Truncation, Value
+from scope_selfplay.search_engines import EngineSearcher
 from scope_selfplay.store import RunFolder, write_atomic
 from scope_selfplay.untrusted_text import clean_for_policy, clean_line, numbers_a_result
 from scope_selfplay.wire.guarded_http import secret
-from scope_selfplay.wire.json_client import PerLoop, RetryPolicy
+from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
 
 _LONGEST_TITLE = 300
 """Characters: a longer title would take the room of all other results."""
@@ -152,7 +154,7 @@ class IndexRecord(Value):
 
 
 class ServedSearcher:
-    """The retriever behind `search.url`, for every event loop of a run. Make it with `open_retriever`."""
+    """The retriever or engine that the settings name, for every event loop of a run. Make it with `open_retriever`."""
 
     def __init__(
         self,
@@ -164,7 +166,9 @@ class ServedSearcher:
         self.identity = identity
         self._on_outage = on_outage
         self._outage: SearchError | None = None
-        self._searchers = PerLoop(lambda: _client(settings, settings.outage, identity, say))
+        self._searchers: PerLoop[HttpSearcher | EngineSearcher] = PerLoop(
+            lambda: _client(settings, settings.outage, identity, say)
+        )
 
     async def search(self, query: str, topk: int) -> list[Passage]:
         """Waits up to `search.outage` seconds for a retriever that is down; after that every search fails at once.
@@ -179,7 +183,7 @@ class ServedSearcher:
         """As `search`."""
         return await self._ask(lambda searcher: searcher.document(passage_id))
 
-    async def _ask(self, question: Callable[[HttpSearcher], Awaitable[Found]]) -> Found:
+    async def _ask(self, question: Callable[[HttpSearcher | EngineSearcher], Awaitable[Found]]) -> Found:
         if self._outage is not None:
             raise self._outage
         try:
@@ -207,7 +211,7 @@ def open_retriever(
     Raises ConfigError for a URL or a key, SearchError where no server answers, RunMismatchError for a server that is
     not a retriever or serves another index than the run was made with.
     """
-    if settings.url is None:
+    if settings.place is None:
         from retrieval.in_process import bm25_searcher
 
         searcher = bm25_searcher(documents)
@@ -216,7 +220,7 @@ def open_retriever(
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
         record = pool.submit(asyncio.run, ask_retriever(settings, documents)).result().record
-    _check_index(folder, record, settings.url)
+    _check_index(folder, record, settings.place)
     return ServedSearcher(settings, record.identity, on_outage, say)
 
 
@@ -234,7 +238,7 @@ class RetrieverAnswer:
 async def ask_retriever(
     settings: SearchConfig, documents: Sequence[Document], asked: int = 1
 ) -> RetrieverAnswer:
-    """What the server of `search.url` says that it serves, after it has answered `asked` queries in the shape that a
+    """What the server or engine says that it serves, after it has answered `asked` queries in the shape that a
     run needs; they are texts of documents that lie evenly in the corpus.
 
     Raises ConfigError for a URL, a path or a key, SearchError where no server answers, RunMismatchError for what is no
@@ -251,7 +255,8 @@ async def ask_retriever(
         ) from None
     except SearchError as error:
         known = _misconfigured(error) if isinstance(error, RefusedError) else None
-        raise known or RunMismatchError(f"search.url: {error}; expected `scope serve-retriever`") from None
+        expected = "`scope serve-retriever`" if settings.engine.name == "scope" else settings.engine.name
+        raise known or RunMismatchError(f"search.url: {error}; expected {expected}") from None
     hits = sum(
         any(document.text.strip() in passage.text or passage.id == document.id for passage in passages)
         for document, passages in zip(tried, found, strict=True)
@@ -302,14 +307,37 @@ def _client(
     deadline: float,
     expected: str | None,
     say: Callable[[str], None] = lambda text: None,
-) -> HttpSearcher:
-    assert settings.url is not None
+) -> HttpSearcher | EngineSearcher:
+    key, engine = secret(settings.api_key_env, "search.api_key_env"), settings.engine
+    retry_policy = RetryPolicy(deadline=deadline, attempt=60.0, attempts=None, cuts_last=True)
+    if settings.url is None:
+        return EngineSearcher(engine, None, expected_identity=expected)
     host = urlsplit(settings.url).hostname
-    return HttpSearcher(
+    allowed = {host} if host else set()
+    if engine.name == "scope":
+        return HttpSearcher(
+            settings.url,
+            allowed_hosts=allowed,
+            expected_identity=expected,
+            token=key,
+            retry_policy=retry_policy,
+            say=say,
+        )
+    scheme, token = _credentials(engine.name, key)
+    client = JsonClient(
         settings.url,
-        allowed_hosts={host} if host else (),
-        expected_identity=expected,
-        token=secret(settings.api_key_env, "search.api_key_env"),
-        retry_policy=RetryPolicy(deadline=deadline, attempt=60.0, attempts=None, cuts_last=True),
+        what="search.url",
+        allowed_hosts=allowed,
+        token=token,
+        scheme=scheme,
+        retry_policy=retry_policy,
         say=say,
     )
+    return EngineSearcher(engine, client, expected_identity=expected)
+
+
+def _credentials(engine: str, key: str | None) -> tuple[str, str | None]:
+    """How an engine takes its key: `user:password`, a token, or Elasticsearch's own kind."""
+    if key and ":" in key and engine != "qdrant":
+        return "Basic", b64encode(key.encode()).decode()
+    return "ApiKey" if engine == "elasticsearch" else "Bearer", key

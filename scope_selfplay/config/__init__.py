@@ -23,10 +23,10 @@ from scope_selfplay.config.run import (
     PartnerConfig,
     PartnersConfig,
     RunConfig,
-    SearchConfig,
     TrackingConfig,
     changed_settings,
 )
+from scope_selfplay.config.search import EngineConfig, SearchConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig, TrainConfig
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "CompareConfig",
     "CorpusConfig",
     "EndpointConfig",
+    "EngineConfig",
     "JudgeConfig",
     "JudgeRetryConfig",
     "JudgeRole",

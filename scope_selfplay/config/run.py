@@ -11,9 +11,10 @@ from scope_selfplay.config.base import WHOLE_SETTINGS, ConfigSection
 from scope_selfplay.config.cluster import ClusterConfig
 from scope_selfplay.config.judge import OPERATION, JudgeConfig
 from scope_selfplay.config.rewards import GREEDILY_JUDGED, preset_of
+from scope_selfplay.config.search import OPERATION_OF_SEARCH, SearchConfig, without_retriever
 from scope_selfplay.config.tools import OPERATION_OF_TOOLS, ToolConfig
 from scope_selfplay.config.training import ChallengerConfig, SolverConfig
-from scope_selfplay.schemas import CorpusReader, Truncation
+from scope_selfplay.schemas import CorpusReader
 
 
 class LoraConfig(ConfigSection):
@@ -116,22 +117,6 @@ class CorpusConfig(ConfigSection):
         if self.sample is not None and self.path in ("embedded", "none"):
             raise ValueError(f"sample {self.sample} needs a path to draw from, found {self.path}")
         return self
-
-
-class SearchConfig(ConfigSection):
-    topk: int = Field(default=3, ge=1)
-    """Documents per query (Table 9)."""
-    max_tokens: int = Field(default=500, ge=8)
-    """Maximum policy tokens of a tool response (Table 9)."""
-    truncation: Truncation = Truncation.END
-    """What a tool response that is too long loses: the lowest-ranked documents and the end of the last one shown, or
-    the middle of every long document, which then have equal shares (Tournament-GRPO, table 4)."""
-    url: str | None = None
-    """URL of a retriever, such as `http://127.0.0.1:8000`; when left out, BM25 over the corpus in this process."""
-    api_key_env: str | None = None
-    """Environment variable that holds the retriever's bearer token."""
-    outage: float = Field(default=600.0, gt=0)
-    """Seconds for which a search waits for a retriever that is down; then the stage stops and can be resumed."""
 
 
 class PartnerConfig(ConfigSection):
@@ -291,6 +276,11 @@ class RunConfig(ConfigSection):
             return given
         return {**given, "judge": {**judge, "compare_call": {"temperature": 0.0, "top_p": 0.95, **call}}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _another_engine_needs_no_retriever(cls, given: Any) -> Any:
+        return without_retriever(given) if isinstance(given, Mapping) else given
+
     @property
     def held_out(self) -> str | None:
         """Where held-out tasks come from: `compare.given`, or C_0 (None)."""
@@ -311,7 +301,7 @@ class RunConfig(ConfigSection):
             "solver": {"save_every"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
-            "search": {"url", "api_key_env", "outage"},
+            "search": OPERATION_OF_SEARCH | ({"engine": True} if self.search.engine.name == "scope" else {}),
             "partners": True,
             "cluster": True,
             "compare": {"stop", "patience", "tolerance", "benchmarks"},

@@ -35,7 +35,7 @@ def embedded_tasks(seed: int, documents: Sequence[Document], count: int) -> list
             text=text,
             type="long_form_qa",
             document_id=document.id,
-            search_turns=question.hops,
+            search_turns=0,
         )
         for document, question in questions
     ]

@@ -48,6 +48,16 @@ _TASKS: Mapping[str, Bounds] = {
         0.0,
         "judge.noise is set; nothing of this run says what the method does with an honest judge",
     ),
+    "suspect_tasks": Bounds(
+        "tasks suspect of injection",
+        "share",
+        None,
+        0.01,
+        "the Challenger has begun to write to judges or policies",
+    ),
+    "suspect_documents": Bounds(
+        "documents suspect of injection", "share", None, 0.01, "the corpus holds texts that speak to models"
+    ),
     "duplicates": Bounds("near duplicates", "share", None, 0.1, "the Challenger repeats itself"),
     "distance": Bounds("distance to the nearest task", "0-1", 0.1, None, "tasks follow one pattern"),
     "task_patterns": Bounds("patterns of task", "equally frequent ones"),
@@ -76,6 +86,20 @@ _TASKS: Mapping[str, Bounds] = {
         0.5,
         2.0,
         "tasks change in length, perhaps not in difficulty",
+    ),
+    "unmet_demands": Bounds(
+        "tasks with a demand that no criterion meets",
+        "share",
+        None,
+        0.1,
+        "they ask for what their documents do not hold, and answering it earns nothing",
+    ),
+    "unfounded_criteria": Bounds(
+        "tasks with a criterion without evidence",
+        "share",
+        None,
+        0.1,
+        "no document that was found holds what the criterion asks for",
     ),
     "repeated_criterion": Bounds(
         "rubrics with the same unasked criterion",
@@ -129,6 +153,9 @@ _ANSWERS: Mapping[str, Bounds] = {
         None,
         0.1,
         "repetition is being learnt",
+    ),
+    "suspect_answers": Bounds(
+        "answers suspect of injection", "share", None, 0.01, "the Solver has begun to write to its judge"
     ),
     "answer_words": Bounds("words in a held-out answer", "words"),
     "answer_growth": Bounds(

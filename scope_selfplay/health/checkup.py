@@ -16,6 +16,7 @@ from scope_selfplay.health.answers import (
 )
 from scope_selfplay.health.bounds import BOUNDS
 from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
+from scope_selfplay.health.coverage import unfounded_criteria, unmet_demands
 from scope_selfplay.health.gains import (
     asked_gain,
     certain_criteria,
@@ -34,6 +35,7 @@ from scope_selfplay.health.held_out import (
     trained_from,
 )
 from scope_selfplay.health.signals import Checkup, Measured, signal_of
+from scope_selfplay.health.suspects import suspect_texts
 from scope_selfplay.health.tasks import measure_diversity, needed_searches, topic_drift, worth_of_passages
 from scope_selfplay.health.variety import (
     SAMPLE,
@@ -65,6 +67,7 @@ def examine(reader: RunReader) -> list[Checkup]:
     found: list[Checkup] = []
     for iteration in sorted({*made, *answers} - {0}):
         values = _of_training(reader, iteration) | _of_costs(reader, iteration)
+        values |= suspect_texts(reader, iteration)
         if iteration in made:
             values |= _of_candidates(reader, iteration, min(made)) | _of_texts(reader, iteration, made)
         if iteration in answers:
@@ -85,6 +88,8 @@ def _of_texts(reader: RunReader, iteration: int, made: Mapping[int, Sequence[Mad
         "task_patterns": number_of_patterns(now),
         "common_pattern": common_pattern(now),
         "repeated_criterion": repeated_criterion(now),
+        "unmet_demands": unmet_demands(reader, iteration),
+        "unfounded_criteria": unfounded_criteria(reader, iteration),
         "searches_needed": needed_searches(reader, iteration).needed,
         "passage_gain": worth_of_passages(reader, iteration).gain,
         "length_correlation": length_correlation(reader, iteration),

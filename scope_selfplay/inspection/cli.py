@@ -9,10 +9,10 @@ import click
 from scope_selfplay.errors import UserError
 from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store.query import Sort
+from scope_selfplay.store.query import Flaw, Sort, Suspect
 
-STATUSES, REASONS, GATES, SORTS = (
-    [member.value for member in names] for names in (CandidateStatus, Reason, Gate, Sort)
+STATUSES, REASONS, GATES, SORTS, FLAWS, SUSPECTS = (
+    [member.value for member in names] for names in (CandidateStatus, Reason, Gate, Sort, Flaw, Suspect)
 )
 
 
@@ -33,8 +33,17 @@ def tasks() -> None:
     "--gate", type=click.Choice(GATES), default=None, help="Refused by this gate, whatever it ended as."
 )
 @click.option("--type", "kind", default=None, help="Task type.")
-@click.option("--searches", type=click.IntRange(0), default=None, help="Search turns it was written with.")
+@click.option("--searches", type=click.IntRange(0), default=None, help="Searches made while it was written.")
+@click.option(
+    "--flaw",
+    type=click.Choice(FLAWS),
+    default=None,
+    help="A demand without criterion, a criterion without evidence.",
+)
 @click.option("--tool", default=None, help="A tool that a rollout on the task called, such as search.")
+@click.option(
+    "--suspect", type=click.Choice(SUSPECTS), default=None, help="What of it is suspect of injection."
+)
 @click.option("--min", "low", type=float, default=None, help="Least mean score.")
 @click.option("--max", "high", type=float, default=None, help="Greatest mean score.")
 @click.option("--text", default="", help="Part of the task, its document's id or its own.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scope_selfplay.health.checkup import examine
 from scope_selfplay.health.signals import Checkup
 from scope_selfplay.inspection.people import People, people
-from scope_selfplay.schemas import Value
+from scope_selfplay.schemas import Task, Value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.forks import read_fork, shared_words
 from scope_selfplay.store.query import Count
@@ -171,6 +171,12 @@ def newest_ratings(reader: RunReader) -> NewestRatings | None:
 def bin_edges(row: int) -> tuple[float, float]:
     """Where one bin of a histogram of mean scores begins and ends."""
     return row / BINS, (row + 1) / BINS
+
+
+def searches_of(task: Task) -> str:
+    """How many searches it was written with, and how many were asked for where that is another number."""
+    made = f"{task.search_turns} search{'' if task.search_turns == 1 else 'es'}"
+    return made if task.assigned_turns in (None, task.search_turns) else f"{made} of {task.assigned_turns}"
 
 
 def _iteration(reader: RunReader, iteration: int) -> IterationOverview:

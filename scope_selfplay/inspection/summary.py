@@ -11,6 +11,7 @@ from scope_selfplay.health.signals import HealthWarning
 from scope_selfplay.inspection.comparing import short_name, task_changes
 from scope_selfplay.inspection.overview import accepted_means, stage_seconds, task_counts, training_curves
 from scope_selfplay.inspection.text import warning_lines
+from scope_selfplay.progress import first_and_last
 from scope_selfplay.run import Run
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import CandidateStatus
@@ -94,9 +95,7 @@ def _curves(reader: RunReader, iteration: int, stage: Stage, names: Sequence[str
     found: dict[str, Any] = {"steps": len(reader.metrics(iteration, stage))}
     for name in names:
         values = curves.get(name, ())
-        quarter = max(1, len(values) // 4)
-        found[f"{name}_first"] = _mean(values[:quarter])
-        found[f"{name}_last"] = _mean(values[-quarter:])
+        found[f"{name}_first"], found[f"{name}_last"] = first_and_last(values) or (None, None)
         found[f"{name}_curve"] = [round(value, 4) for value in values]
     return found
 
@@ -166,10 +165,9 @@ def _show_iteration(console: Any, iteration: dict[str, Any]) -> None:
             f"  compare     {decision['decision']}: {decision['reason']}", soft_wrap=True, markup=False
         )
     judge = iteration["judge"]
-    seconds = sum(iteration["seconds"].values())
-    console.print(
-        f"  judge       {judge['calls']:,} verdicts, {judge['failed']} failed; {seconds:.0f} s in all"
-    )
+    console.print(f"  judge       {judge['calls']:,} verdicts, {judge['failed']} failed")
+    spent = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in iteration["seconds"].items())
+    console.print(f"  time        {sum(iteration['seconds'].values()):.0f} s ({spent})")
 
 
 def _with_interval(score: dict[str, Any]) -> str:

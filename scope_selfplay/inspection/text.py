@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scope_selfplay.health.signals import Checkup, HealthWarning, Signal
-from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup
+from scope_selfplay.inspection.overview import IterationOverview, Overview, TaskGroup, searches_of
 from scope_selfplay.inspection.people import People
 from scope_selfplay.schemas import Candidate, CandidateStatus, Grade, Rollout, Rubric, ToolCall, Verdict
 from scope_selfplay.store.human import HUMAN, HumanVerdict
 from scope_selfplay.store.query import AnswerComparison, GradedRollout, Judgements, TaskPage, TaskRecord
-from scope_selfplay.untrusted_text import one_line, printable
+from scope_selfplay.untrusted_text import Suspicion, one_line, printable
 
 _COLUMNS = {
     **{name: name for name in ("id", "iteration", "stage", "status", "reason", "mean", "type")},
@@ -139,7 +139,7 @@ def _iteration_lines(found: IterationOverview) -> Iterator[str]:
             low, high = number / len(found.histogram), (number + 1) / len(found.histogram)
             yield f"    {low:.1f}-{high:.1f} {count:>9,}  {_bar(count, most)}"
     yield from _group_lines("by type", found.by_type)
-    yield from _group_lines("by search turns", found.by_search_turns)
+    yield from _group_lines("by searches made", found.by_search_turns)
 
 
 def _group_lines(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
@@ -194,21 +194,19 @@ def describe_task(
         yield "\n(no task was written)"
     else:
         task = candidate.task
-        yield from _section(f"Task {task.id} ({task.type}, {task.search_turns} search turns)", task.text)
+        title = f"Task {task.id} ({task.type}, {searches_of(task)})"
+        yield from _section(title, task.text, candidate.injection_suspect)
         if task.reference is not None:
             yield from _section("Reference answer", task.reference)
     if record.document is not None:
-        yield from _section(
-            f"Source document {record.document.id}: {record.document.title}", record.document.text
-        )
+        title = f"Source document {record.document.id}: {record.document.title}"
+        yield from _section(title, record.document.text, candidate.document_suspect)
     if record.written_by is not None:
         yield from _rollout("Challenger", record.written_by, None, None, passages=passages)
     for gate, verdict in candidate.gates.items():
         yield from _section(f"Gate {gate.value}: {verdict_word(verdict)}", verdict.reasoning)
     if candidate.rubric is not None:
-        yield "\n== Rubric"
-        for row, criterion in enumerate(candidate.rubric.criteria, start=1):
-            yield f"  {row}. [{criterion.priority.value}] {printable(criterion.text)}"
+        yield from _rubric(candidate.rubric)
     for row, attempt in enumerate(record.attempts, start=1):
         yield from _rollout(
             f"Attempt {row}", attempt.rollout, attempt.grade, candidate.rubric, passages=passages
@@ -225,6 +223,14 @@ def describe_task(
         )
     yield from _judgements(judgements)
     yield from _provenance(candidate)
+
+
+def _rubric(rubric: Rubric) -> Iterator[str]:
+    yield "\n== Rubric"
+    for row, criterion in enumerate(rubric.criteria, start=1):
+        lacks = "" if criterion.evidence is None or criterion.evidence else "  (no evidence)"
+        yield f"  {row}. [{criterion.priority.value}] {printable(criterion.text)}{lacks}"
+    yield from (f"  no criterion for: {printable(demand)}" for demand in rubric.unmet or ())
 
 
 def verdicts_of_people(verdicts: Iterable[HumanVerdict]) -> Iterator[str]:
@@ -260,11 +266,17 @@ def _rollout(
                 yield from _indented("found", text)
     if rollout.answer is not None:
         yield from _indented("answer", rollout.answer)
+    yield from _suspect(rollout.injection_suspect)
     if grade is not None:
         criteria = [criterion.text for criterion in rubric.criteria] if rubric else []
         for row, verdict in enumerate(grade.verdicts):
             text = criteria[row] if row < len(criteria) else f"criterion {row + 1}"
             yield from _indented(verdict_word(verdict), f"{text}\n{verdict.reasoning}".strip())
+
+
+def _suspect(signs: Iterable[Suspicion] | None) -> Iterator[str]:
+    if signs:
+        yield from _indented("suspect", "; ".join(sign.meaning for sign in signs))
 
 
 def _call(call: ToolCall) -> Iterator[str]:
@@ -304,10 +316,11 @@ def verdict_word(verdict: Verdict, unknown: str = "?") -> str:
     return {True: "yes", False: "no", None: unknown}[verdict.value]
 
 
-def _section(title: str, text: str) -> Iterator[str]:
+def _section(title: str, text: str, signs: Iterable[Suspicion] | None = None) -> Iterator[str]:
     yield f"\n== {printable(title)}"
     if text:
         yield from (f"  {line}" for line in printable(text).splitlines())
+    yield from _suspect(signs)
 
 
 def _indented(name: str, text: str) -> Iterator[str]:

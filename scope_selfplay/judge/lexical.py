@@ -13,9 +13,11 @@ from scope_selfplay.embedded.language import (
     FactQuestion,
     read_attribute,
     read_name,
+    read_place,
     read_question,
     sentences,
     write_chain,
+    write_link,
 )
 from scope_selfplay.embedded.world import Entity, read_article
 from scope_selfplay.gates import Gate
@@ -81,28 +83,24 @@ class LexicalJudge:
         return Verdict(value=True, reasoning=f"Every entity can be found: {names}.")
 
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
-        rubric = self._rubric(task, least=0 if documents else QUERY_CRITERIA)
+        rubric = self._rubric(task, documents, least=0 if documents else QUERY_CRITERIA)
         return rubric if rubric and len(rubric.criteria) >= MIN_CRITERIA else None
 
-    def _rubric(self, task: Task, *, least: int = 0) -> Rubric | None:
+    def _rubric(self, task: Task, documents: Sequence[Document] = (), *, least: int = 0) -> Rubric | None:
         found = self._resolve(task.text)
         if isinstance(found, str) or not found.known:
             return None
-        question, path = found.question, found.path
-        asked = [_fact_criterion(path[-1], noun) for noun in found.known]
-        links = [
-            _link_criterion(question.anchor, question.links[: row + 1], entity.name)
-            for row, entity in enumerate(path[1:])
-        ]
-        criteria = [*links[-1:], *asked][:MAX_CRITERIA]
+        question, target = found.question, found.path[-1]
+        asked = found.known[: MAX_CRITERIA - bool(question.links)]
+        links = [_link_criterion(found, steps, documents) for steps in range(1, len(found.path))]
+        criteria = [*links[-1:], *(_fact_criterion(target, noun, documents) for noun in asked)]
         # What nobody asked for fills up a rubric that must be longer: the way there, then the rest of the article.
-        rest = [
-            *links[:-1],
-            *(_fact_criterion(path[-1], noun) for noun in path[-1].facts if noun not in found.known),
-        ]
+        facts = (_fact_criterion(target, noun, documents) for noun in target.facts if noun not in found.known)
+        rest = [*links[:-1], *facts]
         missing = max(0, least - len(criteria))
         criteria += [criterion.model_copy(update=_UNASKED) for criterion in rest[:missing]]
-        return Rubric(task_id=task.id, criteria=tuple(criteria))
+        unmet = tuple(f"the {noun} of {target.name}" for noun in question.nouns if noun not in asked)
+        return Rubric(task_id=task.id, criteria=tuple(criteria), unmet=unmet)
 
     async def grade(self, task: Task, criterion: Criterion, answer: str, *, key: Key) -> Verdict:
         met = is_stated(criterion.text, answer)
@@ -191,14 +189,39 @@ def is_stated(criterion: str, answer: str) -> bool:
     return next((name for line in sentences(answer) if (name := read_name(line))), None) == value
 
 
-def _fact_criterion(target: Entity, noun: str) -> Criterion:
+def _fact_criterion(target: Entity, noun: str, documents: Sequence[Document]) -> Criterion:
     text = f"Identifies the {noun} of {target.name} as {target.facts[noun]}."
-    return Criterion(text=text, priority=Priority.CRITICAL, dimension="asked")
+    stated = [(target.name, BY_NOUN[noun].sentence(target.facts[noun]))]
+    evidence = _sources(stated, documents)
+    return Criterion(text=text, priority=Priority.CRITICAL, dimension="asked", evidence=evidence)
 
 
-def _link_criterion(anchor: str, links: Sequence[str], name: str) -> Criterion:
-    text = f"Identifies {write_chain(anchor, links)} as {name}."
-    return Criterion(text=text, priority=Priority.IMPORTANT, dimension="asked")
+def _link_criterion(found: _Resolved, steps: int, documents: Sequence[Document]) -> Criterion:
+    """The place that so many links lead to; whoever is to find it there has to read every one of them."""
+    links, path = found.question.links[:steps], found.path
+    text = f"Identifies {write_chain(found.question.anchor, links)} as {path[steps].name}."
+    ways = zip(path, links, path[1:], strict=False)
+    evidence = _sources([(one.name, write_link(link, other.name)) for one, link, other in ways], documents)
+    return Criterion(text=text, priority=Priority.IMPORTANT, dimension="asked", evidence=evidence)
+
+
+def _sources(stated: Sequence[tuple[str, str]], documents: Sequence[Document]) -> tuple[str, ...] | None:
+    """The documents that state all of (name, sentence), each in an article of that name; () where one is nowhere.
+
+    None where a rubric is written without documents.
+    """
+    articles = [(document.id, *sentences(document.text)) for document in documents]
+    sources: list[str] = []
+    for name, sentence in stated:
+        found = [
+            source
+            for source, first, *rest in articles
+            if (place := read_place(first)) and place[0] == name and sentence in rest
+        ]
+        if not found:
+            return () if documents else None
+        sources += [source for source in found if source not in sources]
+    return tuple(sources)
 
 
 def _share_stated(rubric: Rubric, answer: str | None) -> float:

@@ -20,6 +20,7 @@ from scope_selfplay.judge.calls import JudgeCaller, JudgeReply, model_name
 from scope_selfplay.judge.endpoint_pool import special_tokens, with_models
 from scope_selfplay.judge.fences import fence_key
 from scope_selfplay.judge.grading import is_opener
+from scope_selfplay.judge.parsing import parse_unmet
 from scope_selfplay.judge.prompts import PREFERENCES, JudgePrompts
 from scope_selfplay.judge.protocol import PointwiseScore, Scale, Selected, Style
 from scope_selfplay.judge.run_key import run_key
@@ -83,8 +84,11 @@ class ModelJudge:
     async def write_rubric(self, task: Task, documents: Sequence[Document]) -> Rubric | None:
         """From the documents; without any, from the query alone by its own writer, weighted by importance."""
         if documents:
-            criteria = (await self._caller.ask(self.prompts.rubric(task, documents))).value
-            return None if criteria is None else Rubric(task_id=task.id, criteria=tuple(criteria))
+            written = await self._caller.ask(self.prompts.rubric(task, documents))
+            if written.value is None:
+                return None
+            unmet = parse_unmet(written.completion)
+            return Rubric(task_id=task.id, criteria=tuple(written.value), unmet=unmet)
         reply = await self._caller.ask(self.prompts.dimensions(task))
         if reply.value is None:
             return None

@@ -81,16 +81,30 @@ def parse_score(completion: str) -> bool | None:
 def parse_rubric(completion: str, *, least: int = 3, most: int = 5) -> list[Criterion] | None:
     """`least` to `most` criteria with different texts from the JSON list in the `<rubric>` that the reply is.
 
-    An item has `text` and `priority` and may have `title` and `dimension`; other keys are not read. Weights
-    are 1, as in the paper, whatever the priority.
+    An `<unmet>` may follow, which `parse_unmet` reads. An item has `text` and `priority` and may have `title` and
+    `dimension`; other keys are not read. Weights are 1, as in the paper, whatever the priority.
     """
-    block = _whole_block(drop_thinking(completion), "rubric")
+    block, _ = _rubric_and_unmet(completion)
     items = _json(_unfenced(block)) if block is not None else None
     if not isinstance(items, list) or not least <= len(items) <= most:
         return None
     criteria = [_criterion(item) for item in items]
     known = [criterion for criterion in criteria if criterion is not None]
     return known if len({criterion.text for criterion in known}) == len(items) else None
+
+
+def parse_unmet(completion: str) -> tuple[str, ...] | None:
+    """What a task demands and no criterion asks for: the JSON list of texts in the `<unmet>` that ends the reply.
+
+    None where there is no such block, since the pack does not ask for it, and where it cannot be read.
+    """
+    _, block = _rubric_and_unmet(completion)
+    items = _json(_unfenced(block)) if block is not None else None
+    if not isinstance(items, list):
+        return None
+    texts = [_words(item) for item in items]
+    known = tuple(text for text in texts if text)
+    return known if len(known) == len(items) else None
 
 
 def parse_winners(completion: str, labels: Sequence[str | int], winners: int) -> list[int] | None:
@@ -150,6 +164,13 @@ def parse_match(completion: str) -> float | None:
     r"""1 for `correct`, 0.5 for `not attempted`, 0 for `incorrect`, from the `\boxed{...}` that ends the reply."""
     boxed = _closing_box(drop_thinking(completion)) or ""
     return _MATCHES.get(" ".join(boxed.lower().replace("_", " ").split()))
+
+
+def _rubric_and_unmet(completion: str) -> tuple[str | None, str | None]:
+    """What is in the `<rubric>`, and in the `<unmet>` where one follows; the two are all of the reply."""
+    rubric, mark, rest = (drop_thinking(completion) or "").partition("<unmet>")
+    unmet = _whole_block(mark + rest, "unmet")
+    return None if mark and unmet is None else _whole_block(rubric, "rubric"), unmet
 
 
 def _end_of_thinking(completion: str) -> int:

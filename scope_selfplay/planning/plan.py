@@ -14,6 +14,8 @@ from scope_selfplay.planning.model_size import ModelSize, judge_size, model_size
 from scope_selfplay.schedule import is_challenger_trained
 from scope_selfplay.store import Stage
 
+_SMALL_MODEL = 1e8
+
 
 class StagePlan(NamedTuple):
     """One stage: counts, tokens, hours of GPUs that are busy (those that are held are more), GiB on the volume.
@@ -48,6 +50,11 @@ class ResourcePlan(NamedTuple):
     stages: tuple[StagePlan, ...]
     pods: tuple[PodMemory, ...]
     assumptions: Assumptions
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its model is no matter of GPUs, so that their hours and memory say nothing."""
+        return self.model.parameters < _SMALL_MODEL
 
     def total(self, name: str) -> float:
         """One column of the stages added up over one iteration."""

@@ -8,6 +8,9 @@ from scope_selfplay.planning.plan import ResourcePlan, StagePlan
 _COUNTS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
 _DISK = ("disk_gib", "kept_gib")
+_SMALL_COUNTS = _COUNTS[:-1]
+_COUNTED_BY = ("acceptance", "gates_passed", "criteria", "flat_share")
+"""The assumptions behind counts, without tokens."""
 _LEAST_GIB = 0.5
 
 
@@ -28,44 +31,58 @@ def as_data(plan: ResourcePlan) -> dict[str, object]:
 
 
 def as_text(plan: ResourcePlan) -> str:
-    named = [f"{name}={value:g}" for name, value in plan.assumptions._asdict().items()]
+    """A small model has no GPUs to speak of: its plan is what is made and asked."""
+    assumed = plan.assumptions._asdict()
+    if plan.is_small:
+        size, beside = f"{plan.model.parameters / 1e6:.1f} million parameters", ""
+        assumed = {name: assumed[name] for name in _COUNTED_BY}
+    else:
+        size, beside = f"{plan.model.parameters / 1e9:.2f} billion parameters", f", {plan.gpus} GPUs"
     lines = [
-        f"{plan.model.parameters / 1e9:.2f} billion parameters (from {plan.model.found}), one of "
-        f"{plan.iterations} iterations, {plan.gpus} GPUs",
+        f"{size} (from {plan.model.found}), one of {plan.iterations} iterations{beside}",
         "",
         *_columns(_stage_rows(plan)),
         "",
-        f"GPU hours of the run, busy: {plan.gpu_hours:,.0f} (an estimate, nothing of it was measured); "
-        f"disk: {plan.volume_gib:,.0f} GiB at most",
-        "",
-        *_columns(_pod_rows(plan)),
-        "",
-        *(line for pod in plan.pods for line in _pod_details(pod)),
-        "",
-        "assumed: " + ", ".join(named),
+        *(() if plan.is_small else _of_gpus(plan)),
+        "assumed: " + ", ".join(f"{name}={value:g}" for name, value in assumed.items()),
     ]
     return "\n".join(lines)
 
 
+def _of_gpus(plan: ResourcePlan) -> Iterator[str]:
+    yield (
+        f"GPU hours of the run, busy: {plan.gpu_hours:,.0f} (an estimate, nothing of it was measured); "
+        f"disk: {plan.volume_gib:,.0f} GiB at most"
+    )
+    yield ""
+    yield from _columns(_pod_rows(plan))
+    yield ""
+    for pod in plan.pods:
+        yield from _pod_details(pod)
+    yield ""
+
+
 def _stage_rows(plan: ResourcePlan) -> list[tuple[str, ...]]:
-    columns = (*_COUNTS, *_HOURS, *_DISK)
+    columns = _SMALL_COUNTS if plan.is_small else (*_COUNTS, *_HOURS, *_DISK)
     rows = [("stage", *(name.replace("_", " ").replace("gib", "GiB") for name in columns))]
-    rows += [_stage_row(f"{stage.stage.value} (once)", stage) for stage in plan.once]
-    rows += [_stage_row(_name(stage, plan.iterations), stage) for stage in plan.stages]
-    totals = [f"{plan.total(name):,.0f}" for name in _COUNTS]
-    hours = [f"{plan.total(name):,.1f}" for name in _HOURS]
-    most = max(stage.disk_gib for stage in plan.stages)
-    return [*rows, ("iteration", *totals, *hours, f"{most:,.0f}", f"{plan.total('kept_gib'):,.0f}")]
+    rows += [_stage_row(f"{stage.stage.value} (once)", stage, columns) for stage in plan.once]
+    rows += [_stage_row(_name(stage, plan.iterations), stage, columns) for stage in plan.stages]
+    totals = {name: plan.total(name) for name in columns}
+    # Stages follow one another, and one at a time is at work.
+    totals["disk_gib"] = max(stage.disk_gib for stage in plan.stages)
+    return [*rows, ("iteration", *(_cell(name, totals[name]) for name in columns))]
 
 
 def _name(stage: StagePlan, iterations: int) -> str:
     return stage.stage.value + (f" ({stage.times} of {iterations})" if stage.times < iterations else "")
 
 
-def _stage_row(name: str, stage: StagePlan) -> tuple[str, ...]:
-    counts = [f"{getattr(stage, column):,}" for column in _COUNTS]
-    hours = [f"{getattr(stage, column):,.1f}" for column in _HOURS]
-    return (name, *counts, *hours, *(f"{getattr(stage, column):,.0f}" for column in _DISK))
+def _stage_row(name: str, stage: StagePlan, columns: Sequence[str]) -> tuple[str, ...]:
+    return (name, *(_cell(column, getattr(stage, column)) for column in columns))
+
+
+def _cell(column: str, value: float) -> str:
+    return f"{value:,.1f}" if column in _HOURS else f"{value:,.0f}"
 
 
 def _pod_rows(plan: ResourcePlan) -> list[tuple[str, ...]]:

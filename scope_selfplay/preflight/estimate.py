@@ -9,9 +9,6 @@ from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.plan import ResourcePlan, make_plan
 from scope_selfplay.preflight.checks import InputCheck, State
 
-_SMALL_MODEL = 1e8
-"""Parameters below which a run is no matter of GPUs."""
-
 
 def check_estimate(config: RunConfig, gates: int, root: Path | None) -> list[InputCheck]:
     """Disk below `root`, where that is here; calls and hours."""
@@ -41,6 +38,6 @@ def _calls(plan: ResourcePlan) -> InputCheck:
     rollouts = sum(stage.times * (stage.challenger_rollouts + stage.solver_rollouts) for stage in stages)
     calls = sum(stage.times * stage.judge_calls for stage in stages)
     found = f"about {rollouts:,} rollouts and {calls:,} judge calls"
-    if plan.model.parameters >= _SMALL_MODEL:
+    if not plan.is_small:
         found += f", {plan.gpu_hours:,.0f} GPU hours of an H100 (nothing of it was measured)"
     return InputCheck("calls and time", State.OK, found)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scope_selfplay.challenger_room import LONGEST_CHUNK
-from scope_selfplay.config import RunConfig
+from scope_selfplay.config import CorpusConfig, RunConfig
 from scope_selfplay.corpus.embedded import HELD_OUT
 from scope_selfplay.corpus.survey import survey
 from scope_selfplay.gates import DEFAULT_GATES
@@ -49,13 +49,17 @@ def examine_for_cluster(config: RunConfig) -> list[InputCheck]:
     """What is known of a cluster's run from elsewhere, without its documents, model and servers."""
     corpus, checks = config.corpus, [check for check in budgets(config) if check.state is not State.OK]
     if corpus.path == "embedded":
-        checks.append(check_documents(config, Pool(corpus.embedded_articles, corpus.embedded_held_out)))
+        checks.append(check_documents(config, embedded_pool(corpus)))
     elif corpus.path != "none":
         total = sum(need.count for need in document_needs(config))
         found = f"{total:,} are needed if every one gives a task; {corpus.path} is on the run's volume and not counted"
         checks.append(InputCheck(WHAT, State.OK, found))
     gates = DEFAULT_GATES if config.judge.gates is None else config.judge.gates
     return [*checks, *check_estimate(config, len(gates), None)]
+
+
+def embedded_pool(corpus: CorpusConfig) -> Pool:
+    return Pool(corpus.embedded_articles, corpus.embedded_held_out)
 
 
 def pool_of(documents: Sequence[Document]) -> Pool:

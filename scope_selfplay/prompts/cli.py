@@ -120,16 +120,20 @@ def new(domain: str, extends: str, blank: bool, folder: Path) -> None:
 @click.argument("domain")
 @click.argument("role")
 def own(domain: str, role: str) -> None:
-    """Take a copy of an inherited prompt into a pack of your own, to change it there."""
+    """Take a copy of an inherited prompt into a pack of your own, to change it there.
+
+    Of a pack that ships nothing is changed: `scope prompts new NAME --extends DOMAIN` begins your own.
+    """
     from scope_selfplay.errors import did_you_mean
     from scope_selfplay.prompts import PromptRole
     from scope_selfplay.prompts.folder import pack_path
-    from scope_selfplay.prompts.new_pack import own_prompt
+    from scope_selfplay.prompts.new_pack import check_is_own, own_prompt
 
     if role not in list(PromptRole):
         raise click.BadParameter(
             f"{role} is not a role{did_you_mean(role, PromptRole)}: {', '.join(PromptRole)}"
         )
+    check_is_own(domain, PromptRole(role))
     click.echo(own_prompt(pack_path(domain), PromptRole(role)))
 
 

@@ -16,6 +16,11 @@ from scope_selfplay.prompts.problems import PackProblem, YamlMapping, listed
 from scope_selfplay.prompts.prompt_file import CountTokens, quarter_of_bytes
 from scope_selfplay.prompts.resolve import Layer, Origin, origins, resolve
 
+SHIPPED = (
+    *("embedded", "math", "open-deepresearch", "open-travel", "open-writing"),
+    *("support", "wikipedia"),
+)
+"""The packs that are the same for everybody; in a checkout, packs of one's own may lie beside them."""
 OWN_PACKS = Path("prompts")
 """Where a bare name that does not ship is looked for, below the current folder."""
 

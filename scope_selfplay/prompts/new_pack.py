@@ -7,6 +7,7 @@ from scope_selfplay.gates import DEFAULT_GATES, Gate
 from scope_selfplay.prompts.contracts import CONTRACTS, GATE_EXAMPLES, GATE_ROLES, INPUTS, OUTPUTS, PromptRole
 from scope_selfplay.prompts.domain import DOMAIN_FILE, NAME
 from scope_selfplay.prompts.folder import (
+    SHIPPED,
     extendable_names,
     extended_folder,
     load_pack,
@@ -43,6 +44,15 @@ def new_pack(folder: Path | str, domain: str, extends: str | None = "wikipedia")
     for name, text in files.items():
         (target / name).write_text(text, encoding="utf-8")
     return [target / name for name in files]
+
+
+def check_is_own(domain: str, role: PromptRole) -> None:
+    """Raises PromptError for the bare name of a pack that ships, with the commands that begin one's own from it."""
+    if domain in SHIPPED:
+        raise PromptError(
+            f"{domain} ships with the software and stays as it is; begin a pack of your own from it, and change the "
+            f"prompt there: scope prompts new my-{domain} --extends {domain} && scope prompts own my-{domain} {role}"
+        )
 
 
 def own_prompt(folder: Path | str, role: PromptRole) -> Path:

@@ -1,7 +1,7 @@
 """Stage D: checkpoints answer the held-out tasks and are compared."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from scope_selfplay.benchmarking.of_run import answer_benchmarks
 from scope_selfplay.corpus import task_family
@@ -12,12 +12,13 @@ from scope_selfplay.evaluation.pairings import (
     presentations,
 )
 from scope_selfplay.evaluation.rating import rate
-from scope_selfplay.judge import grade_answer
+from scope_selfplay.keys import Key
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Role, Rollout
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Task
+from scope_selfplay.stages.held_out import all_done, answer_tasks, answers_in, greedy_solver
 from scope_selfplay.stages.stage_runner import accepted_in, check_budget, inputs_of, run_stage
-from scope_selfplay.stages.swap import answers_in, swap_answers
+from scope_selfplay.stages.swap import swap_answers
 from scope_selfplay.store import (
     Appender,
     Stage,
@@ -82,31 +83,14 @@ def _point_at_kept(run: Run) -> None:
 async def _answer(
     run: Run, iteration: int, context: RunContext, candidates: Sequence[Candidate], folder: StageFolder
 ) -> None:
-    """Make one graded greedy answer per held-out task, unless an earlier try has made it without a fault."""
-    whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
-    answered = {
-        rollout.subject_id for rollout in read_records(folder.rollouts, Rollout) if rollout.id in whole
-    }
-    policy, key = run.solver(iteration), run.key(iteration, Stage.COMPARE)
-    engine = run.engine(policy, Role.SOLVER)
-    policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
+    """Every held-out task is answered once and graded, in the order of the tasks."""
+    policy = run.solver(iteration)
+    engine, policy_format = greedy_solver(run, policy)
 
-    with Appender(folder.rollouts) as rollouts, Appender(folder.grades) as grades:
+    async def sample(task: Task, key: Key) -> Rollout:
+        return await context.sample_rollout(context.solver_episode(policy_format, key, task), engine, key)
 
-        async def answer(candidate: Candidate) -> None:
-            task, rubric = candidate.task, candidate.rubric
-            assert task is not None and rubric is not None
-            rollout_key = (*key, task.id)
-            episode = context.solver_episode(policy_format, rollout_key, task)
-            rollout = await context.sample_rollout(episode, engine, rollout_key)
-            grade = await grade_answer(context.judge, task, rubric, rollout, key=rollout_key)
-            run.check_outages()
-            rollouts.append(rollout.without_ids())
-            grades.append(grade)
-            check_budget(run, context.judge)
-
-        missing = [each for each in candidates if each.task and each.task.id not in answered]
-        await _all_done(run, [answer(candidate) for candidate in missing], total=len(candidates))
+    await answer_tasks(run, context, candidates, folder, sample, key=run.key(iteration, Stage.COMPARE))
     by_task = {rollout.subject_id: rollout for rollout in read_records(folder.rollouts, Rollout)}
     by_rollout = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
     # A task that is given twice has one answer.
@@ -134,16 +118,9 @@ async def _judge(
             check_budget(run, context.judge)
 
         missing = [pair for pair in shown if (pair.first.id, pair.second.id) not in paid]
-        await _all_done(run, [judge(pair) for pair in missing], total=len(shown))
+        await all_done(run, [judge(pair) for pair in missing], total=len(shown))
     found = _by_pair(folder)
     write_records(folder.comparisons, [found[pair.first.id, pair.second.id] for pair in shown])
-
-
-async def _all_done(run: Run, calls: Sequence[Awaitable[None]], *, total: int) -> None:
-    """Wait for the calls and report progress; the rest of `total` was done before. The first error ends the wait."""
-    for count, future in enumerate(asyncio.as_completed(calls), start=1):
-        await future
-        run.progress.advance(total - len(calls) + count)
 
 
 def _by_pair(folder: StageFolder) -> dict[tuple[str, str], Comparison]:

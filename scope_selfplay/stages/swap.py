@@ -13,13 +13,12 @@ from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
 from scope_selfplay.evaluation.held_out import breakdown, score_gains
 from scope_selfplay.evaluation.pairings import CheckpointAnswers
 from scope_selfplay.inference import Generate, PolicyModel, Sample
-from scope_selfplay.judge import grade_answer
 from scope_selfplay.keys import Key
 from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Candidate, Finish, Grade, Role, Rollout, Turn
-from scope_selfplay.stages.stage_runner import check_budget
-from scope_selfplay.store import Appender, Stage, StageFolder, read_records, write_atomic
+from scope_selfplay.schemas import Candidate, Finish, Role, Rollout, Task, Turn
+from scope_selfplay.stages.held_out import answer_tasks, answers_in, greedy_solver
+from scope_selfplay.store import Stage, StageFolder, write_atomic
 from scope_selfplay.store.ratings import CheckpointDifference, SwapRow, SwapTable
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.tools import ToolResult, UseTool
@@ -64,17 +63,6 @@ def _interval(gain: CheckpointDifference) -> str:
     return "" if gain.low is None or gain.high is None else f" [{gain.low:+.3f}, {gain.high:+.3f}]"
 
 
-def answers_in(folder: StageFolder, name: str) -> CheckpointAnswers:
-    """What a checkpoint, or a mixture of two, answered."""
-    rollouts = read_records(folder.rollouts, Rollout)
-    grades = {grade.rollout_id: grade for grade in read_records(folder.grades, Grade)}
-    return CheckpointAnswers(
-        name,
-        {rollout.subject_id: rollout for rollout in rollouts},
-        {rollout.subject_id: grades[rollout.id] for rollout in rollouts},
-    )
-
-
 def swap_table(
     run: Run,
     candidates: Sequence[Candidate],
@@ -104,29 +92,13 @@ async def _answer(
     searched: Mapping[str, Rollout],
     key: Key,
 ) -> None:
-    """A graded answer per task, unless an earlier try has made it."""
-    whole = {grade.rollout_id for grade in read_records(folder.grades, Grade) if grade.is_whole}
-    done = {each.subject_id for each in read_records(folder.rollouts, Rollout) if each.id in whole}
-    engine = run.engine(policy, Role.SOLVER)
-    policy_format = run.policy_format(policy, Role.SOLVER, greedy=True)
-    with Appender(folder.rollouts) as rollouts, Appender(folder.grades) as grades:
+    engine, policy_format = greedy_solver(run, policy)
 
-        async def answer(candidate: Candidate) -> None:
-            task, rubric = candidate.task, candidate.rubric
-            assert task is not None and rubric is not None
-            own = (*key, task.id)
-            episode = context.solver_episode(policy_format, own, task)
-            rollout = await answered_from(searched[task.id], episode, engine, policy_format, key=own)
-            grade = await grade_answer(context.judge, task, rubric, rollout, key=own)
-            run.check_outages()
-            rollouts.append(rollout.without_ids())
-            grades.append(grade)
-            check_budget(run, context.judge)
+    async def sample(task: Task, key: Key) -> Rollout:
+        episode = context.solver_episode(policy_format, key, task)
+        return await answered_from(searched[task.id], episode, engine, policy_format, key=key)
 
-        missing = [row for row in candidates if row.task and row.task.id not in done]
-        for count, future in enumerate(asyncio.as_completed([answer(row) for row in missing]), start=1):
-            await future
-            run.progress.advance(len(candidates) - len(missing) + count)
+    await answer_tasks(run, context, candidates, folder, sample, key=key)
 
 
 async def answered_from(

@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.keys import seed_from
-from scope_selfplay.progress import Progress
+from scope_selfplay.progress import Progress, first_and_last
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Score, Selection, Value
 from scope_selfplay.stages.solver_tasks import tasks_to_train_on
@@ -166,8 +166,8 @@ def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], s
     run.progress.begin(f"iteration {iteration}: train the {stage.value.capitalize()}", job.settings.steps)
     train_grpo(job, make_checked_sampler)
     values = [row[curve] for row in read_rows(job.folder.metrics) if row.get(curve) is not None]
-    first, last = (values[0], values[-1]) if values else (float("nan"), float("nan"))
-    run.progress.end(f"{curve} {first:.2f} -> {last:.2f}")
+    ends = first_and_last(values)
+    run.progress.end(f"{curve} {ends[0]:.2f} -> {ends[1]:.2f}" if ends else f"no step has a {curve}")
     if job.ranks.leads:
         _merge_records(job.folder)
 

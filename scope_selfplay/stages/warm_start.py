@@ -115,6 +115,7 @@ def _recorded(
         writer = rollouts.get(candidate.challenger_rollout_id)
         document = documents.get(candidate.provenance.document_id)
         if writer and document:
-            source = TaskSource(document, task.type, task.search_turns)
+            turns = task.search_turns if task.assigned_turns is None else task.assigned_turns
+            source = TaskSource(document, task.type, turns)
             episode = run.context.challenger_episode(formats[Role.CHALLENGER], (writer.id,), source)
             yield formats[Role.CHALLENGER], writer, episode

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scope_selfplay.gates import Gate
-from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.query import Sort, Suspect, TaskQuery
 
 _COLUMNS = (
     "iteration, stage, id, task_id, status, reason, type, search_turns, criteria, rollouts, mean, document_id, "
@@ -36,12 +36,16 @@ _SORTED_BY = {
 }
 _REMEMBERED = 16
 _GATES = ", ".join(f"gates.{gate.value}.value AS gate_{gate.value}" for gate in Gate)
+_LACKS_CRITERION = "coalesce(len(rubric.unmet), 0) > 0"
+_LACKS_EVIDENCE = "coalesce(len(list_filter(rubric.criteria, lambda c: len(c.evidence) = 0)), 0) > 0"
 _TABLE = (
     "CREATE OR REPLACE TABLE narrow.lines AS SELECT iteration, stage, id, task.id AS task_id, status, reason, "
     "task.type AS type, task.search_turns AS search_turns, len(rubric.criteria)::INTEGER AS criteria, "
     "len(rollout_ids)::INTEGER AS rollouts, mean, provenance.document_id AS document_id, task.text AS text, "
     # Lowered once: what is typed is looked for in it.
-    f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES} FROM candidates"
+    f"lower(concat_ws('\n', task.text, provenance.document_id, id, task.id)) AS sought, {_GATES}, "
+    f"{_LACKS_CRITERION} AS flaw_demand, {_LACKS_EVIDENCE} AS flaw_evidence, "
+    "len(injection_suspect) > 0 AS suspect_task, len(document_suspect) > 0 AS suspect_document FROM candidates"
 )
 
 # An episode that only searches records its searches without calls.
@@ -50,6 +54,13 @@ _CALLED = (
     "WHERE len(list_filter(turns, lambda t: "
     "t.call.tool = asked.tool OR (asked.tool = 'search' AND t.query IS NOT NULL))) > 0)"
 )
+
+_SUSPECT = {
+    Suspect.TASK: "suspect_task",
+    Suspect.DOCUMENT: "suspect_document",
+    Suspect.ANSWER: "task_id IN (SELECT subject_id FROM rollouts WHERE role = 'solver' AND len(injection_suspect) > 0)",
+}
+_SUSPECT[Suspect.ANY] = f"({' OR '.join(f'coalesce({part}, false)' for part in _SUSPECT.values())})"
 
 Rows = NDArray[np.uint32]
 
@@ -151,9 +162,13 @@ def _where(query: TaskQuery) -> tuple[str, list[Any]]:
         if value is not None:
             parts.append(part)
             values.append(value)
+    if query.suspect:
+        parts.append(_SUSPECT[query.suspect])
     if query.gate:
         # Not a value: the name of a column, one of a closed set.
         parts.append(f"NOT gate_{query.gate.value}")
+    if query.flaw:
+        parts.append(f"flaw_{query.flaw.value}")
     if query.text:
         parts.append("contains(sought, lower(?))")
         values.append(query.text)

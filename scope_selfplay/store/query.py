@@ -35,6 +35,22 @@ class Sort(StrEnum):
     LENGTH = "length"
 
 
+class Flaw(StrEnum):
+    """What keeps a rubric from measuring its task: a demand without criterion, a criterion without evidence."""
+
+    DEMAND = "demand"
+    EVIDENCE = "evidence"
+
+
+class Suspect(StrEnum):
+    """Where a text is suspect of injection: in the task, in its document, in an answer to it, or in any of them."""
+
+    TASK = "task"
+    DOCUMENT = "document"
+    ANSWER = "answer"
+    ANY = "any"
+
+
 class TaskQuery(Value):
     """Which candidates, in which order, and which page of them. The default: all of task making, as written."""
 
@@ -47,14 +63,18 @@ class TaskQuery(Value):
     """A gate that refused them, whatever they ended as."""
     type: str | None = None
     searches: int | None = None
-    """How many search turns the task was written with."""
+    """How many searches the Challenger made for it."""
     tool: str | None = None
     """A tool that a rollout on the task called, whatever came of it."""
+    suspect: Suspect | None = None
+    """What of them is suspect of injection."""
     low: float | None = None
     high: float | None = None
     """The least and the greatest mean score, both included; candidates without one are left out."""
     below: float | None = None
     """As `high`, itself left out: bins that touch share no candidate."""
+    flaw: Flaw | None = None
+    """What its rubric lacks, as far as the judge says."""
     text: str = ""
     """Part of the task's text, of its document's id or of its own ids; case does not matter."""
     sort: Sort = Sort.ORDER

@@ -39,7 +39,8 @@ _VERDICT = re.compile(
     r"|\b(?:full|maximum|top|perfect|highest)\s(?:marks?|scores?|credit|points|grade)\b"
     r"|\b(?:meets?|satisf(?:y|ies)|fulfils?)\s(?:all|every|each)(?:\sof)?(?:\sthe)?\s(?:criteri|requirement|rubric)"
     r"|\bcriteri(?:on|a)\s(?:is|are)\s(?:fully\s)?(?:met|satisfied)\b"
-    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10|1|full|as)\b",
+    r"|\b(?:score|mark|rate|grade)\s(?:this|it|me)\s(?:with\s)?(?:a\s)?(?:10|1|full"
+    r"|as\s(?:a\s)?(?:correct|right|met|satisf|pass|full|perfect))",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(

@@ -10,7 +10,7 @@ from scope_selfplay.errors import did_you_mean
 from scope_selfplay.gates import Gate
 from scope_selfplay.schemas import CandidateStatus, Reason, Value
 from scope_selfplay.store.folders import Stage
-from scope_selfplay.store.query import Sort, TaskQuery
+from scope_selfplay.store.query import Flaw, Sort, Suspect, TaskQuery
 
 
 class BadParameterError(Exception):
@@ -46,7 +46,9 @@ class TaskListParameters(PageParameters):
     gate: Gate | None = None
     type: str | None = Field(default=None, max_length=200)
     searches: int | None = Field(default=None, ge=0)
+    flaw: Flaw | None = None
     tool: str | None = Field(default=None, max_length=64)
+    suspect: Suspect | None = None
     low: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     high: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     below: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)

@@ -11,9 +11,10 @@ from jinja2 import Environment
 from scope_selfplay.gates import Gate
 from scope_selfplay.inspection import charts
 from scope_selfplay.inspection.html_report import escaping_environment
+from scope_selfplay.inspection.overview import searches_of
 from scope_selfplay.inspection.text import verdict_word
 from scope_selfplay.schemas import CandidateStatus, Reason
-from scope_selfplay.store.query import Sort
+from scope_selfplay.store.query import Flaw, Sort, Suspect
 from scope_selfplay.viewer.parameters import Links
 
 LONGEST_CELL = 1500
@@ -24,7 +25,11 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
     """`static` are the addresses of the site's own files, by name."""
     environment = escaping_environment("scope_selfplay.viewer")
     environment.filters.update(
-        number=_number, count="{:,}".format, verdict_word=partial(verdict_word, unknown="unknown"), cell=_cell
+        number=_number,
+        count="{:,}".format,
+        verdict_word=partial(verdict_word, unknown="unknown"),
+        cell=_cell,
+        searches_of=searches_of,
     )
     environment.globals.update(
         link=links,
@@ -37,6 +42,8 @@ def page_environment(links: Links, static: dict[str, str]) -> Environment:
         REASONS=list(Reason),
         GATES=list(Gate),
         SORTS=list(Sort),
+        FLAWS=list(Flaw),
+        SUSPECTS=list(Suspect),
     )
     return environment
 

@@ -104,18 +104,19 @@ class JsonClient:
         what: str = "endpoint",
         allowed_hosts: Collection[str] = LOOPBACK,
         token: str | None = None,
+        scheme: str = "Bearer",
         retry_policy: RetryPolicy | None = None,
         jitter: random.Random | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`what` names the URL in complaints; `say` gets a line when the server stops answering, and one when it
-        answers again. Raises ConfigError for a URL that may not be called.
+        """`what` names the URL in complaints; `scheme` is the kind of key that `token` is; `say` gets a line when the
+        server stops answering, and one when it answers again. Raises ConfigError for a URL that may not be called.
         """
         self._silence = Silence(say)
         self.retry_policy = retry_policy or RetryPolicy()
         self._jitter = jitter or random.Random()
         self.url = checked_url(url, allowed_hosts, what=what)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Authorization": f"{scheme} {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

@@ -30,9 +30,14 @@ def test_an_index_of_a_runs_config_has_the_runs_passages(tmp_path: Path) -> None
         index, ["build", str(config), str(tmp_path / "index"), "--set", "corpus.chunk_tokens=200"]
     )
     assert done.exit_code == 0, done.output
+    words = ["documents", str(config), str(tmp_path / "lines.jsonl"), "--set", "corpus.chunk_tokens=200"]
+    done = CliRunner().invoke(index, words)
+    assert done.exit_code == 0, done.output
     run = load_config(config, ["corpus.chunk_tokens=200"])
     documents = run_documents(run, load_pack(pack_path(run.domain)))
     manifest = read_manifest(tmp_path / "index", Verify.SIZES)
+    lines = (tmp_path / "lines.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [document.model_dump() for document in documents]
     assert manifest.rows == len(documents) > 3
     assert manifest.corpus_hash == Passages.from_documents(documents).corpus_hash
 

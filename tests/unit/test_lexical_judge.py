@@ -183,6 +183,52 @@ async def test_a_rubric_from_the_query_alone_is_filled_up_with_what_nobody_asked
     assert len(way) == max(0, len(links) - 1)
 
 
+@pytest.mark.parametrize(
+    ("count", "links", "unmet"), [(3, (), 0), (5, (), 0), (4, ("heir",), 0), (5, ("heir",), 1)]
+)
+async def test_a_demand_that_has_no_room_in_a_rubric_is_told(
+    count: int, links: tuple[str, ...], unmet: int
+) -> None:
+    """At most five criteria: a place and five facts are one demand too many."""
+    rubric = await JUDGE.write_rubric(question(FIRST, count, links), (SOURCE,))
+    target = follow(FIRST, links)
+    assert rubric is not None
+    assert rubric.unmet == tuple(f"the {noun} of {target.name}" for noun in list(target.facts)[5 - unmet :])
+
+
+async def test_a_demand_that_no_article_answers_is_told() -> None:
+    poor = Document(id="p", title="Poor", text=f"{BARE.text} Its emblem is the owl. Its founder was Maris.")
+    task = task_about("Report the year, the river, the emblem and the founder of Bare.")
+    rubric = await LexicalJudge([poor]).write_rubric(task, [poor])
+    assert rubric is not None and rubric.unmet == ("the year of Bare",)
+
+
+async def test_a_criterion_names_the_documents_that_state_it() -> None:
+    """The place at the end of a chain needs every link on the way, its facts its own article alone."""
+    links = ("rival", "heir")
+    task, way = question(FIRST, 2, links), [FIRST, follow(FIRST, ("rival",)), follow(FIRST, links)]
+    first, second, third = (next(each for each in DOCUMENTS if each.title == one.name) for one in way)
+    for given, place, fact in [
+        ((first, second, third), (first.id, second.id), (third.id,)),
+        ((third, first), (), (third.id,)),
+        ((first, second), (first.id, second.id), ()),
+        ((first,), (), ()),
+    ]:
+        rubric = await JUDGE.write_rubric(task, given)
+        assert rubric is not None
+        assert [each.evidence for each in rubric.criteria] == [place, fact, fact]
+
+
+async def test_a_passage_that_was_cut_before_a_fact_is_no_evidence_of_it() -> None:
+    whole = next(each for each in DOCUMENTS if each.title == FIRST.name)
+    cut = whole.model_copy(update={"text": f"{FIRST.name} is {FIRST.kind}. Its founder was"})
+    for document, evidence in [(whole, (whole.id,)), (cut, ())]:
+        rubric = await JUDGE.write_rubric(question(FIRST), [document])
+        assert rubric is not None and {each.evidence for each in rubric.criteria} == {evidence}
+    without = await JUDGE.write_rubric(question(FIRST), ())
+    assert without is not None and {each.evidence for each in without.criteria} == {None}
+
+
 async def test_the_first_mention_counts_so_listing_guesses_does_not_pay() -> None:
     noun, value = next(iter(FIRST.facts.items()))
     criterion = f"Identifies the {noun} of {FIRST.name} as {value}."

@@ -309,3 +309,11 @@ async def test_a_hostile_task_is_data_in_the_solvers_prompt() -> None:
     text = "Say {{ document }} {% for %} %s {0}"
     made, _ = await judged(Bench(), rollout=proposal(text))
     assert made.candidate.task is not None and made.candidate.task.text == text
+
+
+@pytest.mark.parametrize("searched", [0, 1, 2])
+async def test_a_task_counts_the_searches_that_were_made_for_it(searched: int) -> None:
+    rollout = proposal().model_copy(update={"turns": (Turn(query="q"),) * searched})
+    made, _ = await judged(Bench(), rollout=rollout)
+    task = made.candidate.task
+    assert task is not None and (task.search_turns, task.assigned_turns) == (searched, 1)

@@ -5,7 +5,22 @@ import io
 import pytest
 from rich.console import Console
 
-from scope_selfplay.progress import Activity, LineProgress, LiveProgress, bars, time_left
+from scope_selfplay.progress import Activity, LineProgress, LiveProgress, bars, first_and_last, time_left
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([], None),
+        ([0.3], (0.3, 0.3)),
+        ([0.1, 0.9], (0.1, 0.9)),
+        ([0.0, 0.2, 0.5, 0.5, 0.5, 0.5, 0.6, 1.0], (0.1, 0.8)),
+    ],
+)
+def test_a_curve_is_told_by_its_first_and_last_quarter(
+    values: list[float], told: tuple[float, float] | None
+) -> None:
+    assert first_and_last(values) == pytest.approx(told)
 
 
 class Clock:

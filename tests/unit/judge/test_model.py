@@ -54,6 +54,15 @@ async def test_a_rubric_is_written_greedily_from_the_documents(judge_over: Judge
     assert names == ["document", "document", "task"]
 
 
+@pytest.mark.parametrize(("block", "unmet"), [("", None), ('<unmet>["its river"]</unmet>', ("its river",))])
+async def test_a_rubric_keeps_what_no_document_answers(
+    judge_over: JudgeOver, block: str, unmet: tuple[str, ...] | None
+) -> None:
+    async with judge_over(FakeServer(always(f"{RUBRIC_TEXT}\n{block}"))) as judge:
+        rubric = await judge.write_rubric(TASK, [DOCUMENT])
+    assert rubric is not None and rubric.unmet == unmet
+
+
 async def test_a_rubric_from_the_query_alone_has_five_to_seven_weighted_items(judge_over: JudgeOver) -> None:
     items = ", ".join(
         f'{{"text": "Item {n}.", "priority": "{p}", "title": "T", "dimension": "Depth"}}'

@@ -14,6 +14,7 @@ from scope_selfplay.judge.parsing import (
     parse_rubric,
     parse_score,
     parse_two_scores,
+    parse_unmet,
     parse_winners,
 )
 from scope_selfplay.schemas import Outcome, Priority
@@ -303,3 +304,29 @@ def test_no_completion_makes_a_parser_fail(completion: str) -> None:
 def test_anything_is_read_with_work_that_grows_no_faster_than_the_text(piece: str) -> None:
     for parse in PARSERS:
         assert_linear(parse, piece)
+
+
+@pytest.mark.parametrize(
+    ("block", "read"),
+    [
+        ("<unmet>[]</unmet>", ()),
+        ('<unmet>["the year  of it", "who built it"]</unmet>', ("the year of it", "who built it")),
+        ("", None),
+        ("<unmet>none</unmet>", None),
+        ("<unmet>[1]</unmet>", None),
+        ('<unmet>[""]</unmet>', None),
+    ],
+)
+def test_what_no_criterion_asks_for_is_read_from_the_block_after_the_rubric(
+    block: str, read: tuple[str, ...] | None
+) -> None:
+    reply = f"<think><unmet>[]</unmet></think>{RUBRIC}\n{block}"
+    assert parse_unmet(reply) == read
+    assert parse_rubric(reply) == parse_rubric(RUBRIC)
+
+
+@pytest.mark.parametrize(
+    "block", ["<unmet>[]</unmet><unmet>[]</unmet>", "<unmet>[]</unmet> That is all.", "<unmet>[]"]
+)
+def test_a_rubric_with_more_than_the_two_blocks_is_none(block: str) -> None:
+    assert parse_rubric(RUBRIC + block) is None and parse_unmet(RUBRIC + block) is None

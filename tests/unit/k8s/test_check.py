@@ -79,22 +79,26 @@ EXTERNAL = {
 }
 
 
-def external_text(port: str = "") -> str:
+def external_text(port: str = "", engine: dict[str, str] | None = None) -> str:
     run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
     run["judge"]["endpoint"]["base_url"] = f"https://judge.example{port}/v1"
     run |= {"search": {"url": EXTERNAL["search.url"]}}
-    for server in ("judge", "retriever"):
-        run["cluster"][server] = {"serve": False}
+    run["cluster"]["judge"] = {"serve": False}
+    # A run that searches another engine starts no retriever.
+    run["cluster"]["retriever"] = {} if engine else {"serve": False}
+    if engine:
+        run["search"] |= {"api_key_env": "VLLM_API_KEY", "engine": engine}
     return yaml.safe_dump(run)
 
 
-def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path) -> None:
-    folder = with_components(tmp_path / "without", QWEN, text=external_text())
+@pytest.mark.parametrize("engine", [None, {"name": "elasticsearch", "index": "wiki"}])
+def test_servers_outside_need_a_way_out_of_the_cluster(tmp_path: Path, engine: dict[str, str] | None) -> None:
+    folder = with_components(tmp_path / "without", QWEN, text=external_text(engine=engine))
     found = {problem.where: problem.message for problem in check_folder(folder).problems}
     assert found.keys() == EXTERNAL.keys()
     for where, message in found.items():
         assert EXTERNAL[where] in message and "lets trainer and worker out to port 443" in message
-    folder = with_components(tmp_path / "with", QWEN, "external-servers", text=external_text())
+    folder = with_components(tmp_path / "with", QWEN, "external-servers", text=external_text(engine=engine))
     assert check_folder(folder).problems == []
     folder = with_components(tmp_path / "port", QWEN, "external-servers", text=external_text(":8443"))
     (problem,) = check_folder(folder).problems

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from scope_selfplay.errors import CheckpointError, ExitCode, PromptError
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.cli import prompts
+from scope_selfplay.prompts.folder import SHIPPED
 from tests.unit.prompts.packs import PROMPTS, copy_wikipedia, prompt_text, replace_in, write_pack
 
 PACKS = sorted(path.parent.name for path in PROMPTS.glob("*/domain.yaml"))
@@ -155,6 +156,27 @@ def test_an_inherited_prompt_can_be_taken_into_the_pack_and_is_listed() -> None:
     again = scope_prompts("own", "law", "grade").exception
     assert isinstance(again, PromptError) and "in the pack already" in str(again)
     assert "did you mean solver?" in scope_prompts("own", "law", "solvr").output
+
+
+@pytest.mark.parametrize("domain", SHIPPED)
+def test_of_a_shipped_pack_one_of_ones_own_is_offered_by_commands_that_work(domain: str) -> None:
+    before = names_and_texts(PROMPTS / domain)
+    error = scope_prompts("own", domain, "solver").exception
+    assert isinstance(error, PromptError) and "pack of your own" in str(error)
+    assert names_and_texts(PROMPTS / domain) == before
+    for command in str(error).partition("there: ")[2].split(" && "):
+        assert scope_prompts(*command.split()[2:]).exit_code == 0, command
+    assert (
+        Path(f"prompts/my-{domain}/solver.md").read_bytes() == (PROMPTS / domain / "solver.md").read_bytes()
+    )
+
+
+def names_and_texts(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_the_packs_that_ship_are_those_of_the_repository() -> None:
+    assert sorted(SHIPPED) == PACKS
 
 
 def test_a_prompt_that_is_not_needed_cannot_be_taken() -> None:

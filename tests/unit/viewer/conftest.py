@@ -112,4 +112,4 @@ def _said(rollout: Rollout, text: str, passage: Passage) -> Rollout:
         turn.model_copy(update={"thinking": text, "query": text, "passages": (passage,), "text": text})
         for turn in rollout.turns
     )
-    return rollout.model_copy(update={"turns": turns, "answer": text, "error": text})
+    return rollout.model_copy(update={"turns": turns, "answer": text, "error": text}).without_ids()

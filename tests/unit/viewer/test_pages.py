@@ -300,3 +300,9 @@ def test_only_known_host_names_are_answered(client: TestClient, host: str, statu
 
 def test_nothing_can_be_posted(client: TestClient) -> None:
     assert client.post("/tasks").status_code == 405
+
+
+def test_the_page_says_what_is_suspect_and_lists_only_that(client: TestClient) -> None:
+    assert "Suspect of injection: " in client.get(HOSTILE_TASK).text
+    listed = client.get("/tasks?stage=all&suspect=answer").text
+    assert "candidate-1-tasks-002" in listed and "candidate-1-tasks-003" not in listed

@@ -1,0 +1,261 @@
+"""A run searches passages in somebody else's engine: Qdrant and LanceDB themselves, Elasticsearch as recorded."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scope_selfplay.cli import cli
+from scope_selfplay.config import SearchConfig
+from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
+from scope_selfplay.schemas import Document, Passage
+from scope_selfplay.search import IndexRecord, Library, Searcher, open_retriever
+from scope_selfplay.search_engines.encoding import open_query_encoder
+from scope_selfplay.store import RunFolder
+from scope_selfplay.testing.random_encoder import write_random_encoder
+from tests.engines import (
+    LocalQdrant,
+    RecordedElasticsearch,
+    Row,
+    add_to_lance,
+    basic,
+    served,
+    write_lance,
+)
+
+pytestmark = pytest.mark.integration
+
+ROWS = [
+    {
+        "id": "a",
+        "title": "Orsk",
+        "text": "Orsk is a town below a dam.",
+        "whole": "Orsk is a town. All of it.",
+    },
+    {"id": "b", "title": "Verrin", "text": "A city by the sea.", "whole": "Verrin, all of it."},
+    {"id": "c", "title": "Aldmoor", "text": "Founded by people of Orsk.", "whole": "Aldmoor, all of it."},
+    {"id": "d'e", "title": None, "text": "A heron without a title.", "whole": "A heron."},
+]
+MORE = [{"id": "z", "title": "Later", "text": "Another passage.", "whole": "Later."}]
+DOCUMENTS = [Document(id=row["id"], title=row["title"] or "", text=row["text"]) for row in ROWS]
+ENGINES = ("elasticsearch", "opensearch", "qdrant", "lancedb", "lancedb-vectors")
+
+
+@dataclass(frozen=True)
+class Engine:
+    settings: dict[str, Any]
+    """Of `search`."""
+    add: Callable[[Sequence[Row]], None]
+    first_id: str
+
+    def open(self, folder: Path, **changes: Any) -> Searcher:
+        engine = self.settings["engine"] | changes.pop("engine", {})
+        settings = SearchConfig.model_validate({**self.settings, "outage": 5.0, **changes, "engine": engine})
+        folder.mkdir(exist_ok=True)
+        return open_retriever(settings, DOCUMENTS, RunFolder(folder), lambda fault: None)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("encoder") / "tiny-e5"
+    return str(write_random_encoder(folder, np.random.default_rng(1), layers=1, hidden=32, heads=2))
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path, encoder: str) -> Iterator[Engine]:
+    name = request.param
+    if name in ("elasticsearch", "opensearch"):
+        recorded = RecordedElasticsearch(ROWS)
+        with served(recorded) as url:
+            yield Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, recorded.rows.extend, "a")
+        return
+    vector = open_query_encoder(encoder).vector
+    if name == "qdrant":
+        pytest.importorskip("qdrant_client", reason="Qdrant's local mode needs qdrant-client")
+        local = LocalQdrant(ROWS, vector)
+        with served(local) as url:
+            settings = {"name": "qdrant", "index": "wiki", "encoder": encoder}
+            yield Engine({"url": url, "engine": settings}, local.add, "0")
+        return
+    pytest.importorskip("lancedb", reason="needs the extra lancedb")
+    write_lance(tmp_path / "lance", ROWS, vector)
+    settings = {"name": "lancedb", "index": "wiki", "folder": str(tmp_path / "lance")}
+    if name == "lancedb-vectors":
+        settings["encoder"] = encoder
+    yield Engine({"engine": settings}, lambda rows: add_to_lance(tmp_path / "lance", rows, vector), "a")
+
+
+def found(searcher: Searcher, query: str, topk: int = 3) -> list[Passage]:
+    return asyncio.run(searcher.search(query, topk))
+
+
+def whole(searcher: Searcher, passage_id: str) -> Document | None:
+    assert isinstance(searcher, Library)
+    return asyncio.run(searcher.document(passage_id))
+
+
+def test_passages_come_best_first_with_title_and_text(engine: Engine, tmp_path: Path) -> None:
+    searcher = engine.open(tmp_path / "run")
+    passages = found(searcher, "Orsk is a town below a dam.", 2)
+    assert (passages[0].id, passages[0].title, passages[0].text) == (engine.first_id, "Orsk", ROWS[0]["text"])
+    assert len(passages) == 2 and passages[0].score > passages[1].score
+    record = IndexRecord.model_validate_json((tmp_path / "run" / "index.json").read_bytes())
+    assert (record.kind, record.rows) == (engine.settings["engine"]["name"], 4)
+    assert record.identity == searcher.identity
+
+
+def test_rows_without_a_title_are_passages_too(engine: Engine, tmp_path: Path) -> None:
+    passage = found(engine.open(tmp_path / "run"), "A heron without a title.", 1)[0]
+    assert (passage.title, passage.text) == ("", "A heron without a title.")
+
+
+def test_open_shows_the_field_with_the_whole_document(engine: Engine, tmp_path: Path) -> None:
+    searcher = engine.open(tmp_path / "run", engine={"document": "whole"})
+    shown = whole(searcher, engine.first_id)
+    assert shown is not None and (shown.title, shown.text) == ("Orsk", "Orsk is a town. All of it.")
+    passage = found(engine.open(tmp_path / "other"), "A heron without a title.", 1)[0]
+    heron = whole(searcher, passage.id)
+    assert heron is not None and heron.text == "A heron."
+
+
+@pytest.mark.parametrize("asked", ["zzz", "' OR '1'='1", "-1", str(1 << 64), "a/../b?x=1", "\ud800", "*"])
+def test_no_id_opens_what_it_does_not_name(engine: Engine, tmp_path: Path, asked: str) -> None:
+    assert whole(engine.open(tmp_path / "run"), asked) is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "!!!",
+        'a AND "b OR (',
+        "{'$gt': 1}",
+        "orsk " * 3000,
+        "x." * 3000,
+        "\ud800 orsk",
+        "\x00orsk",
+        "*:*",
+        "../",
+        "岩",
+    ],
+)
+def test_no_query_is_a_fault(engine: Engine, tmp_path: Path, query: str) -> None:
+    assert len(found(engine.open(tmp_path / "run"), query)) <= 3
+
+
+def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -> None:
+    searcher = engine.open(tmp_path / "run")
+    assert engine.open(tmp_path / "run").identity == searcher.identity
+    engine.add(MORE)
+    with pytest.raises(RunMismatchError, match=r"\(5 passages\), .* was made with"):
+        engine.open(tmp_path / "run")
+    # A step of a training begins a loop of its own, which asks again what is served.
+    with pytest.raises(RunMismatchError, match="search that index, or start a new run"):
+        found(searcher, "Orsk")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"index": "wikis"}, "wikis"),
+        (
+            {"document": "body"},
+            "search.engine.document: a row of wiki has no field 'body'; its fields: id, te",
+        ),
+        ({"title": "heading"}, None),
+    ],
+)
+def test_settings_that_do_not_fit_the_index_are_named(
+    engine: Engine, tmp_path: Path, wrong: dict[str, str], said: str | None
+) -> None:
+    if said is None and engine.settings["engine"]["name"] == "lancedb":
+        pytest.skip("LanceDB has no words of a column that it does not have")
+    if said is None:
+        assert (
+            found(engine.open(tmp_path / "run", engine=wrong), "Orsk is a town below a dam.", 1)[0].title
+            == ""
+        )
+        return
+    with pytest.raises((ConfigError, RunMismatchError), match=re.escape(said)):
+        whole(engine.open(tmp_path / "run", engine=wrong), engine.first_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "authorization"),
+    [
+        ("elasticsearch", "bXlrZXk=", "ApiKey bXlrZXk="),
+        ("elasticsearch", "me:secret", basic("me:secret")),
+        ("opensearch", "me:secret", basic("me:secret")),
+        ("opensearch", "token", "Bearer token"),
+    ],
+)
+def test_each_engine_gets_its_kind_of_key(
+    name: str, key: str, authorization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(RecordedElasticsearch(ROWS), authorization=authorization) as url:
+        engine = Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, lambda rows: None, "a")
+        with pytest.raises(ConfigError, match=r"search\.api_key_env"):
+            engine.open(tmp_path / "run")
+        monkeypatch.setenv("ENGINE_KEY", key)
+        assert found(engine.open(tmp_path / "run", api_key_env="ENGINE_KEY"), "Orsk")
+
+
+def test_an_engine_that_goes_away_is_an_outage(tmp_path: Path) -> None:
+    with served(RecordedElasticsearch(ROWS)) as url:
+        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
+        searcher = Engine(settings, lambda rows: None, "a").open(tmp_path / "run", outage=0.3)
+    with pytest.raises(SearchError, match=r"gave up after .* run the same command again"):
+        found(searcher, "Orsk")
+
+
+@pytest.mark.parametrize("answer", [{"hits": {}}, {"hits": {"hits": [{"_id": 1}]}}, {"hits": {"hits": [7]}}])
+def test_an_answer_of_another_shape_is_a_fault_and_no_empty_result(answer: Any, tmp_path: Path) -> None:
+    recorded = RecordedElasticsearch(ROWS)
+
+    def broken(method: str, path: str, body: Any) -> tuple[int, Any]:
+        return (200, answer) if broken_now and "_search" in path else recorded(method, path, body)
+
+    broken_now = False
+    with served(broken) as url:
+        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
+        searcher = Engine(settings, lambda rows: None, "a").open(tmp_path / "run")
+        broken_now = True
+        with pytest.raises(SearchError, match="another shape"):
+            found(searcher, "Orsk")
+
+
+def test_elasticsearch_is_asked_what_its_official_client_asks(tmp_path: Path) -> None:
+    official = pytest.importorskip("elasticsearch", reason="needs the package elasticsearch")
+    recorded = RecordedElasticsearch(ROWS)
+    with served(recorded) as url:
+        settings = {"url": url, "engine": {"name": "elasticsearch", "index": "wiki"}}
+        ours = found(Engine(settings, lambda rows: None, "a").open(tmp_path / "run"), "Orsk town")
+        asked = recorded.asked[-1]
+        with official.Elasticsearch(url) as client:
+            query = {
+                "multi_match": {"query": "Orsk town", "fields": ["title", "text"], "type": "cross_fields"}
+            }
+            theirs = client.search(index="wiki", query=query, size=3, allow_partial_search_results=False)
+            assert recorded.asked[-1] == asked
+            assert client.count(index="wiki")["count"] == 4
+            assert list(client.indices.get_settings(index="wiki")) == ["wiki-2026"]
+    assert [passage.id for passage in ours] == [hit["_id"] for hit in theirs["hits"]["hits"]]
+
+
+def test_the_commands_take_an_engine_like_any_retriever(engine: Engine, tmp_path: Path) -> None:
+    options = [
+        *("--set", f"search={json.dumps(engine.settings)}", "--set", "corpus.embedded_articles=32"),
+        *("--set", "corpus.embedded_held_out=16"),
+    ]
+    tried = CliRunner().invoke(cli, ["tools", "try", "search", '{"query": "Orsk is a town"}', *options])
+    assert tried.exit_code == 0, tried.output
+    assert "Orsk: Orsk is a town below a dam." in tried.stdout
+    checked = CliRunner().invoke(cli, ["preflight", "--json", *options, "--root", str(tmp_path / "runs")])
+    row = next(row for row in json.loads(checked.stdout) if row["what"] == "retriever")
+    assert "with 4 passages; 0 of 8 of the run's" in row["found"], row

@@ -1,0 +1,44 @@
+"""Which engines a config may name, and what of it a run computes."""
+
+import pytest
+
+from scope_selfplay.config import load_config
+from scope_selfplay.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{engine: {index: wiki}}", "expected the name of an engine"),
+        ("{engine: {name: solr}}", "elasticsearch"),
+        ("{url: 'http://a', engine: {name: elasticsearch}}", "needs index"),
+        ("{engine: {name: elasticsearch, index: wiki}}", "engine elasticsearch needs url"),
+        ("{url: 'http://a', engine: {name: qdrant, index: wiki}}", "name the encoder"),
+        ("{url: 'http://a', engine: {name: opensearch, index: wiki, encoder: minilm}}", "asked for words"),
+        (
+            "{url: 'http://a', engine: {name: elasticsearch, index: wiki, folder: b}}",
+            "folder is where LanceDB",
+        ),
+        ("{engine: {name: lancedb, index: wiki}}", "folder is where LanceDB"),
+        ("{url: 'http://a', engine: {name: lancedb, index: wiki, folder: b}}", "takes no url"),
+    ],
+)
+def test_a_mistake_in_an_engine_says_what_was_expected(given: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(None, [f"search={given}"])
+
+
+def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:
+    engine = "search={url: 'http://a', engine: {name: elasticsearch, index: wiki}}"
+    assert load_config(None, ["search.url=http://a"]).cluster.retriever.serve
+    assert not load_config(None, [engine]).cluster.retriever.serve
+    assert not load_config(None, [engine, "cluster.retriever.cpu='2'"]).cluster.retriever.serve
+    assert load_config(None, [engine, "cluster.retriever.serve=true"]).cluster.retriever.serve
+
+
+def test_where_an_engine_is_does_not_change_what_a_run_computes_but_its_index_does() -> None:
+    lance = "search={{engine: {{name: lancedb, index: {}, folder: {}}}}}"
+    here, there = (load_config(None, [lance.format("wiki", folder)]) for folder in ("a", "s3://b/c"))
+    assert here.hash == there.hash
+    assert load_config(None, [lance.format("other", "a")]).hash != here.hash
+    assert load_config(None, ["search.engine.name=scope"]).hash == load_config(None).hash
