@@ -198,8 +198,8 @@ INPUTS = {
     "document": "the source document, fenced",
     "documents": "the source document and what the Challenger retrieved, each fenced",
     "answer": "the Solver's answer, fenced",
-    "criterion": "one criterion of the rubric, fenced; for score_explicit and compare_answers with its title, dimension "
-    "and importance, for compare_answers empty where all of the answers counts",
+    "criterion": "one criterion of the rubric, fenced; for score_explicit and compare_answers with its title, "
+    "dimension and importance, for compare_answers empty where all of the answers counts",
     "rubric": "all criteria of the task, numbered and fenced, or empty",
     "reference": "a reference answer, fenced, or empty; for score_reference every right answer, one a line",
     "trace": "a candidate's whole trace, fenced: thoughts, searches, what they found, reasoning, answer",
