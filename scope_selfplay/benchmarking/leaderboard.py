@@ -79,17 +79,21 @@ def shown(estimate: Estimate | None, *, digits: int = 3, sign: bool = False) -> 
     return f"{value} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def noted(estimate: Estimate | None, *, sign: bool = False) -> str:
-    """The same with what to beware of: `0.500 [0.095, 0.905] (only 2 items)`."""
-    note = f" ({estimate.note})" if estimate is not None and estimate.note else ""
-    return f"{shown(estimate, sign=sign)}{note}"
+def noted(estimate: Estimate | None, *, sign: bool = False, missing: int = 0) -> str:
+    """The same with what to beware of: `0.500 [0.095, 0.905] (only 2 items, 1 missing)`."""
+    notes = [] if estimate is None or not estimate.note else [estimate.note]
+    notes += [f"{missing:,} missing"] if missing else []
+    return f"{shown(estimate, sign=sign)} ({', '.join(notes)})" if notes else shown(estimate, sign=sign)
 
 
 def _leaderboard(result: EvaluationResult) -> ResultTable:
     """The best first, by the number that the benchmark is known by."""
     whole = [row for row in result.rows if not row.part]
     columns = list(dict.fromkeys((row.scorer, row.judge, row.metric) for row in whole))
-    cells = {(row.checkpoint, row.scorer, row.judge, row.metric): noted(row.estimate) for row in whole}
+    cells = {
+        (row.checkpoint, row.scorer, row.judge, row.metric): noted(row.estimate, missing=row.missing)
+        for row in whole
+    }
     behaviour = {row.checkpoint: row for row in result.behaviour}
     best = sorted(behaviour, key=lambda name: -_headline(result, name))
     rows = [
@@ -97,12 +101,16 @@ def _leaderboard(result: EvaluationResult) -> ResultTable:
             name,
             *(cells.get((name, *column), "-") for column in columns),
             shown(behaviour[name].valid),
-            f"{behaviour[name].answers:,}",
+            _answers(behaviour[name]),
         )
         for name in best
     ]
     head = ("checkpoint", *(_column_title(column, columns) for column in columns), "valid", "answers")
     return ResultTable("", head, tuple(rows))
+
+
+def _answers(row: BehaviourRow) -> str:
+    return f"{row.answers:,} ({row.failed:,} failed)" if row.failed else f"{row.answers:,}"
 
 
 def _headline(result: EvaluationResult, name: str) -> float:
