@@ -5,7 +5,6 @@
 A folder that is there and whole is left alone; a download that was cut off goes on. Every other pod is offline.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,12 +12,9 @@ import click
 
 from jobs.stage_job import run_job
 from scope_selfplay.errors import CheckpointError, ConfigError, OutsideError
-from scope_selfplay.store import write_atomic
-from scope_selfplay.store.files import disk_faults, sync_folder
-from scope_selfplay.store.folders import checksums
+from scope_selfplay.store.receipts import is_whole, publish_model
 
 TOKEN = Path("/etc/scope/hub/token")
-RECEIPT = "fetched.json"
 _WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 
 
@@ -29,7 +25,7 @@ _WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 @click.option("--token-file", type=click.Path(path_type=Path), default=TOKEN, show_default=True)
 def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
     """Bring one model from the hub to a folder."""
-    if _is_whole(folder, model, revision):
+    if is_whole(folder, model, revision):
         click.echo(f"{folder}: is there already", err=True)
         return
     token = token_file.read_text().strip() if token_file.is_file() else None
@@ -42,34 +38,8 @@ def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
     except CheckpointError as error:
         raise CheckpointError(f"{model}: {str(error).removeprefix(f'{part}: ')}") from None
     shutil.rmtree(part / ".cache", ignore_errors=True)
-    receipt = {"model": model, "revision": revision, "commit": commit, "files": checksums(part)}
-    write_atomic(part / RECEIPT, json.dumps(receipt, indent=1) + "\n")
-    # The folder appears under its name once everything in it is there.
-    with disk_faults(folder):
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.rename(folder)
-        sync_folder(folder.parent)
+    publish_model(part, folder, model=model, revision=revision, commit=commit)
     click.echo(f"{folder}: {model} at {commit}", err=True)
-
-
-def _is_whole(folder: Path, model: str, revision: str) -> bool:
-    if not (folder / RECEIPT).is_file():
-        return False
-    receipt = json.loads((folder / RECEIPT).read_bytes())
-    if (receipt["model"], receipt["revision"]) != (model, revision):
-        raise CheckpointError(
-            f"{folder}: holds {receipt['model']} at {receipt['revision']}, asked was {model} at {revision}; give "
-            "another --folder, or remove this one"
-        )
-    found = checksums(folder)
-    found.pop(RECEIPT, None)
-    changed = sorted(name for name, expected in receipt["files"].items() if found.get(name) != expected)
-    if changed:
-        raise CheckpointError(
-            f"{folder / changed[0]}: missing or changed since it was fetched; remove {folder} and run this again"
-        )
-    return True
 
 
 def _download(model: str, revision: str, part: Path, token: str | None) -> str:

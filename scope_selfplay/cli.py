@@ -47,6 +47,10 @@ class LazyGroup(click.Group):
             "Compare training rows with a model's chat template.",
         ),
         "math": ("scope_selfplay.maths.cli:math", "Maths problems, and a run on them."),
+        "models": (
+            "scope_selfplay.models.cli:models",
+            "List and fetch small real language models, without the hub.",
+        ),
         "plan": ("scope_selfplay.preflight.plan_cli:plan", "What a run will take, before it takes it."),
         "play": (
             "scope_selfplay.play.cli:play",

@@ -17,6 +17,7 @@ from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect,
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TagCodec
 from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.models import MODELS, fetched_model
 
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
@@ -27,12 +28,19 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def policy_path(path: str) -> Path:
-    """A model directory; `embedded` is the tiny policy in the package. Raises CheckpointError when it is none."""
+    """A model directory; `embedded` is the tiny policy in the package, and a model that was fetched has its name
+    (`scope models`). Raises CheckpointError when it is none.
+    """
     folder = Path(__file__).parent.parent / "embedded" / "policy" if path == EMBEDDED else Path(path)
     if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder}: no such model directory; give a Hugging Face directory or `embedded`"
+        folder = fetched_model(path) or folder
+    if not folder.is_dir():
+        advice = (
+            f"fetch it (scope models fetch {path})"
+            if path in MODELS
+            else "give a Hugging Face directory or `embedded`"
         )
+        raise CheckpointError(f"{folder}: no such model directory; {advice}")
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise CheckpointError(
