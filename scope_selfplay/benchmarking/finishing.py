@@ -70,8 +70,8 @@ def order_records(folder: EvaluationFolder, loaded: LoadedBenchmark, contestants
     ordered = sorted(scores, key=lambda place: (row.get(place[0], -1), place))
     sort_lines(folder.scores, AnswerScore, _score_place, ordered)
     pairs = {_pair_place(pair) for pair in stream_records(folder.comparisons, PairVerdict)}
-    ordered = sorted(pairs, key=lambda place: (row.get(place[0], -1), row.get(place[1], -1), place))
-    sort_lines(folder.comparisons, PairVerdict, _pair_place, ordered)
+    met = sorted(pairs, key=lambda place: (row.get(place[0], -1), row.get(place[1], -1), place))
+    sort_lines(folder.comparisons, PairVerdict, _pair_place, met)
 
 
 def facts_in(folder: EvaluationFolder) -> Iterator[AnswerFacts]:
