@@ -89,7 +89,9 @@ def test_a_fault_is_no_zero_and_is_counted() -> None:
     assert row.estimate.note == "only 3 items"
     assert numbers(result, part="group: even") == {("S", "avg@1"): 0.5}
     assert result.headline("S") == row.estimate
-    assert "(only 3 items, 1 missing)" in next(line for line in as_text(tables_of(result)) if line.startswith("S "))
+    assert "(only 3 items, 1 missing)" in next(
+        line for line in as_text(tables_of(result)) if line.startswith("S ")
+    )
 
 
 def test_checkpoints_are_compared_on_the_items_that_both_have() -> None:
