@@ -90,7 +90,7 @@ class Evaluation:
         seed = setting.run.config.seed
         wanted = list(wanted_answers(items, samples, contestant.name, identity, seed))
         setting.run.progress.begin(f"{contestant.name} answers {setting.loaded.name}", len(wanted))
-        _run(self._maker.make(answerer, wanted))
+        run_to_end(self._maker.make(answerer, wanted))
         setting.run.progress.end(f"{len(wanted):,} answers")
 
     @property
@@ -113,11 +113,13 @@ class Evaluation:
         )
         progress = self.setting.run.progress
         progress.begin(f"{len(names)} checkpoints beside each other", len(found) * len(self.judges))
-        _run(judge_pairings(self.folder, self.judges, found, in_flight=self.in_flight, progress=progress))
+        run_to_end(
+            judge_pairings(self.folder, self.judges, found, in_flight=self.in_flight, progress=progress)
+        )
         progress.end(f"{len(found) * len(self.judges):,} comparisons")
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run_to_end(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end; of several errors the first one, which ended the others."""
     # A full collection would look through everything that the libraries hold, and stop the loop while it does.
     gc.freeze()

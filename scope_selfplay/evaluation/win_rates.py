@@ -139,7 +139,7 @@ class _Met(NamedTuple):
     both_answered: bool
 
 
-class _Table(NamedTuple):
+class _Beside(NamedTuple):
     """What a row is about."""
 
     judge: str
@@ -154,16 +154,16 @@ def win_rates(
     """By pair of checkpoints in the order of `names`; several judges together, then each alone; the whole answers, then
     all criteria, then each dimension.
     """
-    tables: dict[_Table, list[_Met]] = defaultdict(list)
+    tables: dict[_Beside, list[_Met]] = defaultdict(list)
     for judge, verdict, share in (*_by_judge(verdicts), *_by_all_judges(verdicts)):
         one, other = sorted((verdict.first, verdict.second), key=names.index)
         is_first = verdict.first == one
         taken = share if share is None or is_first else 1 - share
         for part in _parts(verdict):
             met = _Met(verdict.item_id, is_first, taken, verdict.both_answered)
-            tables[_Table(judge, part, one, other)].append(met)
+            tables[_Beside(judge, part, one, other)].append(met)
 
-    def order(table: _Table) -> tuple[int, int, bool, str, bool, str]:
+    def order(table: _Beside) -> tuple[int, int, bool, str, bool, str]:
         places = names.index(table.one), names.index(table.other)
         return (*places, bool(table.part), table.part, table.judge != ALL_JUDGES, table.judge)
 
@@ -205,7 +205,7 @@ def _by_all_judges(verdicts: Sequence[PairVerdict]) -> Iterator[tuple[str, PairV
         yield ALL_JUDGES, several[0], sum(shares) / len(shares) if shares else None
 
 
-def _win_rate(table: _Table, met: Sequence[_Met], seed: int, resamples: int) -> WinRate | None:
+def _win_rate(table: _Beside, met: Sequence[_Met], seed: int, resamples: int) -> WinRate | None:
     known = [(each, each.share) for each in met if each.share is not None]
     rate = _over_items(known, seed, resamples)
     if rate is None:

@@ -158,11 +158,11 @@ def test_an_evaluation_that_has_not_ended_says_how_to_go_on(tmp_path: Path) -> N
 
 
 def test_full_collections_leave_alone_what_was_there_before_the_answers() -> None:
-    from scope_selfplay.benchmarking.evaluating import _run
+    from scope_selfplay.benchmarking.evaluating import run_to_end
 
     async def frozen() -> None:
         seen.append(gc.get_freeze_count())
 
     seen: list[int] = []
-    _run(frozen())
+    run_to_end(frozen())
     assert seen[0] > 10_000 and gc.get_freeze_count() == 0
