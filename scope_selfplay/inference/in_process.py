@@ -69,11 +69,14 @@ class InProcessModel:
         temperature: float = 1.0,
         top_p: float = 1.0,
         deterministic: bool = True,
+        packed: bool = False,
         frozen: bool = False,
         on_tokens: Callable[[int], None] = lambda count: None,
         share: int = 1,
     ) -> None:
-        """`share`: processes that sample beside each other; each takes its part of the cores."""
+        """`share`: processes that sample beside each other; each takes its part of the cores. `packed`: sample in
+        bfloat16 where that is faster here, from a copy for that (`packed_weights`).
+        """
         self._source = model
         self._frozen = frozen
         self.codec = codec
@@ -81,6 +84,7 @@ class InProcessModel:
         self._temperature = temperature
         self._top_p = top_p
         self._deterministic = deterministic
+        self._packed = packed
         self._max_length = max_length
         self.on_tokens = on_tokens
         self._waiting: TurnQueue[_Sequence] = TurnQueue()
@@ -121,12 +125,16 @@ class InProcessModel:
         self._take_over()
 
     def _take_over(self) -> None:
+        from scope_selfplay.inference.packed_weights import can_pack, packed_copy
         from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
         self.model = self.cache = None
         source = self._source
-        self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
+        if self._packed and can_pack(source.device):
+            self.model = packed_copy(source)
+        else:
+            self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
         self.cache = SlotCache(self.model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
