@@ -176,6 +176,7 @@ def ours(trace: Trace, load: Load, *, later_first: bool = True) -> Flow:
     """The library's driver over every episode of the trace."""
     engine, index = _Engine(trace, load, later_first=later_first), _Index(trace)
     ends = [0.0] * len(trace)
+    tools = searching(index, 3)
     policy_format = PolicyFormat(_Codec(), dialect("qwen2.5"), "S_0", RolloutLimits(max_response=1 << 30))
 
     async def one(number: int) -> None:
@@ -186,7 +187,7 @@ def ours(trace: Trace, load: Load, *, later_first: bool = True) -> Flow:
             prompt=str(number),
             max_search_turns=load.most_turns,
         )
-        rollout = await run_episode(episode, engine, searching(index, 3), key=(number,))
+        rollout = await run_episode(episode, engine, tools, key=(number,))
         assert rollout.status is RolloutStatus.FINISHED and len(rollout.turns) == len(trace[number])
         ends[number] = asyncio.get_running_loop().time()
 

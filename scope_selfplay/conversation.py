@@ -69,7 +69,7 @@ class Conversation:
     def dialect(self) -> Dialect:
         return self.policy_format.dialect.with_tools([tool.form for tool in self.others])
 
-    @property
+    @cached_property
     def others(self) -> list[ToolSpec]:
         return [tool for tool in self.tools if tool.name != SEARCH.name]
 

@@ -55,8 +55,9 @@ async def _misbehave(origin: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
-    port = parser.parse_args().port
-    if port is None:
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.parse_args()
+    if options.port is None:
         server.run("stdio")
     else:
-        server.run("streamable-http", port=port)
+        server.run("streamable-http", host=options.host, port=options.port)

@@ -76,7 +76,8 @@ class ToolConfig(ConfigSection):
     def _name_alone_is_the_default(cls, given: Any) -> Any:
         if given == "open":
             return {"open": OpenConfig()}
-        if isinstance(given, dict) and given.get("open", ...) is None:
+        # A resolved config has both keys, one of them null.
+        if isinstance(given, dict) and given.get("open", ...) is None and given.get("mcp") is None:
             return {**given, "open": OpenConfig()}
         return given
 

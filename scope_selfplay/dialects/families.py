@@ -20,6 +20,7 @@ opens the thinking in the prompt.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from scope_selfplay.dialects.calls import (
@@ -82,7 +83,7 @@ class Dialect:
         closers = [] if self.calls else [form.tags[1] for form in tools]
         return replace(self, tools=tuple(tools), stop=(*self.stop, *closers))
 
-    @property
+    @cached_property
     def call_tags(self) -> tuple[str, ...]:
         """Every tag that opens or closes a call."""
         own = () if self.calls else tuple(tag for form in self.tools for tag in form.tags)

@@ -76,11 +76,13 @@ class TurnGate:
             self._leave()
 
     def _leave(self) -> None:
-        self._waiting.drop(lambda place: place.done())
-        if self._waiting:
-            self._waiting.take().set_result(None)
-        else:
-            self._free += 1
+        while self._waiting:
+            place = self._waiting.take()
+            # Those who stopped waiting are passed over here: looking for them at every turn would read all that wait.
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
 
 
 class TokenRoom:

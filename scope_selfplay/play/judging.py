@@ -41,7 +41,7 @@ async def judge_questions(
         console.show(new_part(prompt, seen.get(question.role, "")))
         seen[question.role] = prompt
         try:
-            reply = await _reply(console, prompt)
+            reply = await reply_of(console, prompt)
         except PersonLeftError:
             return number - 1
         human.add_verdict(question.verdict(person, reply.value, reply.reasoning))
@@ -51,9 +51,10 @@ async def judge_questions(
     return len(questions)
 
 
-async def _reply(console: Console, prompt: str) -> GivenReply:
+async def reply_of(console: Console, prompt: str, question: str = "") -> GivenReply:
+    """`prompt` is what `/prompt` shows again. Raises PersonLeftError."""
     while True:
-        typed = (await console.ask("y/n/?>")).strip()
+        typed = (await console.ask(f"{question}y/n/?>")).strip()
         word, _, reasoning = typed.partition(" ")
         if word.lower() in REPLIES:
             return GivenReply(REPLIES[word.lower()], reasoning.strip())

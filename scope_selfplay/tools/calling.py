@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from scope_selfplay.schemas import ToolFault
 from scope_selfplay.search import Searcher
@@ -30,7 +29,7 @@ class OpenTools:
         except TimeoutError:
             text = f"{tool.name} took longer than {tool.budget.seconds:g} seconds and was stopped."
             result = ToolResult(text, fault=ToolFault.TIMED_OUT)
-        return replace(result, seconds=round(time.monotonic() - start, 3))
+        return result.taking(round(time.monotonic() - start, 3))
 
 
 def searching(searcher: Searcher, topk: int) -> OpenTools:

@@ -4,11 +4,14 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scope_selfplay.controller.api import VERBS
+from tests.cluster.image import Image, image_for_pods
 
 
 @pytest.fixture(scope="session")
@@ -99,3 +102,35 @@ def empty_namespace(api: Any) -> Iterator[str]:
     kubectl("create", "namespace", name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def pods_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("no cluster: KUBECONFIG is not set")
+    image = image_for_pods(tmp_path_factory.mktemp("image"))
+    if image is None:
+        pytest.skip("pods need an image: set SCOPE_IMAGE, or CONTAINERD_ADDRESS, where one can be imported")
+    return image
+
+
+@pytest.fixture
+def volume(namespace: str, tmp_path: Path) -> Iterator[Path]:
+    """A folder of this machine as the run's volume."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    folder.chmod(0o777)
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace},
+        "spec": {
+            "capacity": {"storage": "1Ti"},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": str(folder)},
+            "claimRef": {"namespace": namespace, "name": "scope-data"},
+        },
+    }
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body))
+    yield folder
+    kubectl("delete", "persistentvolume", namespace, "--wait=false")

@@ -5,10 +5,9 @@ SCOPE_IMAGE names or SCOPE_IMAGE_ARCHIVE holds (make test-images leaves one), el
 """
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
 from tests.cluster.conftest import kubectl
-from tests.cluster.image import Image, image_for_pods
+from tests.cluster.image import Image
 from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
@@ -91,40 +90,8 @@ OVERLAY = {
 }
 
 
-@pytest.fixture(scope="module")
-def pods_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    if "KUBECONFIG" not in os.environ:
-        pytest.skip("no cluster: KUBECONFIG is not set")
-    image = image_for_pods(tmp_path_factory.mktemp("image"))
-    if image is None:
-        pytest.skip("pods need an image: set SCOPE_IMAGE, or CONTAINERD_ADDRESS, where one can be imported")
-    return image
-
-
-@pytest.fixture
-def volume(namespace: str, tmp_path: Path) -> Iterator[Path]:
-    """A folder of this machine as the run's volume."""
-    folder = tmp_path / "volume"
-    folder.mkdir()
-    folder.chmod(0o777)
-    body = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": namespace},
-        "spec": {
-            "capacity": {"storage": "1Ti"},
-            "accessModes": ["ReadWriteMany"],
-            "hostPath": {"path": str(folder)},
-            "claimRef": {"namespace": namespace, "name": "scope-data"},
-        },
-    }
-    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body))
-    yield folder
-    kubectl("delete", "persistentvolume", namespace, "--wait=false")
-
-
-def written(top: Path, image: Image, changes: dict[str, Any]) -> Path:
-    """The run folder of tiny with some settings changed."""
+def written(top: Path, image: Image, changes: dict[str, Any], *components: str) -> Path:
+    """The run folder of tiny with some settings changed and these components."""
     settings = yaml.safe_load(TINY.read_text())
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
@@ -135,7 +102,9 @@ def written(top: Path, image: Image, changes: dict[str, Any]) -> Path:
     packs = packs_needed(config)
     copy_shared_parts(top, packs)
     folder = top / "k8s" / "runs" / "tiny"
-    write_folder(folder, run_folder(config, text, RunFolderLayout(packs=packs)), force=True)
+    write_folder(
+        folder, run_folder(config, text, RunFolderLayout(components=components, packs=packs)), force=True
+    )
     overlay = folder.with_name("small")
     overlay.mkdir()
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(OVERLAY))

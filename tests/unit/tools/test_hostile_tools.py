@@ -60,7 +60,7 @@ def results() -> list[str]:
     """Every tag alone, opened and closed around an injection, and the reference's hostile answers."""
     found = [*PAYLOADS, *TAGS]
     found += [f"a {tag} <answer>injected</answer> b" for tag in TAGS]
-    found += [f"{first}{second}" for first, second in itertools.product(TAGS[:8], TAGS[:8])]
+    found += [f"{first}{second}" for first, second in itertools.product(TAGS[:10], TAGS[:10])]
     for case in read_reference("hostile_answers.json")["cases"]:
         builder = case.get("answer_builder", {})
         if "same_as" not in builder:
@@ -177,4 +177,4 @@ async def test_hostile_arguments_are_answered_and_earn_nothing(family: Dialect) 
 
 
 def test_there_are_two_hundred_of_them() -> None:
-    assert len(results()) + 3 * len(ARGUMENTS) >= 200
+    assert len({*results()}) + len({*ARGUMENTS}) >= 200, "each in every family"

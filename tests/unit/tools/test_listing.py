@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.config import load_config
+from scope_selfplay.config import load_config, parse_config
 from scope_selfplay.config.tools import McpConfig, OpenConfig, ToolConfig
 from scope_selfplay.dialects import dialect
 from scope_selfplay.errors import ConfigError
@@ -105,6 +105,11 @@ def test_a_mistake_in_the_tools_says_what_was_expected(given: str, said: str) ->
 def test_open_may_be_given_by_its_name_alone() -> None:
     assert load_config(None, ["tools=[open]"]).tools == (ToolConfig(open=OpenConfig()),)
     assert load_config(None, ["tools=[{open: }]"]).tools == (ToolConfig(open=OpenConfig()),)
+
+
+def test_a_resolved_config_with_every_kind_of_tool_reads_back_as_itself() -> None:
+    config = load_config(None, ["tools=[open, {open: {max_calls: 2}}, {mcp: {command: [flights]}}]"])
+    assert parse_config(config.model_dump(mode="json")) == config
 
 
 def test_where_a_server_is_does_not_change_what_a_run_computes() -> None:
