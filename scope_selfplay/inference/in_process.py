@@ -10,7 +10,7 @@ that sequence alone. (Sampling in float64 would do as well, at three to five tim
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ from scope_selfplay.schemas import Finish
 # Prefilling a few late sequences at once costs one forward pass instead of several.
 _ADMIT_AT_ONCE = 8
 _ADMIT_EVERY = 4
+# Padded tokens of a pass in which packed weights read prompts: what it computes stays in the processor's cache.
+_PROMPT_PASS = 1024
 # Tokens; a prompt that begins like another one waits a pass for it where that saves so much.
 _WORTH_A_PASS = 16
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -215,7 +217,17 @@ class InProcessModel:
             rows = [
                 sequence.request.prompt_ids[start:] for sequence, start in zip(batch, starts, strict=True)
             ]
-            self._step(batch, rows, starts)
+            for part in self._passes(rows):
+                self._step(batch[part], rows[part], starts[part])
+
+    def _passes(self, rows: Sequence[Sequence[int]]) -> Iterator[slice]:
+        """Which prompts are read together: all, or as many as fit a pass of packed weights."""
+        begin = 0
+        for end in range(1, len(rows)):
+            if self._packed and max(map(len, rows[begin : end + 1])) * (end + 1 - begin) > _PROMPT_PASS:
+                yield slice(begin, end)
+                begin = end
+        yield slice(begin, len(rows))
 
     def _without_repeats(self, coming: Sequence[_Sequence]) -> tuple[list[_Sequence], list[_Sequence]]:
         """Those to compute now, and those of their groups, which copy their beginning in the next pass."""

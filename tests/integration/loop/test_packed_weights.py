@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.inference import Generate, Sample, in_process
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.packed_weights import can_pack, packed_copy
@@ -19,22 +19,30 @@ pytestmark = pytest.mark.integration
 NEVER = Stops(frozenset(), ())
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "mistral"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """Mistral stands for the families whose layers stay transformers'."""
     if not can_pack(torch.device("cpu")):
         pytest.skip("this CPU computes in bfloat16 no faster than in float32")
     set_seed(0)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        request.param,
         vocab_size=20_000,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=None,
         attention_bias=True,
-        initializer_range=0.3,
+        initializer_range=0.2,
     )
-    return LlamaForCausalLM(config).eval()
+    model = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
+    for name, weights in model.named_parameters():
+        if "bias" in name or "norm" in name:
+            weights += 0.3 * torch.randn_like(weights)
+    return model
 
 
 def sampled(model: Any, *, packed: bool) -> list[Sample]:
@@ -57,7 +65,11 @@ def sampled(model: Any, *, packed: bool) -> list[Sample]:
     return asyncio.run(all_sampled())
 
 
-def test_packed_weights_sample_nearly_what_float32_samples(model: Any) -> None:
+def test_packed_weights_sample_nearly_what_float32_samples(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Prompts of 15 to 20 tokens: two are read in a pass.
+    monkeypatch.setattr(in_process, "_PROMPT_PASS", 40)
     exact, packed = sampled(model, packed=False), sampled(model, packed=True)
     first = [
         abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(exact, packed, strict=True) if a.ids[0] == b.ids[0]
@@ -69,10 +81,10 @@ def test_packed_weights_sample_nearly_what_float32_samples(model: Any) -> None:
     assert model.dtype == torch.float32, "the model in training keeps its precision"
 
 
-def test_every_linear_layer_is_packed_with_its_bias(model: Any) -> None:
+def test_every_linear_layer_is_packed(model: Any) -> None:
     packed = packed_copy(model)
     assert not [name for name, part in packed.named_modules() if type(part) is torch.nn.Linear]
     states = torch.randn(3, 128)
-    ours = packed.model.layers[0].self_attn.q_proj(states.bfloat16()).float()
-    theirs = model.model.layers[0].self_attn.q_proj(states)
-    assert torch.allclose(ours, theirs, atol=0.1 * float(theirs.detach().abs().max()))
+    with torch.inference_mode():
+        ours, theirs = packed.lm_head(states.bfloat16()).float(), model.lm_head(states)
+    assert torch.allclose(ours, theirs, atol=0.05 * float(theirs.abs().max()))
