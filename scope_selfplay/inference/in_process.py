@@ -28,7 +28,7 @@ from scope_selfplay.schemas import Finish
 _ADMIT_AT_ONCE = 8
 _ADMIT_EVERY = 4
 # Padded tokens of a pass in which packed weights read prompts: what it computes stays in the processor's cache.
-_PROMPT_PASS = 1024
+PROMPT_PASS = 1024
 # Tokens; a prompt that begins like another one waits a pass for it where that saves so much.
 _WORTH_A_PASS = 16
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -224,7 +224,7 @@ class InProcessModel:
         """Which prompts are read together: all, or as many as fit a pass of packed weights."""
         begin = 0
         for end in range(1, len(rows)):
-            if self._packed and max(map(len, rows[begin : end + 1])) * (end + 1 - begin) > _PROMPT_PASS:
+            if self._packed and max(map(len, rows[begin : end + 1])) * (end + 1 - begin) > PROMPT_PASS:
                 yield slice(begin, end)
                 begin = end
         yield slice(begin, len(rows))

@@ -69,7 +69,7 @@ def test_packed_weights_sample_nearly_what_float32_samples(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Prompts of 15 to 20 tokens: two are read in a pass.
-    monkeypatch.setattr(in_process, "_PROMPT_PASS", 40)
+    monkeypatch.setattr(in_process, "PROMPT_PASS", 40)
     exact, packed = sampled(model, packed=False), sampled(model, packed=True)
     first = [
         abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(exact, packed, strict=True) if a.ids[0] == b.ids[0]
