@@ -198,15 +198,13 @@ def test_a_verdict_of_a_person_stands_beside_those_of_the_judge(tmp_path: Path) 
     human = HumanFolder(folder)
     with RunReader(folder.path) as reader:
         rows = reader.sql("SELECT subject_id AS task, id FROM rollouts ORDER BY id LIMIT 8")
-        for row in rows:
-            human.add_verdict(
-                HumanVerdict(person="p", task_id=row["task"], rollout_id=row["id"], criterion=0, value=False)
-            )
-        (check, *_) = [
-            each
-            for each in judge_checks(folder, people(reader))
-            if each.name == "agree with people: criteria"
+        said = [
+            HumanVerdict(person="p", task_id=row["task"], rollout_id=row["id"], criterion=0, value=False)
+            for row in rows
         ]
+        human.add_verdicts(said)
+        checks = {each.name: each for each in judge_checks(folder, people(reader))}
+    check = checks["agree with people: criteria"]
     assert check.asked == 8 and 0 < check.value < 1
     assert f"the judge says yes more often by {1 - check.value:+.3f}" in check.note
 
