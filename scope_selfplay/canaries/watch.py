@@ -92,7 +92,7 @@ class CanaryWatch:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
         call = self._judge.compare(task, first, second, style=style, rubric=rubric, repeat=repeat)
