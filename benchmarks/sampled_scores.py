@@ -1,29 +1,42 @@
 """How a run's Solvers do when they sample: the runs themselves compare greedy answers, which hide rare errors."""
 
 import asyncio
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from scope_selfplay.config import load_config
+from scope_selfplay.config import NoiseConfig, load_config
 from scope_selfplay.judge import grade_answer
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
+from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Candidate, Role
 from scope_selfplay.stages.stage_runner import accepted_in
-from scope_selfplay.store import Stage
+from scope_selfplay.store import Stage, write_atomic
+
+SAMPLES = 4
 
 
-def sampled_scores(config: Path, root: Path, iteration: int, *, samples: int) -> Mapping[str, float]:
-    """Mean scores of `samples` answers at temperature 1 of S_t to each held-out task, by task."""
-    run = open_run(load_config(config, []), root, Progress())
+def sampled_scores(folder: Path, iteration: int) -> Mapping[str, float]:
+    """Mean scores of some answers at temperature 1 of S_t to each held-out task, by task; without the judge's noise.
+
+    They are kept beside the run under the name of the weights: runs that lie side by side share their held-out tasks.
+    """
+    run = open_run(load_config(folder / "run.yaml"), folder.parent, Progress())
     try:
-        return asyncio.run(_scores(run, iteration, samples))
+        kept = folder.parent / f"sampled-{SAMPLES}-{run.solver(iteration).identity}.json"
+        if not kept.exists():
+            write_atomic(kept, json.dumps(asyncio.run(_scores(run, iteration))) + "\n")
     finally:
         run.close()
+    values: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
+    return values
 
 
-async def _scores(run: Run, iteration: int, samples: int) -> dict[str, float]:
-    context, policy = run.stage_context(), run.solver(iteration)
+async def _scores(run: Run, iteration: int) -> dict[str, float]:
+    context, policy = _honest_context(run), run.solver(iteration)
     engine, policy_format = run.engine(policy, Role.SOLVER), run.policy_format(policy, Role.SOLVER)
 
     async def score(candidate: Candidate, sample: int) -> tuple[str, float]:
@@ -35,8 +48,13 @@ async def _scores(run: Run, iteration: int, samples: int) -> dict[str, float]:
         return candidate.task.id, grade.score or 0.0
 
     tasks = accepted_in(run.folder.stage(0, Stage.TASKS))
-    found = await asyncio.gather(*(score(task, sample) for task in tasks for sample in range(samples)))
+    found = await asyncio.gather(*(score(task, sample) for task in tasks for sample in range(SAMPLES)))
     totals: dict[str, float] = {}
     for task, value in found:
-        totals[task] = totals.get(task, 0.0) + value / samples
+        totals[task] = totals.get(task, 0.0) + value / SAMPLES
     return totals
+
+
+def _honest_context(run: Run) -> RunContext:
+    judge = run.open_judge(run.config.judge.model_copy(update={"noise": NoiseConfig()}))
+    return replace(run.stage_context(), judge=MeteredJudge(judge))

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from types import FrameType
 
 import click
@@ -16,11 +17,12 @@ import click
 from scope_selfplay.errors import ExitCode, ScopeError
 from scope_selfplay.machine_faults import machine_fault
 from scope_selfplay.progress import LineProgress, LiveProgress, Progress
-from scope_selfplay.untrusted_text import printable
+from scope_selfplay.untrusted_text import one_line, printable
 
 
 def run_command(command: click.Command, name: str) -> None:
     """Run a command line to its end: every error that we raise on purpose becomes one line and its exit code."""
+    sys.unraisablehook = _raise_again
     try:
         ended = command.main(prog_name=name, standalone_mode=False)
         # What a command gives to `Context.exit`; click returns it where it does not exit itself.
@@ -32,7 +34,7 @@ def run_command(command: click.Command, name: str) -> None:
         _show_usage_error(error, name)
         sys.exit(ExitCode.USER)
     except ScopeError as error:
-        click.echo(f"{name}: {printable(str(error))}", err=True)
+        click.echo(f"{name}: {one_line(str(error))}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"{name}: stopped; run the same command to go on", err=True)
@@ -43,11 +45,27 @@ def run_command(command: click.Command, name: str) -> None:
     except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug, or the machine's
         fault = machine_fault(error)
         if fault is not None:
-            click.echo(f"{name}: {fault}", err=True)
+            click.echo(f"{name}: {one_line(str(fault))}", err=True)
             sys.exit(fault.exit_code)
         traceback.print_exc()
         click.echo(f"{name}: this is a bug in scope; please report it with the lines above", err=True)
         sys.exit(ExitCode.BUG)
+
+
+def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """A Ctrl-C or SIGTERM that came in the middle of a finalizer, where Python drops what is raised, is raised again
+    a moment later.
+    """
+    stop = unraisable.exc_value
+    if not isinstance(stop, (KeyboardInterrupt, SystemExit)) or current_thread() is not main_thread():
+        sys.__unraisablehook__(unraisable)
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise stop
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 def _show_usage_error(error: click.ClickException, name: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sampled_scores import sampled_scores
 from scope_selfplay.config import NoiseConfig, load_config
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge import Judge, grade_answer
@@ -66,6 +67,11 @@ def asked_scores(run: FinishedRun, iteration: int) -> Values:
     return {task: value for task, value in found if value is not None}
 
 
+def sampled(run: FinishedRun, iteration: int) -> Values:
+    """Of S_t's sampled answers: what moves long before a greedy answer turns over."""
+    return sampled_scores(run.folder.path, iteration)
+
+
 def on_source(run: FinishedRun, iteration: int) -> Values:
     """Of every task that the Challenger wrote: 1 where it is about its document, by the gate `source`."""
 
@@ -104,6 +110,7 @@ def _all(made: Any) -> list[tuple[str, float | None]]:
 
 
 ASKED = Measure("asked", "held-out score on what is asked", Stage.COMPARE, asked_scores)
+SAMPLED = Measure("sampled", "held-out score of sampled answers", Stage.COMPARE, sampled)
 ON_SOURCE = Measure("on-source", "share of the written tasks about their document", Stage.TASKS, on_source)
 ACCEPTED = Measure("accepted", "mean score of the accepted tasks", Stage.TASKS, accepted_means)
 ANSWER_TOKENS = Measure(

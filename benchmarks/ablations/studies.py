@@ -15,6 +15,7 @@ from benchmarks.ablations.measures import (
     JUDGE_CALLS,
     NON_ZERO,
     ON_SOURCE,
+    SAMPLED,
     Measure,
 )
 from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
@@ -127,7 +128,7 @@ NOISE = Ablation(
     "Arena, table 1: 53.9 with live tournaments, 51.3 with pointwise scores of the same groups. All blame the "
     "noise and the bias of pointwise scores; none sets the noise.",
     tuple(dict.fromkeys(arm for lines in _NOISY.values() for line in lines.values() for _, arm in line)),
-    (ASKED, JUDGE_CALLS),
+    (SAMPLED, JUDGE_CALLS),
     against={
         arm: _NOISY[kind]["rubric"][place][1]
         for kind, lines in _NOISY.items()
@@ -157,7 +158,7 @@ ROUTING = Ablation(
     "sees no difference between answers that meet the same criteria; one that likes length (`judge.noise.longer`) "
     "does.",
     (_routing_arm("flat"), _routing_arm("routed", *_ROUTED), _LONGER_FLAT, _LONGER_ROUTED),
-    (NON_ZERO, FLAT_GROUPS, ASKED),
+    (NON_ZERO, FLAT_GROUPS, SAMPLED),
     against={_LONGER_FLAT: _LONGER_FLAT, _LONGER_ROUTED: _LONGER_FLAT},
 )
 

@@ -68,12 +68,19 @@ def arms_table(results: Results) -> str:
     return _markdown(rows)
 
 
+_WRITTEN: Mapping[str, Callable[[Learnt], Sequence[float]]] = {
+    "mean score of the accepted tasks": lambda run: run.means,
+    "links of the accepted tasks": lambda run: run.links,
+    "candidates accepted, share": lambda run: run.accepted,
+}
+
+
 def tasks_table(results: Results) -> str:
-    """What the Challengers wrote, by iteration: the mean score of accepted tasks, and how many links they have."""
+    """What the Challengers wrote, by iteration, and how much of it could be used."""
     count = len(next(iter(results.values()))[0].means)
-    rows = [["Challenger", "of the accepted tasks", *(f"iteration {number + 1}" for number in range(count))]]
+    rows = [["Challenger", "", *(f"iteration {number + 1}" for number in range(count))]]
     for arm, runs in results.items():
-        for title, read in (("mean score", lambda run: run.means), ("links", lambda run: run.links)):
+        for title, read in _WRITTEN.items():
             values = [f"{statistics.fmean(read(run)[number] for run in runs):.2f}" for number in range(count)]
             rows.append([TITLES[arm], title, *values])
     return _markdown(rows)

@@ -1,6 +1,5 @@
 """What is read off one finished run."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from benchmarks.sampled_scores import sampled_scores
 from scope_selfplay.embedded.language import read_question
 from scope_selfplay.evaluation.held_out import bootstrap
 from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout
-from scope_selfplay.store import Stage, read_manifest, read_records, write_atomic
+from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.ratings import read_ratings
 
-SAMPLES = 4
 RESAMPLES = 4000
 
 
@@ -35,8 +33,8 @@ class Estimate:
 class Learnt:
     """One run. By iteration, S_0 first: `asked` are greedy scores by held-out task, `sampled` those at temperature 1.
 
-    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, and whether S_t
-    became the start of the next iteration.
+    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, the share of the
+    candidates that was `accepted`, and whether S_t became the start of the next iteration.
     """
 
     seed: int
@@ -45,6 +43,7 @@ class Learnt:
     depths: Mapping[str, int]
     means: Sequence[float]
     links: Sequence[float]
+    accepted: Sequence[float]
     kept: Sequence[bool]
     minutes: float
 
@@ -79,10 +78,13 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
     return Learnt(
         seed=seed,
         asked=[asked_scores(run, number) for number in finished],
-        sampled=[sampled(folder, number) for number in finished],
+        sampled=[sampled_scores(folder, number) for number in finished],
         depths=depths,
         means=[statistics.fmean(accepted_means(run, number).values()) for number in trained],
         links=[statistics.fmean(map(links_of, tasks)) for tasks in accepted],
+        accepted=[
+            len(tasks) / len(run.candidates(number)) for number, tasks in zip(trained, accepted, strict=True)
+        ],
         kept=[read_ratings(run.folder, number).promoted for number in trained],
         minutes=sum(manifest.seconds for manifest in manifests if manifest) / 60,
     )
@@ -93,16 +95,6 @@ def links_of(candidate: Candidate) -> int:
     question = read_question(candidate.task.text)
     assert question is not None, f"{candidate.task.text}: no task of the embedded world"
     return question.hops
-
-
-def sampled(folder: Path, iteration: int) -> Values:
-    """Sampled scores, kept beside the run: the policies do not change any more."""
-    kept = folder.parent / f"{folder.name}-sampled-{iteration}.json"
-    if not kept.exists():
-        found = sampled_scores(folder / "run.yaml", folder.parent, iteration, samples=SAMPLES)
-        write_atomic(kept, json.dumps(found) + "\n")
-    values: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
-    return values
 
 
 def answers(folder: Path, iteration: int) -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from scope_selfplay.strict_yaml import RepeatedKeyError, YamlError, parse_yaml
 
 _SHOWN_MISTAKES = 8
 _LONGEST_SHOWN = 200
+_LONGEST = 1_000_000
+"""Characters of a file of settings."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,25 @@ def parse_settings(text: str, where: str) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: found a {type(data).__name__}, expected a mapping of settings")
+        found = "text" if isinstance(data, str) else f"a {type(data).__name__}"
+        raise ConfigError(f"{where}: found {found}, expected a mapping of settings")
     return data
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        return parse_settings(path.read_text(encoding="utf-8"), str(path))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file with run settings") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; give a YAML file") from None
+    except UnicodeDecodeError as error:
+        place = f"{path}: cannot be read as UTF-8 text, from byte {error.start + 1} on"
+        raise ConfigError(f"{place}; convert the file to UTF-8") from None
+    if len(text) > _LONGEST:
+        raise ConfigError(f"{path}: has more than {_LONGEST:,} characters, which no file of settings needs")
+    return parse_settings(text, str(path))
 
 
 def _parse_override(text: str) -> _Change:

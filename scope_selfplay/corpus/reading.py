@@ -78,6 +78,8 @@ def read_sample(path: Path, reader: CorpusReader | None, count: int, *, seed: in
 
 def _located(path: Path, reader: CorpusReader | None, skip: Skip) -> Iterator[tuple[str, Document]]:
     """Every document with its file and line."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CorpusError(f"{path}: holds no documents: a pipe or a device; write the documents to a file")
     if path.is_file() and is_passage_file(path):
         yield from read_passages(path)
         return

@@ -85,7 +85,8 @@ OUTPUTS = {
     Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
         "one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
-        "nice_to_have, which reads as bonus), and may have `title` and `dimension`",
+        "nice_to_have, which reads as bonus), and may have `title` and `dimension`; an `<unmet>` may follow, one "
+        "JSON list of what the task demands and no criterion asks for",
     ),
     Output.TWO_SCORES: OutputForm(
         ("<first>", "<second>"),

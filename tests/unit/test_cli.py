@@ -239,3 +239,49 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
         assert running.stdout is not None and running.stderr is not None
         running.stdout.close()
         assert b"Traceback" not in running.stderr.read()
+
+
+IN_A_FINALIZER = """
+import os, signal, sys, time, click
+from scope_selfplay.terminal import end_on_sigterm, run_command
+
+class Ending:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0.01)
+
+@click.command()
+def work():
+    end_on_sigterm()
+    Ending()
+    time.sleep(60)
+    print("not stopped")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run_command(work, "scope")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_stop_in_the_middle_of_a_finalizer_stops_all_the_same(number: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FINALIZER.format(number=number)], capture_output=True, text=True
+    )
+    assert done.returncode == code and "Traceback" not in done.stderr and len(done.stderr.split("\n")) <= 3
+
+
+LOADING = """
+import sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from scope_selfplay.__main__ import main
+main()
+"""
+
+
+def test_a_ctrl_c_while_the_code_is_loaded_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "scope: stopped; run the same command to go on\n")

@@ -24,7 +24,7 @@ def run_with(seed: int, shallow: list[float], deep: list[float]) -> Learnt:
         for low, high in zip(shallow, deep, strict=True)
     ]
     sampled = [{task: score / 2 for task, score in scores.items()} for scores in asked]
-    return Learnt(seed, asked, sampled, DEPTHS, [0.6, 0.5], [1.2, 2.5], [True, True], 4.0)
+    return Learnt(seed, asked, sampled, DEPTHS, [0.6, 0.5], [1.2, 2.5], [0.7, 0.25], [True, True], 4.0)
 
 
 MOVING = [run_with(1, [0.5, 1.0, 1.0], [0.0, 0.2, 0.8]), run_with(2, [0.5, 0.9, 0.8], [0.0, 0.0, 0.0])]
@@ -46,7 +46,9 @@ def test_deep_tasks_and_sampled_answers_stand_apart() -> None:
     table = arms_table(RESULTS)
     assert "| co-evolving | 3 to 5 links, greedy | 0.000 | 0.100 | 0.400 |" in table
     assert "| Challenger frozen at C_1 | 3 to 5 links, sampled | 0.000 | 0.050 | 0.100 |" in table
-    assert "| co-evolving | mean score | 0.60 | 0.50 |" in tasks_table(RESULTS)
+    written = tasks_table(RESULTS)
+    assert "| co-evolving | mean score of the accepted tasks | 0.60 | 0.50 |" in written
+    assert "| co-evolving | candidates accepted, share | 0.70 | 0.25 |" in written
 
 
 def test_a_frozen_challenger_is_compared_by_seed_with_an_interval() -> None:

@@ -286,3 +286,23 @@ def test_long_texts_are_cut_by_the_words_that_they_repeat() -> None:
     assert sum(len(piece.text.split()) for piece in pieces) == len(text.split())
     # The first pieces are checked as a whole; without remembering, all of it would be asked for.
     assert asked < len(text) / 10
+
+
+def test_pages_are_not_encoded_whole_to_see_whether_they_fit() -> None:
+    asked = 0
+
+    def counts(texts: Sequence[str]) -> list[int]:
+        nonlocal asked
+        asked += sum(map(len, texts))
+        return [len(text.split()) for text in texts]
+
+    page, note = "Words of a page that others have as well. " * 40, "A short note."
+    chunker = Chunker(100, counts)
+    pieces = [
+        piece
+        for number in range(500)
+        for text in (page, note)
+        for piece in chunker.cut(Document(id=f"{number}{text[0]}", title="", text=text))
+    ]
+    assert len(pieces) == 500 * 5 and all(len(piece.text.split()) <= 100 for piece in pieces)
+    assert asked < 500 * len(page + note) / 10
