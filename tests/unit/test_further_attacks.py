@@ -1,23 +1,31 @@
 """Classes of attack that were thought of before the code was looked at, and what must hold (docs/security.md)."""
 
+import json
 import os
 import random
+import re
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from retrieval.in_process import bm25_searcher
+from scope_selfplay.cli import cli
 from scope_selfplay.corpus import conversion
 from scope_selfplay.corpus.conversion import NotConverted, to_markdown
 from scope_selfplay.corpus.survey import survey
 from scope_selfplay.dialects import DIALECTS, ToolForm
-from scope_selfplay.errors import CheckpointError, ConfigError
+from scope_selfplay.errors import CheckpointError, ConfigError, UserError
+from scope_selfplay.evaluation.rows import Row
 from scope_selfplay.health.tasks import measure_diversity
 from scope_selfplay.judge.cache import cache_key
 from scope_selfplay.judge.chat_client import ChatRequest
@@ -31,15 +39,20 @@ from scope_selfplay.judge.parsing import (
 )
 from scope_selfplay.keys import content_id, seed_from
 from scope_selfplay.prompts import CONTRACTS, load_pack
-from scope_selfplay.schemas import Passage
+from scope_selfplay.schemas import Candidate, CandidateStatus, Document, Passage
 from scope_selfplay.search import show_passages
+from scope_selfplay.store import Stage, read_records, write_records
+from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.attacks import HIDDEN, as_read, control_tag_in
+from scope_selfplay.tools.mcp_tools import local_name
 from scope_selfplay.tools.tool import ToolBudget, ToolSpec, schema_problem
 from scope_selfplay.training.policy import stored_dtype
-from scope_selfplay.wire.guarded_http import checked_url
+from scope_selfplay.untrusted_text import clean, clean_line
+from scope_selfplay.wire.guarded_http import GuardedResolver, checked_url
 from scope_selfplay.wire.serving import serving
 from tests.judges import REPOSITORY
 from tests.unit.prompts.packs import SAMPLES
+from tests.unit.store.runs import finish, write_run
 from tests.unit.test_attacks import of_kind
 from tests.word_codec import WordCodec
 
@@ -218,3 +231,79 @@ def test_a_header_of_weights_that_is_none_is_a_damaged_file(case: dict[str, Any]
         (tmp_path / "model.safetensors").write_bytes(length.to_bytes(8, "little") + header)
         with pytest.raises(CheckpointError, match="not a safetensors file"):
             stored_dtype(tmp_path)
+
+
+@of_kind("grows")
+def test_letters_that_grow_move_no_place_of_a_tag(case: dict[str, Any]) -> None:
+    for number in range(40):
+        rng = random.Random(number)
+        text = "".join(
+            rng.choice(case["letters"] + "<score>/|im_end answer\n#* Question:") for _ in range(200)
+        )
+        once = clean(text)
+        assert clean(once) == once and not control_tag_in(as_read(once))
+        assert clean(clean_line(text)) == clean_line(text)
+        for family in DIALECTS:
+            family.parse(f"{text}<answer>{text}</answer>")
+
+
+@of_kind("resolved")
+async def test_an_address_in_another_notation_does_not_lead_to_a_metadata_service(
+    case: dict[str, Any],
+) -> None:
+    with pytest.raises(OSError, match=r"link-local|not known|[Nn]ame or service"):
+        await GuardedResolver().resolve(case["host"], 80)
+
+
+@of_kind("folder")
+def test_a_run_is_read_whatever_its_folder_is_called(case: dict[str, Any], tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    for form in case["forms"]:
+        folder = (tmp_path / "run").rename(tmp_path / form)
+        with RunReader(folder) as reader:
+            assert reader.tasks().total == 90 and reader.funnel()
+        folder.rename(tmp_path / "run")
+
+
+@of_kind("export")
+def test_an_exported_text_is_what_it_was(case: dict[str, Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    stage = run.stage(1, Stage.TASKS)
+    made = read_records(stage.candidates, Candidate)
+    accepted = [row for row, each in enumerate(made) if each.status is CandidateStatus.ACCEPTED]
+    for row, form in zip(accepted, case["forms"], strict=False):
+        task = made[row].task
+        assert task is not None
+        made[row] = made[row].model_copy(update={"task": task.model_copy(update={"text": form})})
+    write_records(stage.candidates, made)
+    for iteration in range(3):
+        finish(run, iteration, Stage.TASKS)
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--format", "trl", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    (train,) = (tmp_path / "out").rglob("*train*.parquet")
+    prompts = json.dumps(pq.read_table(train).column("prompt").to_pylist())
+    assert [form for form in case["forms"][: len(accepted)] if json.dumps(form)[1:-1] not in prompts] == []
+
+
+@of_kind("query")
+async def test_a_query_finds_something_or_nothing(case: dict[str, Any]) -> None:
+    searcher = bm25_searcher(
+        [Document(id=f"d{row}", title="T", text=f"dam {row} against floods") for row in range(20)]
+    )
+    for form in case["forms"]:
+        for times in (1, 2_000):
+            assert len(await searcher.search(form * times, 3)) <= 3
+
+
+@of_kind("literal")
+def test_a_field_of_a_benchmark_is_a_list_or_a_text(case: dict[str, Any]) -> None:
+    for form in case["forms"]:
+        for times in (1, 5_000):
+            with suppress(UserError):
+                assert all(isinstance(each, str) for each in Row({"x": form * times}, "row 1").texts("x"))
+
+
+@of_kind("tool")
+def test_a_tools_name_cannot_be_a_tag_or_a_line(case: dict[str, Any]) -> None:
+    for form in case["forms"]:
+        assert re.fullmatch(r"[A-Za-z0-9_-]*", local_name(form))
