@@ -27,6 +27,7 @@ setup(
             "components/**/*.yaml",
             "evaluate/*.yaml",
             "prepare/**/*.yaml",
+            "shared/*.yaml",
             "images/*",
         ],
         "scope_selfplay.inspection": ["templates/*"],

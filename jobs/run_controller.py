@@ -67,7 +67,7 @@ def read_inputs(
     from scope_selfplay.prompts import load_pack
     from scope_selfplay.run import open_run
 
-    # Each pack comes from a ConfigMap `prompts-<pack>`: every Job of the run gets the same.
+    # Each pack comes from a ConfigMap `<run>-prompts-<pack>`: every Job of the run gets the same.
     is_mounted = prompts.is_dir()
     packs = tuple(sorted(entry.name for entry in os.scandir(prompts) if entry.is_dir())) if is_mounted else ()
     try:

@@ -35,7 +35,14 @@ from retrieval.passages import LONGEST_ID, join_contents
 from retrieval.service import SearchService
 from retrieval.wire import WireError, parse_request
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.wire.serving import BodyTooLargeError, listen, read_body, url_of, while_connected
+from scope_selfplay.wire.serving import (
+    BodyTooLargeError,
+    NoBrowsers,
+    listen,
+    read_body,
+    url_of,
+    while_connected,
+)
 
 BODY_SECONDS = 30.0
 SEND_SECONDS = 5.0
@@ -67,7 +74,7 @@ async def serve(service: SearchService[Any], address: ListenAddress, token: str 
     # The index opens before the port, so that its errors reach the caller instead of a log.
     await service.load()
     config = uvicorn.Config(
-        build_app(service, token),
+        NoBrowsers(build_app(service, token), address.host),
         log_level="warning",
         access_log=False,
         lifespan="off",

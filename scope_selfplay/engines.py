@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from scope_selfplay.config import PartnerConfig, PartnersConfig, RunConfig
+from scope_selfplay.config import ModelConfig, PartnerConfig, PartnersConfig, RunConfig
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits
 from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
 from scope_selfplay.run_context import RunContext
@@ -52,17 +53,26 @@ def in_process_engine(
 
     config, spread = context.config, context.sampling
     share = spread.share if spread is not None else 1
+    exact = samples_exactly(config.model, len(codec.tokenizer))
     options: dict[str, Any] = {
         "slots": -(-config.model.slots // share),
         "max_length": _max_length(config, context.limits(role)),
         "temperature": config.sampling.temperature,
         "top_p": config.sampling.top_p,
-        "deterministic": config.model.deterministic,
+        "deterministic": exact,
+        "packed": not exact and not config.model.lora.rank,
         "share": share,
     }
     on_tokens = context.activity.sampled
     engine = InProcessModel(model, codec, identity=identity, frozen=frozen, on_tokens=on_tokens, **options)
     return engine if spread is None else spread.spread(engine, options)
+
+
+def samples_exactly(model: ModelConfig, vocabulary: int) -> bool:
+    """Whether what shares its batch decides no token: model.deterministic, chosen by its cost where that is `auto`."""
+    if model.deterministic == "auto":
+        return vocabulary <= LARGE_VOCABULARY or model.processes > 1
+    return model.deterministic
 
 
 def sampling_processes(

@@ -1,9 +1,12 @@
 """Keys name random draws, and contents name records: the same everywhere, on every machine."""
 
 import hashlib
+import json
 import random
 
 import numpy as np
+
+_SEPARATOR = "\x1f"
 
 Key = tuple[str | int, ...]
 """Names one random draw: (run seed, iteration, stage, document or task id, rollout, turn or criterion, attempt)."""
@@ -11,8 +14,7 @@ Key = tuple[str | int, ...]
 
 def seed_from(*key: str | int) -> int:
     """A 63-bit seed for one random draw; equal keys give equal seeds on every machine."""
-    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in key)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    return int.from_bytes(_digest([f"{type(part).__name__[0]}{part}" for part in key], 8), "big") >> 1
 
 
 def rng_from(*key: str | int) -> random.Random:
@@ -25,4 +27,11 @@ def numpy_rng_from(*key: str | int) -> np.random.Generator:
 
 def content_id(prefix: str, *parts: str | int) -> str:
     """An id that follows from the content: `prefix-` and 12 hex digits."""
-    return f"{prefix}-{hashlib.blake2b(chr(31).join(map(str, parts)).encode(), digest_size=6).hexdigest()}"
+    return f"{prefix}-{_digest(list(map(str, parts)), 6).hex()}"
+
+
+def _digest(parts: list[str], size: int) -> bytes:
+    """Parts that hold the separator, as a document's id could, are told apart by JSON."""
+    if any(_SEPARATOR in part for part in parts):
+        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=size, person=b"json").digest()
+    return hashlib.blake2b(_SEPARATOR.join(parts).encode(), digest_size=size).digest()

@@ -61,6 +61,12 @@ class Run:
         codec = ChatCodec.load(self.base)
         model = self.config.model
         check_tags(codec, dialect(model.dialect, model.earlier_thinking), where=self.base)
+        words = len(codec.tokenizer)
+        if model.engine == "in_process" and not engines.samples_exactly(model, words):
+            self.progress.say(
+                f"a vocabulary of {words:,} tokens: this process samples in bfloat16 where the CPU has it, and "
+                "rounding may decide a token (model.deterministic: true is exact and about half as fast)"
+            )
         return codec
 
     @cached_property

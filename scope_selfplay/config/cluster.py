@@ -1,101 +1,24 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
-import posixpath
-import re
-from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scope_selfplay.config.base import ConfigSection
-
-CPU = r"^[0-9]+(\.[0-9]+)?m?$"
-OUR_MOUNTS = (
-    *("/data", "/tmp", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
-    "/var/run/secrets/kubernetes.io/serviceaccount",
+from scope_selfplay.config.pods import (
+    CPU,
+    MEMORY,
+    REPOSITORY,
+    Image,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    OptionalImage,
+    PodConfig,
+    PodPatch,
+    TolerationConfig,
+    VolumeConfig,
 )
-"""Mount paths that pods of a run use themselves."""
-_WRITABLE = ("/data", "/tmp")
-REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
-MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
-
-_WORD = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOMAIN = rf"{_WORD}(\.{_WORD})*"
-_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_PATH = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
-_IMAGE = (
-    r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?/)?"
-    rf"{_PATH}(/{_PATH})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
-)
-
-
-def _name_rule(pattern: str, what: str, example: str, longest: int = 253) -> AfterValidator:
-    """Validates a name by the API server's rule; unlike a pattern's error, the message describes a valid name."""
-
-    def check(name: str) -> str:
-        if len(name) > longest or not re.fullmatch(pattern, name):
-            raise ValueError(f"found {name!r}, expected {what}, such as {example}")
-        return name
-
-    return AfterValidator(check)
-
-
-_IMAGE_RULE = ("an image's name, with a tag or a digest of 64 digits", "registry.example/scope:1", 512)
-Image = Annotated[str, _name_rule(_IMAGE, *_IMAGE_RULE)]
-OptionalImage = Annotated[str, _name_rule(f"({_IMAGE})?", *_IMAGE_RULE)]
-ObjectName = Annotated[
-    str, _name_rule(_DOMAIN, "the name of an object: small letters, digits, - and .", "my-secret")
-]
-LabelKey = Annotated[
-    str,
-    _name_rule(
-        rf"({_DOMAIN}/)?{_LABEL}",
-        "a label's key of at most 63 letters, digits, -, _ and .",
-        "team.example/pool",
-        317,
-    ),
-]
-OptionalLabelKey = Annotated[
-    str, _name_rule(rf"(({_DOMAIN}/)?{_LABEL})?", "a taint's key, or none", "nvidia.com/gpu", 317)
-]
-LabelValue = Annotated[
-    str, _name_rule(rf"({_LABEL})?", "a label's value of at most 63 letters, digits, -, _ and .", "a100")
-]
-
-
-class TolerationConfig(ConfigSection):
-    key: OptionalLabelKey = ""
-    """Key of the tolerated taint; every taint when empty."""
-    operator: Literal["Exists", "Equal"] = "Exists"
-    """How the taint's value is compared."""
-    value: str = ""
-    """Value of the taint, for `Equal`."""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Effect of the taint; every effect when empty."""
-
-
-class VolumeConfig(ConfigSection):
-    """An additional volume, such as a company's certificates or a cache of models on NFS."""
-
-    name: str = Field(pattern=r"^extra(-[a-z0-9]+)+$", max_length=63)
-    """Name of the volume: `extra-` and a word."""
-    path: str = Field(pattern=r"^/")
-    """Mount path; the mount is read-only."""
-    source: dict[str, dict[str, Any]] = Field(min_length=1, max_length=1)
-    """Volume source, as in a pod spec: `{configMap: {name: ca}}`, `{nfs: {server: ..., path: ...}}`."""
-
-    @field_validator("path")
-    @classmethod
-    def _hides_nothing_of_ours(cls, path: str) -> str:
-        """Of the pods' own mount paths, only the writable ones may have a volume below them, such as a model cache."""
-        place = PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
-        for ours in map(PurePosixPath, OUR_MOUNTS):
-            is_below = ours in place.parents and str(ours) not in _WRITABLE
-            if place == ours or place in ours.parents or is_below:
-                raise ValueError(
-                    f"found {path!r}, which meets {ours}, where pods have their own; choose another place"
-                )
-        return path
 
 
 class ImagesConfig(ConfigSection):
@@ -109,17 +32,6 @@ class ImagesConfig(ConfigSection):
     """Serves models with `vllm serve`."""
     retriever: OptionalImage = ""
     """Serves the index with `scope serve-retriever`."""
-
-
-class PodConfig(ConfigSection):
-    """Resources of one container. Requests and limits are equal, so that it is evicted last."""
-
-    gpus: int = Field(default=0, ge=0)
-    """GPUs."""
-    cpu: str = Field(default="4", pattern=CPU)
-    """CPU cores, as a Kubernetes quantity."""
-    memory: str = Field(default="16Gi", pattern=MEMORY)
-    """Memory, as a Kubernetes quantity."""
 
 
 class StageConfig(PodConfig):
@@ -283,6 +195,10 @@ class ClusterConfig(ConfigSection):
     """PersistentVolumeClaim, mounted at /data; a claim with another name than the default must already exist."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
     """Whether several nodes can mount the claim, or only one; then `node_selector` must select that node."""
+    storage_class: ObjectName | None = None
+    """StorageClass of the claim; the cluster's default one when left out."""
+    storage: str = Field(default="1Ti", pattern=MEMORY)
+    """Size of the claim, as a Kubernetes quantity."""
     prepare: PrepareConfig = PrepareConfig()
     """What is put on the volume before the run starts."""
     volumes: tuple[VolumeConfig, ...] = ()
@@ -294,11 +210,17 @@ class ClusterConfig(ConfigSection):
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[TolerationConfig, ...] = ()
-    """Tolerations of every pod."""
+    """Tolerations of every pod; pods with GPUs also tolerate a taint with the key of `gpu_resource`."""
     priority_class: ObjectName | None = None
     """PriorityClass of every pod."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Additional labels of Jobs and Deployments, such as `kueue.x-k8s.io/queue-name`; `scope/` is reserved."""
+    pod: PodPatch = Field(default_factory=dict)
+    """A strategic-merge patch of every pod, controller and preparing Jobs included: proxies, annotations, a scheduler.
+    The container is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
+    patience: int = Field(default=900, ge=60)
+    """Seconds for which a run holds GPUs while another of its pods finds no node; up to twice as long, so that two
+    runs do not give up together. Then its servers are deleted, and it tries again after a pause that doubles."""
     retries: int = Field(default=3, ge=0)
     """Number of retries of a failed stage; outages, stops and evictions do not count."""
     keep: int = Field(default=86_400, ge=600)

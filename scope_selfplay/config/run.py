@@ -59,8 +59,10 @@ class ModelConfig(ConfigSection):
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
     """Attention of the model in training: torch's own, or FlashAttention's kernels (a GPU and the package flash-attn),
     under which training rows are packed without padding."""
-    deterministic: bool = True
-    """Make sampled tokens independent of the batch; the few close draws are computed again for the sequence alone."""
+    deterministic: bool | Literal["auto"] = "auto"
+    """Make tokens that are sampled in this process independent of their batch: close draws are computed again for the
+    sequence alone. `auto` does so for vocabularies of at most 16,384 tokens and with several `processes`; for larger
+    ones it samples in bfloat16 where the CPU has that, about twice as fast, and rounding may decide a token."""
     slots: int = Field(default=96, ge=1)
     """Sequences that the in-process engine decodes concurrently, in all processes together."""
     processes: int = Field(default=1, ge=1)
@@ -71,7 +73,7 @@ class ModelConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _processes_share_the_sampling(self) -> Self:
-        alike = self.engine == "in_process" and self.deterministic and not self.lora.rank
+        alike = self.engine == "in_process" and self.deterministic is not False and not self.lora.rank
         if self.processes > 1 and not alike:
             raise ValueError(
                 f"processes ({self.processes}) sample from whole weights with engine in_process and, so that it is the "

@@ -300,7 +300,7 @@ def _accepted(reply: Reply, what: str) -> Body:
         case 403 if "exceeded quota" in text:
             raise QuotaError(f"{what}: {text}")
         case 403:
-            raise ForbiddenError(f"{what}: {text}; compare the controller's Role with k8s/base")
+            raise ForbiddenError(f"{what}: {text}; compare the controller's Role with k8s/shared")
         case 409:
             raise Conflict(f"{what}: {text}")
         case 400 | 404 | 405 | 413 | 415 | 422:

@@ -190,6 +190,8 @@ class AttemptLedger(Value):
     histories: dict[str, AttemptHistory] = Field(default_factory=dict)
     given_up: dict[str, GivenUp] = Field(default_factory=dict)
     """By name, until the server answers."""
+    given_back: int = 0
+    """How often in a row the run gave its GPUs back because others held the rest that it needs."""
     code: ExitCode | None = None
     """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
     why: str = ""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -52,6 +52,7 @@ from scope_selfplay.controller.plan_parts import (
     read_volume,
     steps_of,
 )
+from scope_selfplay.controller.training_progress import training_progress
 from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.store import RunFolder
 
@@ -237,7 +238,7 @@ class Controller:
         observed = self._observe(config)
         if self._problem is None:
             # Read last: a Job that was observed as ended has published its manifest by now, or never will.
-            self._volume = read_volume(self._folder, steps_of(config))
+            self._volume = self._read_volume(config)
         wanted = DesiredSteps(context, self._only, edited, self._problem)
         now = self._monotonic()
         waited = {clock: now - since for clock, since in self._since.items()}
@@ -248,6 +249,12 @@ class Controller:
             self._act(context, action)
         self._tell(context, plan.events)
         return None if plan.actions else plan.end
+
+    def _read_volume(self, config: RunConfig) -> VolumeState:
+        found = read_volume(self._folder, steps_of(config))
+        current = next((step for step in steps_of(config) if step not in found.done), None)
+        training = training_progress(self._folder, config, current) if current else ""
+        return replace(found, training=training)
 
     def _refresh(self) -> tuple[str, ...]:
         """Read the inputs again; returns what was edited. Inputs that cannot be read any more count as an edit."""

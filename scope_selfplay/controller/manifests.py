@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.config.cluster import ClusterConfig, PodConfig
+from scope_selfplay.config.cluster import ClusterConfig
+from scope_selfplay.config.pods import PodConfig
+from scope_selfplay.controller.pod_patches import patched
 from scope_selfplay.store import Stage
 
 Body = dict[str, Any]
@@ -38,6 +40,11 @@ WORKER_ACCOUNT = "scope-worker"
 CONFIG_FOLDER = "/etc/scope/run"
 PROMPTS_FOLDER = "/etc/scope/prompts"
 _API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "Lease": "coordination.k8s.io/v1"}
+_STAYS = {
+    # A node that is little used must not be given back under a stage of hours, or a server that took long to start.
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -104,6 +111,11 @@ def status_name(run: str) -> str:
     return f"{run}-status"
 
 
+def pack_map(run: str, pack: str) -> str:
+    """The ConfigMap of one prompt pack."""
+    return f"{run}-prompts-{pack}"
+
+
 def lease_name(run: str) -> str:
     return f"{run}-controller"
 
@@ -123,7 +135,7 @@ class ManifestContext:
     config: RunConfig
     prompt_hash: str
     packs: tuple[str, ...]
-    """Prompt packs, each in a ConfigMap `prompts-<pack>`: the run's domain and every one that it extends."""
+    """Prompt packs, each in a ConfigMap of the run's own (`pack_map`): its domain and every one that it extends."""
     owner: Owner
     fence: int
     """The Lease's token; a later leader has a higher one."""
@@ -161,9 +173,10 @@ def pod_template(context: ManifestContext, program: Program, labels: dict[str, s
         },
         "containers": [_container(cluster, program, mounts)],
         "volumes": volumes,
-        **_scheduling(cluster),
+        **_scheduling(cluster, program.settings),
     }
-    return {"metadata": {"labels": labels}, "spec": spec}
+    template: Body = {"metadata": {"labels": labels, "annotations": dict(_STAYS)}, "spec": spec}
+    return patched(patched(template, cluster.pod), program.settings.pod)
 
 
 def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Body]) -> Body:
@@ -288,8 +301,8 @@ def _volumes(context: ManifestContext, settings: PodConfig) -> tuple[list[Body],
         ("run", {"configMap": {"name": f"{config.name}-config"}}, CONFIG_FOLDER, True),
     ]
     for pack in context.packs:
-        name = f"prompts-{pack}"
-        volumes.append((name, {"configMap": {"name": name}}, f"{PROMPTS_FOLDER}/{pack}", True))
+        source = {"configMap": {"name": pack_map(config.name, pack)}}
+        volumes.append((f"prompts-{pack}", source, f"{PROMPTS_FOLDER}/{pack}", True))
     volumes += [(volume.name, volume.source, volume.path, True) for volume in config.cluster.volumes]
     if gpus_of(config.cluster, settings):
         # NCCL and the processes of one engine share memory there; a container's own /dev/shm has 64 MiB.
@@ -301,15 +314,21 @@ def _volumes(context: ManifestContext, settings: PodConfig) -> tuple[list[Body],
     return [{"name": name, **source} for name, source, _, _ in volumes], mounts
 
 
-def _scheduling(cluster: ClusterConfig) -> Body:
+def tolerations_of(cluster: ClusterConfig, *, has_gpus: bool) -> list[Body]:
+    """The run's own, and that of GPU nodes, which most clusters keep for pods that ask for GPUs."""
+    own = [toleration.model_dump() for toleration in cluster.tolerations]
+    found = [{name: value for name, value in fields.items() if value} for fields in own]
+    if has_gpus and not any(each.get("key") in (None, cluster.gpu_resource) for each in found):
+        found.append({"key": cluster.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+    return found
+
+
+def _scheduling(cluster: ClusterConfig, settings: PodConfig) -> Body:
     spec: Body = {}
     if cluster.node_selector:
         spec["nodeSelector"] = dict(cluster.node_selector)
-    if cluster.tolerations:
-        spec["tolerations"] = [
-            {name: value for name, value in toleration.model_dump().items() if value}
-            for toleration in cluster.tolerations
-        ]
+    if tolerations := tolerations_of(cluster, has_gpus=gpus_of(cluster, settings) > 0):
+        spec["tolerations"] = tolerations
     if cluster.priority_class:
         spec["priorityClassName"] = cluster.priority_class
     if cluster.pull_secret:

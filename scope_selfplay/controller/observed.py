@@ -88,7 +88,14 @@ class ObservedJob(ObservedObject):
     spec_hash: str
     state: JobState
     deadline_exceeded: bool
+    suspended: bool
+    """A queue, such as Kueue's, has not admitted it yet."""
     pods: tuple[ObservedPod, ...]
+
+    @property
+    def is_placed(self) -> bool:
+        """All its pods have a node."""
+        return bool(self.pods) and all(pod.node for pod in self.pods)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class ObservedService(ObservedObject):
 
 @dataclass(frozen=True)
 class ObservedServer(ObservedObject):
+    component: str
     body_hash: str
     ready: bool
     problem: str | None
@@ -168,6 +176,7 @@ def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
         shard=StageShard(int(number) if number.isdigit() else None, int(of)) if of.isdigit() else None,
         spec_hash=_annotation(body, SPEC_HASH),
         state=JobState.FAILED if failed else state,
+        suspended=bool((body.get("spec") or {}).get("suspend")),
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
         pods=tuple(pods),
     )
@@ -180,6 +189,7 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
     return ObservedServer(
         **_identity(body),
+        component=_labels(body).get("app.kubernetes.io/component", ""),
         body_hash=_annotation(body, BODY_HASH),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
         problem=failure.get("message", failure.get("reason", "")) if failure else None,

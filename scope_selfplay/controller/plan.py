@@ -21,6 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
+from scope_selfplay.controller.giving_back import give_back
 from scope_selfplay.controller.manifests import RunStage, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
 from scope_selfplay.controller.plan_parts import (
@@ -127,6 +128,10 @@ def _advance_stage(
         decision += _event("Edited", f"{', '.join(edited)} changed; nothing new starts", warning=True)
     if obstacle is not None:
         return decision + obstacle, ledger
+    ledger, given_back, pauses = give_back(situation, ledger, step, active)
+    decision += given_back
+    if pauses:
+        return decision, ledger
     if active:
         decision = _watch(situation, decision, active, servers)
         return decision if edited else decision + _start_jobs(situation, histories, step, servers), ledger
@@ -302,6 +307,8 @@ def _status(
     }
     if step is not None:
         status |= {"step": step.name, "iteration": str(step.iteration), "stage": step.stage.job_name}
+    if situation.volume.training and end is None:
+        status["training"] = situation.volume.training
     if situation.volume.below_target:
         status["below_target"] = "; ".join(situation.volume.below_target)
     return status | {"ledger": ledger.model_dump_json()}

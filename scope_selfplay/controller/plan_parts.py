@@ -66,6 +66,8 @@ class VolumeState:
     ratings: tuple[Ratings, ...] = ()
     below_target: tuple[str, ...] = ()
     """Iterations whose task making ended below its target, in words."""
+    training: str = ""
+    """How far the training that is going on is, in words."""
 
     @property
     def promoted(self) -> tuple[bool, ...]:

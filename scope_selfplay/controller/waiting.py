@@ -128,6 +128,9 @@ def _check_late(
 def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
     if job.pods:
         return sum((_why_pod_waits(now, pod) for pod in job.pods), PlanPart())
+    if job.suspended:
+        waits = f"{job.name} waits until its queue admits it"
+        return PlanPart(message=waits) + _warn_late(now, f"suspended/{job.uid}", "Queued", waits)
     is_late, looked = now.has_waited(f"nopod/{job.uid}", _EVENT_AFTER)
     # The message is left to what is known about the Job's servers.
     told = ControllerEvent("NoPod", f"{job.name} has no pod for five minutes; a quota?", True)

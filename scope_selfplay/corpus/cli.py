@@ -33,7 +33,7 @@ def documents(path: Path, domain: str | None, reader: str | None, as_json: bool)
     read = read_documents(path, chosen, lambda file, reason: skipped.setdefault(reason, []).append(str(file)))
     for reason, files in skipped.items():
         shown = ", ".join(files[:SHOWN]) + (", ..." if len(files) > SHOWN else "")
-        click.echo(f"skipped: {len(files)} {reason}: {shown}", err=True)
+        click.echo(f"skipped: {len(files)} {reason}: {one_line(shown)}", err=True)
     if as_json:
         for document in read:
             click.echo(document.model_dump_json())

@@ -6,6 +6,7 @@ The files are untrusted: a fault of a converter, of whatever kind, is one reason
 import io
 import logging
 import warnings
+import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -17,6 +18,10 @@ CONVERTED_SUFFIXES = (".pdf", ".html", ".htm", ".docx", ".pptx", ".xlsx", ".epub
 INSTALL = "pip install 'scope-selfplay[documents]'"
 LARGEST = 64 << 20
 """Bytes of one file; converters hold it several times over."""
+
+
+MOST_UNPACKED = 256 << 20
+"""Bytes of all parts of an Office file or a book, which are zip files."""
 
 
 class NotConverted(Exception):
@@ -38,6 +43,8 @@ def to_markdown(path: Path) -> Converted:
     """A file's text as Markdown. Raises NotConverted with the reason in a few words."""
     if path.stat().st_size > LARGEST:
         raise NotConverted(f"is larger than {LARGEST >> 20} MiB")
+    if _unpacked_bytes(path) > MOST_UNPACKED:
+        raise NotConverted(f"unpacks to more than {MOST_UNPACKED >> 20} MiB")
     try:
         found = _quietly(lambda: _converter().convert_local(str(path)))
     except Exception as error:  # noqa: BLE001 - the wall to a dozen libraries that read hostile files
@@ -46,6 +53,15 @@ def to_markdown(path: Path) -> Converted:
     if not text:
         raise NotConverted("holds no text (a scan?)")
     return Converted(" ".join(_clean(found.title).split()), text)
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """As the archive says itself: no more of a part is read. 0 for what is no archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(part.file_size for part in archive.infolist())
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return 0
 
 
 def _clean(text: str | None) -> str:

@@ -74,6 +74,7 @@ def _reason_to_skip(path: Path, own: tuple[str, ...]) -> str:
 def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
     """Every file with the reason why it cannot be read, if there is one; and folders that cannot be entered."""
     closed: list[Path] = []
+    inside = folder.resolve()
     for place, folders, files in os.walk(
         folder, onerror=lambda error: closed.append(Path(str(error.filename)))
     ):
@@ -81,8 +82,15 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
         for name in files:
             path = Path(place, name)
             if not name.startswith(".") and path.is_file():
-                yield path, "" if os.access(path, os.R_OK) else "may not be read by this user"
+                yield path, _closed(path, inside)
     for path in closed:
         if path == folder:
             raise PermissionError(13, os.strerror(13), str(folder))
         yield path, "are folders that this user may not enter"
+
+
+def _closed(path: Path, inside: Path) -> str:
+    """Why a file is not read; a link in somebody else's folder may lead to this user's keys."""
+    if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        return "are links that lead out of the folder"
+    return "" if os.access(path, os.R_OK) else "may not be read by this user"

@@ -79,6 +79,14 @@ _TASKS: Mapping[str, Bounds] = {
     "passage_gain": Bounds(
         "score gained by an evidence passage", "0-1", 0.0, None, "finding evidence does not help"
     ),
+    "searches_made": Bounds("searches made for an accepted task", "searches"),
+    "fewer_searches": Bounds(
+        "accepted tasks with fewer searches than were assigned",
+        "share",
+        None,
+        0.2,
+        "they are counted as what they are, and ask less than they were meant to",
+    ),
     "task_words": Bounds("words in a task", "words"),
     "task_growth": Bounds(
         "words in a task against iteration 1",
@@ -180,6 +188,13 @@ _ANSWERS: Mapping[str, Bounds] = {
 _TRAINING: Mapping[str, Bounds] = {
     "same_score": Bounds(
         "tried tasks whose rollouts all score alike", "share", None, 0.5, "they teach nothing"
+    ),
+    "rubric_spread": Bounds(
+        "spread of the scores under one rubric",
+        "0-1",
+        0.1,
+        None,
+        "rubrics hardly tell answers apart",
     ),
     "zero_variance": Bounds(
         "Solver's training groups without variance", "share", None, 0.5, "steps without gradient"

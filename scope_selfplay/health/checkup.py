@@ -127,8 +127,9 @@ def _of_candidates(reader: RunReader, iteration: int, first: int) -> Values:
     means = _candidate_means(reader, iteration)
     words = _candidate_means(reader, first)["task_words"] if iteration > first else None
     same = reader.sql(
-        "SELECT avg((low = high)::INTEGER) AS same_score FROM ("
-        "SELECT min(g.score) AS low, max(g.score) AS high FROM rollouts r JOIN grades g ON g.rollout_id = r.id "
+        "SELECT avg((low = high)::INTEGER) AS same_score, avg(spread) AS rubric_spread FROM ("
+        "SELECT min(g.score) AS low, max(g.score) AS high, stddev_samp(g.score) AS spread "
+        "FROM rollouts r JOIN grades g ON g.rollout_id = r.id "
         "AND g.iteration = $1 AND g.stage = 'tasks' WHERE r.iteration = $1 AND r.stage = 'tasks' "
         "AND r.role = 'solver' GROUP BY r.subject_id HAVING count(g.score) > 1)",
         [iteration],
@@ -146,7 +147,9 @@ def _candidate_means(reader: RunReader, iteration: int) -> dict[str, float | Non
     (row,) = reader.sql(
         "SELECT avg((status = 'accepted')::INTEGER) AS acceptance, "
         "avg((status = 'unresolved')::INTEGER) AS unresolved, "
-        f"avg(mean) AS mean_score, avg(len(string_split(task.text, ' '))) AS task_words, {passed} "
+        f"avg(mean) AS mean_score, avg(len(string_split(task.text, ' '))) AS task_words, {passed}, "
+        "avg(task.search_turns) FILTER (status = 'accepted') AS searches_made, "
+        "avg((task.search_turns < task.assigned_turns)::INTEGER) FILTER (status = 'accepted') AS fewer_searches "
         "FROM candidates WHERE iteration = ? AND stage = 'tasks'",
         [iteration],
     )

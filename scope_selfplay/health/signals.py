@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scope_selfplay.health.bounds import BOUNDS
+from scope_selfplay.health.bounds import BOUNDS, Bounds
 from scope_selfplay.schemas import Value
 
 SHOWN = 5
@@ -49,6 +49,8 @@ class Signal(Value):
     interval: tuple[float, float] | None
     low: float | None
     high: float | None
+    verdict: str
+    """`fine`, `low` or `high`, `by chance` where chance may be why it is out of bounds; "" without bounds or value."""
     warning: str
     behind: tuple[Evidence, ...]
 
@@ -88,7 +90,8 @@ def signal_of(name: str, found: Measured | float | None) -> Signal:
     """A value against its bounds. One with an interval warns only where the whole interval is outside of them."""
     measured = Measured(found) if isinstance(found, int | float) else found
     bounds = BOUNDS[name]
-    warning = _warning(name, measured) if measured else ""
+    side = _side(bounds, measured) if measured else ""
+    warning = _warning(bounds, measured) if measured and side in ("low", "high") else ""
     return Signal(
         name=name,
         title=bounds.title,
@@ -97,21 +100,29 @@ def signal_of(name: str, found: Measured | float | None) -> Signal:
         interval=measured.interval if measured else None,
         low=bounds.low,
         high=bounds.high,
+        verdict=side,
         warning=warning,
         behind=measured.behind[:SHOWN] if measured and warning else (),
     )
 
 
-def _warning(name: str, measured: Measured) -> str:
-    bounds, value = BOUNDS[name], measured.value
-    least, greatest = measured.interval or (value, value)
-    if bounds.low is not None and greatest < bounds.low:
-        side = f"under {bounds.low:g}"
-    elif bounds.high is not None and least > bounds.high:
-        side = f"over {bounds.high:g}"
-    else:
+def _side(bounds: Bounds, measured: Measured) -> str:
+    """On which side of its bounds a value is; the verdict of `Signal`."""
+    if bounds.low is None and bounds.high is None:
         return ""
-    interval = f" [{least:.3g}, {greatest:.3g}]" if measured.interval else ""
+    value, (least, greatest) = measured.value, measured.interval or (measured.value, measured.value)
+    if bounds.low is not None and value < bounds.low:
+        return "low" if greatest < bounds.low else "by chance"
+    if bounds.high is not None and value > bounds.high:
+        return "high" if least > bounds.high else "by chance"
+    return "fine"
+
+
+def _warning(bounds: Bounds, measured: Measured) -> str:
+    value = measured.value
+    is_low = bounds.low is not None and value < bounds.low
+    side = f"under {bounds.low:g}" if is_low else f"over {bounds.high:g}"
+    interval = " [{:.3g}, {:.3g}]".format(*measured.interval) if measured.interval else ""
     about = f' ("{measured.about}")' if measured.about else ""
     return f"{bounds.title}{about}: {value:.3g}{interval} is {side}: {bounds.meaning}"
 

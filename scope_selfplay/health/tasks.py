@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.schemas import Document
 from scope_selfplay.store.reader import RunReader
+from scope_selfplay.untrusted_text.characters import plain
 
 if TYPE_CHECKING:
     from datasketch import MinHash
@@ -73,7 +74,8 @@ def _nearest_distance(signatures: "Sequence[MinHash]") -> float | None:
 def _signature(text: str) -> "MinHash":
     from datasketch import MinHash
 
-    words = text.lower().split()
+    # A copy in other letters, or with hidden ones, is a copy.
+    words = plain(text).lower().split()
     grams = {" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2))}
     signature = MinHash(num_perm=PERMUTATIONS, seed=1)
     signature.update_batch([gram.encode("utf-8", "replace") for gram in sorted(grams)])

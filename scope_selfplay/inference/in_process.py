@@ -10,7 +10,7 @@ that sequence alone. (Sampling in float64 would do as well, at three to five tim
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ from scope_selfplay.schemas import Finish
 # Prefilling a few late sequences at once costs one forward pass instead of several.
 _ADMIT_AT_ONCE = 8
 _ADMIT_EVERY = 4
+# Padded tokens of a pass in which packed weights read prompts: what it computes stays in the processor's cache.
+PROMPT_PASS = 1024
 # Tokens; a prompt that begins like another one waits a pass for it where that saves so much.
 _WORTH_A_PASS = 16
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -69,11 +71,14 @@ class InProcessModel:
         temperature: float = 1.0,
         top_p: float = 1.0,
         deterministic: bool = True,
+        packed: bool = False,
         frozen: bool = False,
         on_tokens: Callable[[int], None] = lambda count: None,
         share: int = 1,
     ) -> None:
-        """`share`: processes that sample beside each other; each takes its part of the cores."""
+        """`share`: processes that sample beside each other; each takes its part of the cores. `packed`: sample in
+        bfloat16 where that is faster here, from a copy for that (`packed_weights`).
+        """
         self._source = model
         self._frozen = frozen
         self.codec = codec
@@ -81,6 +86,7 @@ class InProcessModel:
         self._temperature = temperature
         self._top_p = top_p
         self._deterministic = deterministic
+        self._packed = packed
         self._max_length = max_length
         self.on_tokens = on_tokens
         self._waiting: TurnQueue[_Sequence] = TurnQueue()
@@ -121,12 +127,16 @@ class InProcessModel:
         self._take_over()
 
     def _take_over(self) -> None:
+        from scope_selfplay.inference.packed_weights import can_pack, packed_copy
         from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 
         # Gone before the new ones are made: a GPU need not hold both.
         self.model = self.cache = None
         source = self._source
-        self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
+        if self._packed and can_pack(source.device):
+            self.model = packed_copy(source)
+        else:
+            self.model = source.eval().requires_grad_(False) if self._frozen else frozen_copy(source)
         self.cache = SlotCache(self.model, slots=len(self._lengths), max_length=self._max_length)
         self._lengths[:] = 0
 
@@ -207,7 +217,17 @@ class InProcessModel:
             rows = [
                 sequence.request.prompt_ids[start:] for sequence, start in zip(batch, starts, strict=True)
             ]
-            self._step(batch, rows, starts)
+            for part in self._passes(rows):
+                self._step(batch[part], rows[part], starts[part])
+
+    def _passes(self, rows: Sequence[Sequence[int]]) -> Iterator[slice]:
+        """Which prompts are read together: all, or as many as fit a pass of packed weights."""
+        begin = 0
+        for end in range(1, len(rows)):
+            if self._packed and max(map(len, rows[begin : end + 1])) * (end + 1 - begin) > PROMPT_PASS:
+                yield slice(begin, end)
+                begin = end
+        yield slice(begin, len(rows))
 
     def _without_repeats(self, coming: Sequence[_Sequence]) -> tuple[list[_Sequence], list[_Sequence]]:
         """Those to compute now, and those of their groups, which copy their beginning in the next pass."""

@@ -5,21 +5,25 @@ might slip through. `templates/report.html` shows `overview.Overview` and nothin
 sample tasks.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from scope_selfplay.inspection.charts import Line, bar, histogram, lines
-from scope_selfplay.inspection.overview import overview
+from scope_selfplay.inspection.overview import IterationOverview, overview
 from scope_selfplay.schemas import CandidateStatus, Reason
+from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.query import Sort, TaskQuery, TaskRecord
 from scope_selfplay.store.reader import RunReader
 from scope_selfplay.untrusted_text import printable
 
 SAMPLES = 3
-# What a reader of a training wants to see.
-_CURVES = "reward difficulty rubric non_zero_advantage mean_score format kl entropy zero_variance".split()
+FIRST_CURVES = tuple(
+    "reward difficulty rubric non_zero_advantage mean_score format search kl entropy".split()
+)
+"""What a reader of a training wants to see first; the rest follows as it was logged."""
 
 
 def escaping_environment(package: str) -> Environment:
@@ -40,13 +44,29 @@ def render_report(reader: RunReader) -> str:
     """The whole file. Raises RecordError for a damaged run."""
     environment = escaping_environment("scope_selfplay.inspection")
     environment.globals.update(
-        line_chart=lambda curve: lines([Line(curve.name, curve.steps, curve.values)]),
+        lines=lines,
         histogram=histogram,
         bar=bar,
     )
     return environment.get_template("report.html").render(
-        page=overview(reader), curves=_CURVES, samples=_samples(reader), stages=reader.stages()
+        page=(page := overview(reader)),
+        curves={stage: curves_of(page.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
+        first=FIRST_CURVES,
+        samples=_samples(reader),
+        stages=reader.stages(),
     )
+
+
+def curves_of(iterations: Sequence[IterationOverview], stage: Stage) -> dict[str, list[Line]]:
+    """A stage's curves by metric, one line per iteration: those of `FIRST_CURVES` first."""
+    found: dict[str, list[Line]] = {}
+    for iteration in iterations:
+        for curve in iteration.curves:
+            if curve.stage is stage and len(curve.values) > 1:
+                line = Line(f"iteration {iteration.iteration}", curve.steps, curve.values)
+                found.setdefault(curve.name, []).append(line)
+    first = [name for name in FIRST_CURVES if name in found]
+    return {name: found[name] for name in [*first, *(name for name in found if name not in first)]}
 
 
 def _samples(reader: RunReader) -> list[TaskRecord]:

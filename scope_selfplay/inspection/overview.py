@@ -60,6 +60,8 @@ class IterationOverview(Value):
     by_search_turns: tuple[TaskGroup, ...]
     curves: tuple[Curve, ...]
     seconds: dict[str, float]
+    ruling: str
+    """What was decided about its Solver and why; "" before its comparison has ended."""
 
 
 class HeldOut(Value):
@@ -104,7 +106,9 @@ def overview(reader: RunReader, *, health: bool = True) -> Overview:
     Without `health`, which reads the tasks' texts, it takes a fraction of the time.
     """
     origin = reader.sql(
-        "SELECT DISTINCT provenance.config_hash AS config, provenance.prompt_hash AS prompts FROM candidates"
+        "SELECT DISTINCT provenance.config_hash AS config, provenance.prompt_hash AS prompts FROM candidates "
+        # Held-out tasks that were given have neither.
+        "WHERE provenance.config_hash <> ''"
     )
     hashes = origin[0] if len(origin) == 1 else {"config": "", "prompts": ""}
     newest = newest_ratings(reader)
@@ -190,7 +194,15 @@ def _iteration(reader: RunReader, iteration: int) -> IterationOverview:
         by_search_turns=_groups(reader, iteration, "task.search_turns"),
         curves=(*challenger, *training_curves(reader, iteration, Stage.SOLVER)),
         seconds=stage_seconds(reader, iteration),
+        ruling=_ruling(reader, iteration),
     )
+
+
+def _ruling(reader: RunReader, iteration: int) -> str:
+    if iteration == 0 or not has_ratings(reader.folder, iteration):
+        return ""
+    ratings = read_ratings(reader.folder, iteration)
+    return f"{ratings.decision}: {ratings.reason}" if ratings.reason else ratings.decision
 
 
 def _funnel(reader: RunReader, iteration: int) -> tuple[FunnelStep, ...]:

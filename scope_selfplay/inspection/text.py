@@ -141,6 +141,8 @@ def _iteration_lines(found: IterationOverview) -> Iterator[str]:
             yield f"    {low:.1f}-{high:.1f} {count:>9,}  {_bar(count, most)}"
     yield from _group_lines("by type", found.by_type)
     yield from _group_lines("by searches made", found.by_search_turns)
+    if found.ruling:
+        yield f"  ruling: {one_line(found.ruling)}"
 
 
 def _group_lines(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
@@ -153,11 +155,15 @@ def _group_lines(title: str, groups: Sequence[TaskGroup]) -> Iterator[str]:
 
 
 def _health_lines(checkup: Checkup) -> Iterator[str]:
-    yield "  health:"
-    for signal in checkup.signals:
-        if signal.value is not None:
-            flag = "!" if signal.warning else " "
-            yield f"   {flag}{signal.title:48} {signal.value:>10.3f} {signal.unit:6} {_bounds(signal)}".rstrip()
+    """Every value with its verdict and where it is healthy; `!` marks those that are warned of."""
+    known = [signal for signal in checkup.signals if signal.value is not None]
+    warned = sum(bool(signal.warning) for signal in known)
+    yield f"  health: {warned} of {len(known)} signals warn" if known else "  health: nothing to measure yet"
+    width = max((len(signal.title) for signal in known), default=0)
+    for signal in known:
+        flag = "!" if signal.warning else " "
+        value = f"{signal.value:>10.3f}  {signal.verdict:9}  {_bounds(signal):14} {signal.unit}"
+        yield f"   {flag}{signal.title:{width}} {value}".rstrip()
 
 
 def _bounds(signal: Signal) -> str:

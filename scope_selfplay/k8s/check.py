@@ -13,26 +13,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
-from scope_selfplay.controller.manifests import Component, gpus_of
+from scope_selfplay.controller.manifests import Component, gpus_of, pack_map
 from scope_selfplay.controller.servers import is_vllm, settings_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (
     claim_problems,
-    node_problems,
     one_node_problems,
     own_quota_problems,
     peak_gpus,
     quota_problems,
     storage_problems,
 )
+from scope_selfplay.k8s.check_nodes import node_problems
 from scope_selfplay.k8s.check_references import (
     external_server_problems,
     reference_problems,
     tool_server_problems,
 )
+from scope_selfplay.k8s.check_rules import rule_problems
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of
 from scope_selfplay.k8s.patches import CLAIM
+from scope_selfplay.k8s.shared import SHARED
 from scope_selfplay.preflight import InputCheck, State
 from scope_selfplay.preflight.examine import examine_for_cluster
 from scope_selfplay.schedule import is_challenger_trained
@@ -57,9 +59,9 @@ def check_folder(folder: Path) -> RunCheck:
 
     The config is the one that the controller will see: with what components set on its command line.
     """
-    objects = kustomize(folder)
+    objects = applied_objects(folder)
     config = config_of(objects, folder)
-    packs = packs_of(objects)
+    packs = packs_of(objects, config.name)
     everything = [*objects, *planned_objects(config, packs)]
     checks = examine_for_cluster(config)
     # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
@@ -67,6 +69,7 @@ def check_folder(folder: Path) -> RunCheck:
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
     found = [
         *reference_problems(everything, elsewhere),
+        *rule_problems(everything),
         *_folder_problems(config, objects, packs),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
@@ -102,7 +105,11 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
     Raises OutsideError for a cluster that does not answer.
     """
     config, objects, problems, notes = checked
-    problems = [*problems, *(ManifestProblem("cluster", line) for line in cluster.refusals(folder))]
+    parts = [place for place in (folder / SHARED, folder) if place.is_dir()]
+    problems = [
+        *problems,
+        *(ManifestProblem("cluster", line) for part in parts for line in cluster.refusals(part)),
+    ]
     checks: dict[str, Callable[[], Iterator[ManifestProblem]]] = {
         "the volume": lambda: claim_problems(config, objects, cluster),
         "storage classes": lambda: storage_problems(objects, cluster),
@@ -136,10 +143,18 @@ def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
     return parse_config(parse_settings(texts[0], where), overrides, where=where)
 
 
-def packs_of(objects: Sequence[Body]) -> list[str]:
-    """The prompt packs that the folder brings as ConfigMaps."""
+def applied_objects(folder: Path) -> list[Body]:
+    """What a person applies: the run's folder, and before it what the runs of the namespace share."""
+    shared = next((place for place in (folder / SHARED, folder.parent / SHARED) if place.is_dir()), None)
+    return [*(kustomize(shared) if shared else []), *kustomize(folder)]
+
+
+def packs_of(objects: Sequence[Body], run: str) -> list[str]:
+    """The prompt packs that the run's folder brings as ConfigMaps."""
     names = [body["metadata"]["name"] for body in objects if body.get("kind") == "ConfigMap"]
-    return sorted(name.removeprefix("prompts-") for name in names if name.startswith("prompts-"))
+    return sorted(
+        name.removeprefix(pack_map(run, "")) for name in names if name.startswith(pack_map(run, ""))
+    )
 
 
 def _folder_problems(
@@ -149,7 +164,7 @@ def _folder_problems(
     for name in (config.domain, *([config.judge.prompts] if config.judge.kind == "model" else [])):
         if name not in packs:
             message = "does not exist, and run.yaml names this pack; add ../prompts to the resources"
-            yield ManifestProblem(f"ConfigMap/prompts-{name}", message)
+            yield ManifestProblem(f"ConfigMap/{pack_map(config.name, name)}", message)
     # The controller's image is set by kustomize, those of its Jobs by run.yaml.
     expected = config.cluster.images.worker
     for pods in pods_of(objects):

@@ -1,23 +1,16 @@
-"""Whether a run fits its cluster: quotas, the volume's claim, storage classes, nodes and their GPUs.
+"""Whether a run fits its cluster: quotas, the volume's claim, storage classes; nodes are in `check_nodes`.
 
 What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.k8s.kubectl import Kubectl
-from scope_selfplay.k8s.objects import Body, ManifestProblem, matches, name_of, pods_of, stage_objects
+from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, pods_of, stage_objects
+from scope_selfplay.k8s.quantities import Amounts, amount, count_pods, readable
 
-_SUFFIXES = {
-    **{f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)},
-    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", start=1)},
-    "m": 1e-3,
-    "u": 1e-6,
-    "n": 1e-9,
-}
 _CLAIM = "PersistentVolumeClaim"
 _COUNTED = {
     "Job": ("jobs", "count/jobs.batch"),
@@ -25,23 +18,12 @@ _COUNTED = {
     "Service": ("services", "services", "count/services"),
 }
 """Kind -> its plural, and the resources of a quota that count it."""
-Amounts = defaultdict[str, float]
-"""Resource as a ResourceQuota calls it -> amount."""
-
-
-def amount(quantity: Any) -> float:
-    """A Kubernetes quantity as a number: `500m` is 0.5, `1Gi` 1073741824."""
-    text = str(quantity)
-    for suffix, factor in _SUFFIXES.items():
-        if text.endswith(suffix):
-            return float(text.removesuffix(suffix)) * factor
-    return float(text)
 
 
 def peak_gpus(config: RunConfig) -> dict[str, int]:
     """GPUs of each stage, its servers included."""
     gpus = f"requests.{config.cluster.gpu_resource}"
-    return {stage: int(_usage(bodies)[gpus]) for stage, bodies in stage_objects(config).items()}
+    return {stage: int(usage_of(bodies)[gpus]) for stage, bodies in stage_objects(config).items()}
 
 
 def quota_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
@@ -83,19 +65,14 @@ def _over_quota(
     if wanted > amount(limit) - others:
         yield ManifestProblem(
             name_of(quota),
-            f"allows {limit} {resource}, others use {_readable(others)}, the stage {stage} takes {_readable(wanted)}",
+            f"allows {limit} {resource}, others use {readable(others)}, the stage {stage} takes {readable(wanted)}",
         )
-
-
-def _readable(number: float) -> str:
-    gibi = 2.0**30
-    return f"{number / gibi:.0f}Gi" if number >= gibi else f"{number:g}"
 
 
 def _stage_usage(config: RunConfig, objects: Sequence[Body]) -> Mapping[str, Amounts]:
     """By stage, what is alive at once; the controller is among `objects`."""
     controller = [body for body in objects if name_of(body) == f"Job/{config.name}-controller"]
-    return {stage: _usage([*controller, *bodies]) for stage, bodies in stage_objects(config).items()}
+    return {stage: usage_of([*controller, *bodies]) for stage, bodies in stage_objects(config).items()}
 
 
 def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
@@ -104,13 +81,13 @@ def _present_usage(config: RunConfig, cluster: Kubectl) -> Amounts:
     found = Amounts(float)
     for pod in cluster.objects("pods", own):
         if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            _count_pods(found, pod["spec"], 1)
+            count_pods(found, pod["spec"], 1)
     for plural, *resources in _COUNTED.values():
         found.update(dict.fromkeys(resources, len(cluster.objects(plural, own))))
     return found
 
 
-def _usage(objects: Sequence[Body]) -> Amounts:
+def usage_of(objects: Sequence[Body]) -> Amounts:
     """What these Jobs, Deployments and Services take of a quota while all of them run."""
     found = Amounts(float)
     for body in objects:
@@ -118,33 +95,14 @@ def _usage(objects: Sequence[Body]) -> Amounts:
             found[resource] += 1
         for pods in pods_of([body]):
             spec = body["spec"]
-            _count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
+            count_pods(found, pods.spec, int(spec.get("parallelism", spec.get("replicas", 1))))
     return found
-
-
-def _count_pods(found: Amounts, spec: Body, count: int) -> None:
-    """Add `count` pods of this spec to `found`."""
-    found["pods"] += count
-    found["count/pods"] += count
-    for kind in ("requests", "limits"):
-        # Containers run together; of those before them the largest counts, where it is larger than all.
-        together = Amounts(float)
-        for container in spec.get("containers") or []:
-            for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
-                together[resource] += amount(quantity)
-        for container in spec.get("initContainers") or []:
-            for resource, quantity in ((container.get("resources") or {}).get(kind) or {}).items():
-                together[resource] = max(together[resource], amount(quantity))
-        for resource, quantity in together.items():
-            found[f"{kind}.{resource}"] += quantity * count
-            if kind == "requests" and resource in ("cpu", "memory"):
-                found[resource] += quantity * count
 
 
 def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """A volume that one node mounts keeps a pod on another node waiting for ever (Multi-Attach). Pure."""
     cluster = config.cluster
-    single = _claims_of_one_node(config, objects)
+    single = claims_of_one_node(config, objects)
     for pods in pods_of(objects):
         claims = {
             (volume.get("persistentVolumeClaim") or {}).get("claimName")
@@ -161,8 +119,8 @@ def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Ma
             elif selector != cluster.node_selector:
                 yield ManifestProblem(
                     pods.owner,
-                    f"mounts {claim}, which is ReadWriteOnce, on a node with {_pairs(selector)}, and the run's other "
-                    f"pods go to one with {_pairs(cluster.node_selector) or 'any labels'}; make them the same",
+                    f"mounts {claim}, which is ReadWriteOnce, on a node with {pairs(selector)}, and the run's other "
+                    f"pods go to one with {pairs(cluster.node_selector) or 'any labels'}; make them the same",
                 )
 
 
@@ -211,50 +169,7 @@ def is_default_class(storage_class: Body) -> bool:
     return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
-def node_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
-    """Nodes that the run may go to, and their GPUs. Raises ConfigError where nodes may not be seen."""
-    selector = config.cluster.node_selector
-    wanted = max(peak_gpus(config).values())
-    if not selector and not wanted:
-        return
-    nodes = [
-        node
-        for node in cluster.objects("nodes")
-        if matches({"matchLabels": selector}, node["metadata"].get("labels") or {})
-    ]
-    if not nodes:
-        message = f"none has {_pairs(selector) or 'come up'}; label one, or change cluster.node_selector"
-        yield ManifestProblem("nodes", message)
-        return
-    is_one = bool(_claims_of_one_node(config, objects))
-    if selector and is_one and len(nodes) > 1:
-        yield ManifestProblem(
-            "nodes",
-            f"{len(nodes)} have {_pairs(selector)}, and the volume is ReadWriteOnce; keep the labels on one",
-        )
-    resource = config.cluster.gpu_resource
-    offered = [gpus_offered(node, resource) for node in nodes]
-    reachable = max(offered) if is_one else sum(offered)
-    if reachable < wanted:
-        where = "all on the one node of the volume" if is_one else "at once"
-        message = f"offer {reachable:.0f} {resource}, the largest stage takes {wanted} {where}"
-        yield ManifestProblem("nodes", message)
-    for pods in pods_of(objects):
-        taken = sum(
-            amount((container.get("resources") or {}).get("limits", {}).get(resource, 0))
-            for container in pods.containers
-        )
-        if taken > max(offered):
-            message = f"takes {taken:.0f} {resource} on one node, the largest offers {max(offered):.0f}"
-            yield ManifestProblem(pods.owner, message)
-
-
-def gpus_offered(node: Body, resource: str) -> float:
-    """GPUs that pods may take on this node."""
-    return amount(node["status"].get("allocatable", {}).get(resource, 0))
-
-
-def _claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
+def claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
     """Claims that are ReadWriteOnce by the config, or by what a person wrote into the claim itself."""
     cluster = config.cluster
     configured = {cluster.volume_claim} if cluster.access_mode == "ReadWriteOnce" else set()
@@ -265,5 +180,5 @@ def _claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
     }
 
 
-def _pairs(labels: Mapping[str, str]) -> str:
+def pairs(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())

@@ -77,13 +77,22 @@ def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
             if mount["name"] not in volumes:
                 message = f"mounts the volume {mount['name']}, which is not among its volumes"
                 yield ManifestProblem(pods.owner, message)
-        for variable in container.get("env") or []:
-            source = (variable.get("valueFrom") or {}).get("configMapKeyRef")
-            if source and not source.get("optional") and f"ConfigMap/{source['name']}" not in known:
-                message = f"{variable['name']} comes from ConfigMap {source['name']}, which does not exist"
+        for what, source in _config_sources(container):
+            if not source.get("optional") and f"ConfigMap/{source['name']}" not in known:
+                message = f"{what} comes from ConfigMap {source['name']}, which does not exist"
                 yield ManifestProblem(pods.owner, message)
     for name in sorted(volumes.keys() - mounted):
         yield ManifestProblem(pods.owner, f"has a volume {name} that no container mounts")
+
+
+def _config_sources(container: Body) -> Iterator[tuple[str, Body]]:
+    """The ConfigMaps from which variables come: the variable's name, and the reference."""
+    for variable in container.get("env") or []:
+        if source := (variable.get("valueFrom") or {}).get("configMapKeyRef"):
+            yield variable["name"], source
+    for group in container.get("envFrom") or []:
+        if source := group.get("configMapRef"):
+            yield "envFrom", source
 
 
 def _volume_problems(owner: str, volume: Body, known: set[str]) -> Iterator[ManifestProblem]:

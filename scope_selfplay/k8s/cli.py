@@ -1,4 +1,4 @@
-"""`scope k8s render|check|status|logs|doctor`; everything here can be done with kubectl alone."""
+"""`scope k8s render|show|check|status|logs|doctor`; everything here can be done with kubectl alone."""
 
 import json
 import sys
@@ -78,9 +78,30 @@ def _print_next_steps(run: "RunConfig", folder: Path) -> None:
     for line in manual_steps(run):
         click.echo(f"note: {line}", err=True)
     click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
-    if parts := prepare_parts(run):
-        before = ", then ".join(f"{folder}/prepare/{part}" for part in parts)
-        click.echo(f"before that, each when the one before it is done: {before}", err=True)
+    before = ", then ".join(
+        f"{folder}/{part}" for part in ("shared", *(f"prepare/{part}" for part in prepare_parts(run)))
+    )
+    click.echo(f"before that, each when the one before it is done: {before}", err=True)
+
+
+@k8s.command()
+@click.argument("folder", type=_FOLDER)
+@click.option("--iteration", type=int, help="Only what this iteration adds; all iterations without it.")
+def show(folder: Path, iteration: int | None) -> None:
+    """Print every object of a run as YAML: those of FOLDER, and the Jobs and servers that its controller will create.
+
+    Names and contents are those of the first attempts; owner and prompt hash are known when the run starts.
+    """
+    from scope_selfplay.k8s.check import applied_objects, config_of, packs_of
+    from scope_selfplay.k8s.objects import planned_objects
+    from scope_selfplay.k8s.patches import yaml_text
+
+    applied = applied_objects(folder)
+    config = config_of(applied, folder)
+    iterations = range(config.iterations + 1) if iteration is None else (iteration,)
+    planned = planned_objects(config, packs_of(applied, config.name), iterations)
+    for body in [*([] if iteration is not None else applied), *planned]:
+        click.echo("---\n" + yaml_text(body), nl=False)
 
 
 @k8s.command()

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.k8s.check_cluster import gpus_offered, is_default_class
+from scope_selfplay.k8s.check_cluster import is_default_class
+from scope_selfplay.k8s.check_nodes import gpus_offered
 from scope_selfplay.k8s.kubectl import Body, Kubectl
 
 _NEEDED = {

@@ -18,16 +18,16 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
     yaml_text,
 )
+from scope_selfplay.k8s.shared import namespace_of
 from scope_selfplay.store import Stage
 
 _NOTE = "# While the run goes on: kubectl apply -k evaluate. For other checkpoints delete the Job, render, and apply.\n"
-_NAMESPACE = "scope"
 _JOB = "evaluate"
 
 
@@ -40,12 +40,12 @@ def evaluate_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]
     body = {
         "apiVersion": f"{API}/v1beta1",
         "kind": "Kustomization",
-        "namespace": _NAMESPACE if "namespace" in layout.components else None,
+        "namespace": namespace_of(layout),
         "resources": [f"../{TOP}/k8s/evaluate"],
         "components": [layout.component(name, up=1) for name in layout.components if name == "single-node"],
         "images": [{"name": IMAGE, **image_parts(cluster.images.trainer or cluster.images.worker)}],
         "patches": [
-            *node_patches(cluster, _JOB),
+            *merge_patches(cluster, _JOB, settings.pod),
             patch("Job", _JOB, _changes(config, settings)) | {"options": {"allowNameChange": True}},
         ],
     }
@@ -77,7 +77,7 @@ def _changes(config: RunConfig, settings: EvaluationJobConfig) -> list[Body]:
         replace("/spec/activeDeadlineSeconds", settings.deadline),
         replace(f"{POD}/terminationGracePeriodSeconds", settings.grace),
         *(add(label, config.name) for label in labels),
-        *pod_changes(cluster),
+        *pod_changes(cluster, has_gpus=bool(gpus)),
     ]
     if cluster.key_secret is not None:
         source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}

@@ -36,9 +36,11 @@ class Kubectl:
     def __init__(self, namespace: str | None = None) -> None:
         self._where = ["--namespace", namespace] if namespace else []
 
-    def objects(self, kind: str, selector: str = "") -> Sequence[Body]:
-        """Raises OutsideError for a cluster that does not answer, ConfigError for one that refuses."""
+    def objects(self, kind: str, selector: str = "", *, everywhere: bool = False) -> Sequence[Body]:
+        """Those of the namespace, or of all. Raises OutsideError for a cluster that does not answer, ConfigError for
+        one that refuses."""
         more = ["--selector", selector] if selector else []
+        more += ["--all-namespaces"] if everywhere else []
         items: list[Body] = json.loads(self._output("get", kind, *more, "--output=json")).get("items", [])
         return items
 

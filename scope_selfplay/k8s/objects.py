@@ -3,7 +3,7 @@
 Pure; objects are plain dicts, as YAML has them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,13 @@ class Pods:
         return [*(self.spec.get("initContainers") or []), *(self.spec.get("containers") or [])]
 
 
-def planned_objects(config: RunConfig, packs: Sequence[str]) -> list[Body]:
-    """What the controller will create: the first attempt of every stage of iterations 0 and 1, with its servers; every
+def planned_objects(
+    config: RunConfig, packs: Sequence[str], iterations: Collection[int] = (0, 1)
+) -> list[Body]:
+    """What the controller will create: the first attempt of every stage of these iterations, with its servers; every
     Solver promoted."""
     context = _context(config, packs)
-    steps = [RunStage(iteration, stage) for iteration, stage in stages_of(config) if iteration <= 1]
+    steps = [RunStage(iteration, stage) for iteration, stage in stages_of(config) if iteration in iterations]
     bodies = [body for step in steps for body in _stage_bodies(context, step)]
     servers = {server.name: server for step in steps for server in _servers(config, step)}
     return [*bodies, *_server_bodies(context, servers.values())]

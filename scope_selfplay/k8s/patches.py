@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from scope_selfplay.config.cluster import ClusterConfig
+from scope_selfplay.config.pods import PodPatch
+from scope_selfplay.controller.manifests import tolerations_of
 
 API = "kustomize.config.k8s.io"
 IMAGE = "scope-selfplay"
@@ -43,7 +45,7 @@ def image_parts(image: str) -> dict[str, str]:
     return {key: value for key, value in parts.items() if value}
 
 
-def pod_changes(cluster: ClusterConfig) -> list[Body]:
+def pod_changes(cluster: ClusterConfig, *, has_gpus: bool = False) -> list[Body]:
     """Where a pod runs and what it mounts, for a Job of the base whose first volume is the run's."""
     changes: list[Body] = []
     for volume in cluster.volumes:
@@ -57,9 +59,7 @@ def pod_changes(cluster: ClusterConfig) -> list[Body]:
             replace(f"{POD}/securityContext/{name}", cluster.user)
             for name in ("runAsUser", "runAsGroup", "fsGroup")
         ]
-    if cluster.tolerations:
-        dumped = [toleration.model_dump() for toleration in cluster.tolerations]
-        tolerations = [{key: value for key, value in fields.items() if value} for fields in dumped]
+    if tolerations := tolerations_of(cluster, has_gpus=has_gpus):
         changes.append(add(f"{POD}/tolerations", tolerations))
     if cluster.priority_class:
         changes.append(add(f"{POD}/priorityClassName", cluster.priority_class))
@@ -68,17 +68,18 @@ def pod_changes(cluster: ClusterConfig) -> list[Body]:
     return changes
 
 
-def node_patches(cluster: ClusterConfig, job: str) -> list[Body]:
-    """Merged label by label: a component may have added one of its own."""
-    if not cluster.node_selector:
-        return []
-    body = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": job},
-        "spec": {"template": {"spec": {"nodeSelector": dict(cluster.node_selector)}}},
-    }
-    return [{"target": {"kind": "Job", "name": job}, "patch": yaml_text(body)}]
+def merge_patches(cluster: ClusterConfig, job: str, *patches: PodPatch) -> list[Body]:
+    """Merged key by key: the run's nodes, since a component may have added a label of its own; then patches of pods."""
+    nodes = {"spec": {"nodeSelector": dict(cluster.node_selector)}} if cluster.node_selector else {}
+    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job}}
+    return [
+        {
+            "target": {"kind": "Job", "name": job},
+            "patch": yaml_text({**head, "spec": {"template": template}}),
+        }
+        for template in (nodes, cluster.pod, *patches)
+        if template
+    ]
 
 
 def claim_patches(cluster: ClusterConfig) -> list[Body]:
@@ -86,9 +87,14 @@ def claim_patches(cluster: ClusterConfig) -> list[Body]:
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}}
     if cluster.volume_claim != CLAIM:
         return [{"patch": yaml_text({**claim, "$patch": "delete"})}]
+    changes: list[Body] = []
     if cluster.access_mode != "ReadWriteMany":
-        return [patch("PersistentVolumeClaim", CLAIM, [replace("/spec/accessModes", [cluster.access_mode])])]
-    return []
+        changes.append(replace("/spec/accessModes", [cluster.access_mode]))
+    if cluster.storage_class:
+        changes.append(add("/spec/storageClassName", cluster.storage_class))
+    if cluster.storage != "1Ti":
+        changes.append(replace("/spec/resources/requests/storage", cluster.storage))
+    return [patch("PersistentVolumeClaim", CLAIM, changes)] if changes else []
 
 
 def patch(kind: str, name: str, changes: Sequence[Body]) -> Body:

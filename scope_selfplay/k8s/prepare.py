@@ -1,18 +1,18 @@
 """What a run needs on its volume before it starts, as folders to apply one after the other. Pure.
 
-prepare/volume    the claim, the accounts, and policies that allow no connection
 prepare/models    one Job for each model that `cluster.prepare` names
 prepare/warm-start  the Job that trains the base model on trajectories
 prepare/index     the Job that builds the retriever's index
 
-The claim has a folder of its own, so that deleting a Job deletes no data. A run in tiny mode has none of them: its
-policy is in the image, and its index is made before its controller starts.
+Before them comes `shared`, with the claim. A run in tiny mode has none of them: its policy is in the image, and its
+index is made before its controller starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.controller.manifests import VOLUME, Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.patches import (
@@ -23,23 +23,23 @@ from scope_selfplay.k8s.patches import (
     TOP,
     Body,
     RunFolderLayout,
-    claim_patches,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
     yaml_text,
 )
+from scope_selfplay.k8s.shared import namespace_of
 
 _NOTES = {
-    "volume": "# Apply this first. Deleting it deletes the claim, with all that lies there.\n",
-    "models": "# After ../volume. To fetch another model: delete the Job, change run.yaml, render again.\n",
+    "models": "# After ../../shared. To fetch another model: delete the Job, change run.yaml, render again.\n",
     "warm-start": "# After ../models, and with the trajectories on the volume. The run starts from what it writes.\n",
     "index": "# After ../models, and with the corpus on the volume.\n",
 }
-_NAMESPACE = "scope"
-"""As k8s/components/namespace has it. The component brings the namespace itself, which goes with all that is in it."""
+
+
+_NO_GPUS = PodConfig()
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,6 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
     parts = prepare_parts(config)
     bodies: dict[str, Body] = {}
-    if "volume" in parts:
-        bodies["volume"] = {
-            "resources": [f"../../{TOP}/k8s/base/foundation"],
-            "components": _components(layout, "single-node", "namespace"),
-            "patches": claim_patches(config.cluster),
-        }
     if "models" in parts:
         models = model_downloads(config)
         folders = ["models/network", *(f"models/{model.part}" for model in models)]
@@ -91,8 +85,7 @@ def prepare_parts(config: RunConfig) -> list[str]:
         "warm-start": warm_start_options(config),
         "index": _index_options(config),
     }
-    needed = [part for part, content in parts.items() if content]
-    return ["volume", *needed] if needed else []
+    return [part for part, content in parts.items() if content]
 
 
 def model_downloads(config: RunConfig) -> list[ModelDownload]:
@@ -147,7 +140,7 @@ def _warm_start(config: RunConfig, layout: RunFolderLayout) -> Body:
     """The Job with the GPUs, the image and the time of a trainer."""
     settings, cluster = config.cluster.prepare.warm_start, config.cluster
     assert settings is not None
-    body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)})
+    body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)}, settings)
     gpus = {cluster.gpu_resource: str(settings.gpus)} if settings.gpus else {}
     resources = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
     changes = [
@@ -171,25 +164,26 @@ def _base_folder(config: RunConfig) -> str:
 
 
 def _jobs(
-    config: RunConfig, layout: RunFolderLayout, folders: Sequence[str], options: Mapping[str, Sequence[str]]
+    config: RunConfig,
+    layout: RunFolderLayout,
+    folders: Sequence[str],
+    options: Mapping[str, Sequence[str]],
+    pod: PodConfig = _NO_GPUS,
 ) -> Body:
     """Jobs of k8s/prepare with these options, where the run's own pods run."""
     patches = []
     for job, given in options.items():
-        changes = [replace(f"{CONTAINER}/args", list(given)), *pod_changes(config.cluster)]
-        patches += [patch("Job", job, changes), *node_patches(config.cluster, job)]
+        placed = pod_changes(config.cluster, has_gpus=pod.gpus > 0)
+        patches.append(patch("Job", job, [replace(f"{CONTAINER}/args", list(given)), *placed]))
+        patches += merge_patches(config.cluster, job, pod.pod)
     return {
-        "namespace": _NAMESPACE if "namespace" in layout.components else None,
+        "namespace": namespace_of(layout),
         "resources": [f"../../{TOP}/k8s/prepare/{folder}" for folder in folders],
-        "components": _components(layout, "single-node"),
+        # The others change what only a running run has.
+        "components": [layout.component(name, up=2) for name in layout.components if name == "single-node"],
         "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": patches,
     }
-
-
-def _components(layout: RunFolderLayout, *which: str) -> list[str]:
-    """The others change what only a running run has."""
-    return [layout.component(name, up=2) for name in layout.components if name in which]
 
 
 def _index_options(config: RunConfig) -> list[str]:

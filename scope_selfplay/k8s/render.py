@@ -1,6 +1,7 @@
 """A run's folder under `k8s/runs/`: its files, always through a YAML dumper, and writing them without losing what a
 person changed.
 
+shared/kustomization.yaml                   the claim, accounts and policies of the namespace: see `shared`
 setup/run.yaml, setup/kustomization.yaml    config, prompt packs, images: what every Job of the run needs
 kustomization.yaml                          the whole run
 iteration-NN/kustomization.yaml             the controller for this iteration alone
@@ -16,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import CONFIG_FOLDER, PROMPTS_FOLDER
+from scope_selfplay.controller.manifests import CONFIG_FOLDER, PROMPTS_FOLDER, pack_map
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.evaluate import evaluate_files
 from scope_selfplay.k8s.patches import (
@@ -28,15 +29,15 @@ from scope_selfplay.k8s.patches import (
     Body,
     RunFolderLayout,
     add,
-    claim_patches,
     image_parts,
-    node_patches,
+    merge_patches,
     patch,
     pod_changes,
     replace,
     yaml_text,
 )
 from scope_selfplay.k8s.prepare import prepare_files
+from scope_selfplay.k8s.shared import SHARED, all_components, namespace_of, own_components, shared_files
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_chain, pack_path, shipped_prompts
 from scope_selfplay.run_directory import with_judge_prompts
@@ -66,7 +67,9 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
         ]
         body = _controller(f"../{TOP}/k8s/base", "../setup", changes)
         files[f"iteration-{number}/kustomization.yaml"] = yaml_text(body)
-    return files | prepare_files(config, layout) | evaluate_files(config, layout)
+    return (
+        files | shared_files(config, layout) | prepare_files(config, layout) | evaluate_files(config, layout)
+    )
 
 
 def _controller(base: str, component: str, changes: Sequence[Body]) -> Body:
@@ -86,6 +89,7 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
     body: Body = {
         "apiVersion": f"{API}/v1alpha1",
         "kind": "Component",
+        "namespace": namespace_of(layout),
         "resources": [f"../{TOP}/prompts/{pack}" for pack in layout.packs],
         "configMapGenerator": [
             {
@@ -94,15 +98,21 @@ def _setup(config: RunConfig, layout: RunFolderLayout) -> Body:
                 "options": {"labels": labels, "disableNameSuffixHash": True},
             }
         ],
-        "components": [layout.component(name, up=1) for name in layout.components],
+        "components": [layout.component(name, up=1) for name in own_components(layout)],
         "images": [{"name": IMAGE, **image_parts(config.cluster.images.worker)}],
         "patches": [
             patch("Job", "controller", _controller_changes(config, layout)),
-            *node_patches(config.cluster, "controller"),
-            *claim_patches(config.cluster),
+            *(_own_prompts(config.name, pack, labels) for pack in layout.packs),
+            *merge_patches(config.cluster, "controller"),
         ],
     }
     return {name: value for name, value in body.items() if value}
+
+
+def _own_prompts(run: str, pack: str, labels: Mapping[str, str]) -> Body:
+    """The pack under the run's own name: newer prompts of one run are no other run's."""
+    changes = [replace("/metadata/name", pack_map(run, pack)), add("/metadata/labels", dict(labels))]
+    return patch("ConfigMap", f"prompts-{pack}", changes) | {"options": {"allowNameChange": True}}
 
 
 def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[Body]:
@@ -112,7 +122,8 @@ def _controller_changes(config: RunConfig, layout: RunFolderLayout) -> list[Body
     for pack in layout.packs:
         name = f"prompts-{pack}"
         mount = {"name": name, "mountPath": f"{PROMPTS_FOLDER}/{pack}", "readOnly": True}
-        changes.append(add(f"{POD}/volumes/-", {"name": name, "configMap": {"name": name}}))
+        source = {"configMap": {"name": pack_map(config.name, pack)}}
+        changes.append(add(f"{POD}/volumes/-", {"name": name, **source}))
         changes.append(add(f"{CONTAINER}/volumeMounts/-", mount))
     changes += pod_changes(cluster)
     if cluster.tiny and cluster.retriever.serve:
@@ -166,7 +177,7 @@ def packs_needed(config: RunConfig) -> list[str]:
 
 def copy_shared_parts(top: Path, packs: list[str]) -> None:
     """Put the shared parts and the packs below `top`, where they are not there already."""
-    for part in ("base", "components", "evaluate", "prepare"):
+    for part in ("base", "components", "evaluate", "prepare", "shared"):
         if not (top / "k8s" / part).is_dir():
             shutil.copytree(shipped_kustomize() / part, top / "k8s" / part)
     for pack in packs:
@@ -179,9 +190,13 @@ def copy_shared_parts(top: Path, packs: list[str]) -> None:
 def components_of(folder: Path) -> list[str]:
     """The components of a run's folder, as `--component` names them; none where there is no folder yet.
 
-    Raises ConfigError for a setup that is not YAML.
+    Raises ConfigError for a kustomization that is not YAML.
     """
-    file = folder / "setup" / "kustomization.yaml"
+    own, shared = (_components_in(folder / part / "kustomization.yaml") for part in ("setup", SHARED))
+    return all_components(own, shared)
+
+
+def _components_in(file: Path) -> list[str]:
     try:
         setup = yaml.safe_load(_read(file) or "") or {}
     except yaml.YAMLError as error:

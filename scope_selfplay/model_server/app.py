@@ -106,6 +106,7 @@ def open_service(model: str, options: EngineOptions, api_key: str | None = None)
         slots=options.slots,
         max_length=max_length,
         deterministic=options.deterministic,
+        packed=not options.deterministic,
         frozen=True,
     )
     info = ModelInfo(

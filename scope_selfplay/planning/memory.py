@@ -8,7 +8,8 @@ before the update; then there are gradients, gathered units and activations. Wha
 from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
-from scope_selfplay.config.cluster import PodConfig, StageConfig
+from scope_selfplay.config.cluster import StageConfig
+from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.model_size import ModelSize, judge_size
 from scope_selfplay.planning.sharding import (
@@ -26,10 +27,10 @@ from scope_selfplay.planning.sharding import (
 GIB = 2.0**30
 LAYOUTS = {
     6: {"challenger": {"trainer": 2, "solver": 2, "judge": 2}, "solver": {"trainer": 4, "judge": 2}},
-    8: {"challenger": {"trainer": 4, "solver": 2, "judge": 2}, "solver": {"trainer": 4, "judge": 4}},
+    8: {"challenger": {"trainer": 2, "solver": 2, "judge": 4}, "solver": {"trainer": 4, "judge": 4}},
     1: {"challenger": {"trainer": 1}, "solver": {"trainer": 1}},
 }
-"""GPUs -> stage -> GPUs of each of its pods."""
+"""GPUs -> stage -> GPUs of each of its pods. One judge serves the whole run: 8 is k8s/components/eight-gpus."""
 ON_ONE_GPU = 18e9
 """Up to so many parameters each GPU of a server has a copy of its own, as the controller starts it."""
 Parts = dict[str, float]

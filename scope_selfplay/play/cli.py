@@ -1,7 +1,6 @@
 """`scope play`: a person plays the Challenger, the Solver or the Judge, writes rubrics, or compares blind."""
 
 import asyncio
-import getpass
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scope_selfplay.errors import UserError
+from scope_selfplay.inspection.sample_cli import person_option
 
 if TYPE_CHECKING:
     from scope_selfplay.play.console import Console
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 
 
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "person"
-
-
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
@@ -36,9 +29,7 @@ def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="FILE",
             help="Replies from a file, one a line, instead of the terminal.",
         ),
-        click.option(
-            "--person", default=_who, show_default="your user name", help="Who plays; kept with verdicts."
-        ),
+        person_option,
     ):
         command = option(command)
     return command

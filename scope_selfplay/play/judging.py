@@ -44,7 +44,7 @@ async def judge_questions(
             reply = await reply_of(console, prompt)
         except PersonLeftError:
             return number - 1
-        human.add_verdict(question.verdict(person, reply.value, reply.reasoning))
+        human.add_verdicts([question.verdict(person, reply.value, reply.reasoning)])
         if reveal:
             said = {True: "yes", False: "no", None: "nothing"}[question.judge.value]
             console.show(f"the judge said {said}. {question.judge.reasoning}".rstrip(), "dim")

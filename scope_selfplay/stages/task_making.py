@@ -76,7 +76,9 @@ async def _with_rubrics(run: Run, candidates: Sequence[Candidate]) -> list[Candi
             raise JudgeError(
                 f"compare.given: the judge wrote no rubric for {candidate.task.id}; run again, or add `rubric` to it"
             )
-        return candidate.model_copy(update={"rubric": rubric})
+        # Nobody searched for a given task: what its source does not hold is no fault of its rubric.
+        criteria = tuple(each.model_copy(update={"evidence": None}) for each in rubric.criteria)
+        return candidate.model_copy(update={"rubric": rubric.model_copy(update={"criteria": criteria})})
 
     return list(await asyncio.gather(*map(complete, candidates)))
 

@@ -102,9 +102,9 @@ class HumanFolder:
     def comparisons(self) -> list[HumanComparison]:
         return read_records(self._comparisons, HumanComparison)
 
-    def add_verdict(self, verdict: HumanVerdict) -> None:
+    def add_verdicts(self, said: Sequence[HumanVerdict]) -> None:
         with self.opened(), Appender(self._verdicts) as verdicts:
-            verdicts.append(verdict)
+            verdicts.append(*said)
 
     def add_comparison(self, comparison: HumanComparison) -> None:
         with self.opened(), Appender(self._comparisons) as comparisons:

@@ -107,6 +107,8 @@ class FakeNodes:
             if self._cluster.now - ended >= job["spec"].get("ttlSecondsAfterFinished", float("inf")):
                 self._cluster.remove(ObjectKind.JOB, name)
             return
+        if job["spec"].get("suspend"):
+            return
         began = float(job["metadata"]["creationTimestamp"])
         if self._cluster.now - began >= job["spec"].get("activeDeadlineSeconds", float("inf")):
             self._finish_job(name, job, "Failed", "DeadlineExceeded")

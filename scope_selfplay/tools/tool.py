@@ -1,8 +1,10 @@
 """What a tool is to an episode, and what an episode asks of it and is sent: values without I/O."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, Protocol
 
 from jsonschema import Draft202012Validator
@@ -15,8 +17,8 @@ from scope_selfplay.dialects import ToolForm
 from scope_selfplay.schemas import Passage, ToolFault, Truncation
 
 _LONGEST_PROBLEM = 200
-# A pattern may take exponential time on what a policy writes; the tool itself still checks it.
-_Validator = extend(Draft202012Validator, {"pattern": None, "patternProperties": None})
+_MOST_REFERENCES = 1_000
+"""`$ref`s that are followed to check one call: a few that lead to each other twice would be followed for ever."""
 
 
 class UseTool(NamedTuple):
@@ -80,15 +82,17 @@ class ToolSpec:
         """How its calls are written: a tool with one required text and no other argument takes it as it is."""
         properties = self.schema.get("properties") or {}
         for only, about in properties.items():
-            if [only] == self.schema.get("required") == list(properties) and about.get("type") == "string":
+            is_text = isinstance(about, Mapping) and about.get("type") == "string"
+            if is_text and [only] == self.schema.get("required") == list(properties):
                 return ToolForm(self.name, only)
         return ToolForm(self.name)
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
         """What the schema says against these arguments, in one line; None for arguments that it allows."""
+        _references.set(itertools.count(1))
         try:
             error = next(self._validator.iter_errors(dict(arguments)), None)
-        except (Unresolvable, RecursionError):
+        except (Unresolvable, RecursionError, OverflowError):
             return "they cannot be checked against the schema of this tool"
         return None if error is None else _said(error)
 
@@ -99,7 +103,7 @@ class ToolSpec:
     @cached_property
     def _validator(self) -> Any:
         # An empty registry: a schema that points elsewhere is not fetched.
-        return _Validator(dict(self.schema), registry=Registry())
+        return _bounded_validator()(dict(self.schema), registry=Registry())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +130,45 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
         Draft202012Validator.check_schema(dict(schema))
     except SchemaError as error:
         return _said(error)
+    except RecursionError:
+        return "nested too deeply"
     return None if schema.get("type", "object") == "object" else "expected the schema of an object"
 
 
 def _said(error: ValidationError | SchemaError) -> str:
     place = ".".join(map(str, error.absolute_path))
     return f"{place}: {error.message}"[:_LONGEST_PROBLEM] if place else error.message[:_LONGEST_PROBLEM]
+
+
+_references: ContextVar[Iterator[int]] = ContextVar("references")
+
+
+@cache
+def _bounded_validator() -> Any:
+    """Draft 2020-12 without what may take for ever on what a policy writes; the tool itself still checks that.
+
+    Patterns take exponential time, unique items are compared pair by pair, references may lead to each other.
+    """
+    known = Draft202012Validator.VALIDATORS
+
+    def follow(validator: Any, *reference: Any) -> Iterator[ValidationError]:
+        if next(_references.get()) > _MOST_REFERENCES:
+            raise RecursionError
+        yield from known["$ref"](validator, *reference) or ()
+
+    def additional(validator: Any, allowed: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
+        # It would match the names with the patterns.
+        return (
+            None
+            if "patternProperties" in schema
+            else known["additionalProperties"](validator, allowed, instance, schema)
+        )
+
+    unchecked = dict.fromkeys(
+        ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems"), _allow
+    )
+    return extend(Draft202012Validator, {**unchecked, "$ref": follow, "additionalProperties": additional})
+
+
+def _allow(*_: Any) -> None:
+    return None

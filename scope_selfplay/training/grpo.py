@@ -33,6 +33,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
+from scope_selfplay.engines import samples_exactly
 from scope_selfplay.measures import joined_values
 from scope_selfplay.training import batches
 from scope_selfplay.training.batches import SamplingDrift
@@ -139,7 +140,9 @@ class EpisodeTrainer(UpdatingTrainer):
         self._references: list[list[float]] | None = None
         self._early_seconds = 0.0
         self._loss = loss_of(job.settings)
-        self.sampling_cap = sampling_cap(job.settings, job.options.model.engine)
+        model = job.options.model
+        exact = samples_exactly(model, len(job.codec.tokenizer))
+        self.sampling_cap = sampling_cap(job.settings, model.engine, exact=exact)
         self.checkpoints = Checkpoints(job.folder.work)
         self._step_begun: float | None = None
         self._update_begun = 0.0

@@ -64,14 +64,14 @@ def loss_of(settings: TrainConfig) -> Loss:
     )
 
 
-def sampling_cap(settings: TrainConfig, engine: str) -> float | None:
+def sampling_cap(settings: TrainConfig, engine: str, *, exact: bool = True) -> float | None:
     """What weights for the engine's drift from the trainer are capped at; None for no weights.
 
-    The engine in this process computes what the trainer computes; vLLM's kernels round otherwise, and rollouts that are
-    made one step ahead come from older weights.
+    An `exact` engine in this process computes what the trainer computes; one in bfloat16 and vLLM's kernels round
+    otherwise, and rollouts that are made one step ahead come from older weights.
     """
     if settings.sampling_cap is None:
-        return None if engine == "in_process" and not settings.overlap else _SAMPLING_CAP
+        return None if engine == "in_process" and exact and not settings.overlap else _SAMPLING_CAP
     return settings.sampling_cap or None
 
 

@@ -18,6 +18,7 @@ from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference import TagCodec
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.models import MODELS, fetched_model
+from scope_selfplay.wire.strict_json import parse_object
 
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
@@ -78,7 +79,7 @@ def _check_weights(folder: Path) -> None:
 
 def check_policy(folder: Path, config: RunConfig) -> None:
     """Raises CheckpointError for a directory that a stage of this run could not train or sample from."""
-    kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    kind = _read_object(folder / "config.json").get("model_type")
     if not isinstance(kind, str) or not kind:
         raise CheckpointError(
             f"{folder}: config.json has no model_type, expected the model's family such as qwen3; save the model "
@@ -104,26 +105,40 @@ def stored_dtype(folder: Path) -> str:
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any], int]:
-    """The tensors that the header of a safetensors file lists, and the header's length in bytes."""
+    """The tensors that the header of a safetensors file lists, and the header's length in bytes.
+
+    Raises CheckpointError for what is no such header.
+    """
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = opened.read(length) if length <= min(file.stat().st_size, LONGEST_HEADER) else b""
-    tensors = json.loads(header)
-    return {name: entry for name, entry in tensors.items() if name != "__metadata__"}, length
+    try:
+        tensors = {name: entry for name, entry in parse_object(header).items() if name != "__metadata__"}
+    except ValueError:
+        tensors = {}
+    if not tensors or not all(map(_is_tensor, tensors.values())):
+        size = file.stat().st_size
+        raise CheckpointError(
+            f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
+        )
+    return tensors, length
+
+
+def _is_tensor(entry: object) -> bool:
+    match entry:
+        case {"dtype": str(), "data_offsets": [int(), int()]}:
+            return True
+        case _:
+            return False
 
 
 def _check_safetensors(file: Path) -> None:
     """Raises CheckpointError unless the file ends where its header puts the end of the last tensor."""
-    size, length = file.stat().st_size, 0
-    ends: list[int] = []
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
-        tensors, length = _read_header(file)
-        ends = [int(entry["data_offsets"][1]) for entry in tensors.values()]
-    if not ends:
-        raise CheckpointError(
-            f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
-        )
-    expected = 8 + length + max(ends)
+    tensors, length = _read_header(file)
+    size, expected = (
+        file.stat().st_size,
+        8 + length + max(entry["data_offsets"][1] for entry in tensors.values()),
+    )
     if size != expected:
         raise CheckpointError(
             f"{file}: is damaged, it has {size:,} bytes and its header says {expected:,}; copy the model again"
@@ -211,7 +226,7 @@ def check_tags(codec: TagCodec, family: Dialect, *, where: object) -> None:
 def _read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.parent}: {file.name} is not a JSON object; save the model again")

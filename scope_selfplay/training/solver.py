@@ -92,7 +92,7 @@ class _SolverSampling:
     async def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
         """Starts the rollouts of one group; a rubric that is missing is written while they are generated."""
         size = self.context.config.solver.group_size
-        arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic)
+        arrivals = Arrivals(size, deterministic=self.context.config.model.deterministic is not False)
         rollouts = [
             asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
             for member in range(size)

@@ -100,6 +100,8 @@ def rows_of(trajectory: Trajectory, codec: ChatCodec, family: Dialect) -> list[T
     """
     if _has_special_tokens(trajectory, codec):
         return None
+    if family.calls is None:
+        trajectory = _with_tags_of(family, trajectory)
     rows: list[_Row] = []
     for place, message in enumerate(trajectory.messages):
         if message.role != "assistant":
@@ -119,6 +121,38 @@ def rows_of(trajectory: Trajectory, codec: ChatCodec, family: Dialect) -> list[T
 
 class UnreadCallError(Exception):
     """A turn with calls that is not one search in its dialect."""
+
+
+def _with_tags_of(family: Dialect, trajectory: Trajectory) -> Trajectory:
+    """Thinking, calls and their results as an episode of a family has them whose tags no chat template writes."""
+    messages = []
+    for message in trajectory.messages:
+        text = message.content or ""
+        if message.role == "tool":
+            shown = family.tool_response(text)
+            messages.append(ChatMessage.model_validate({"role": family.tool_role, "content": shown}))
+        elif message.role == "assistant":
+            thought = f"<think>{message.reasoning_content}</think>\n" if message.reasoning_content else ""
+            said = f"{thought}{text}{_search_of(message, family)}"
+            messages.append(ChatMessage(role="assistant", content=said))
+        else:
+            messages.append(message)
+    return Trajectory(messages=tuple(messages))
+
+
+def _search_of(message: ChatMessage, family: Dialect) -> str:
+    """The call of a turn, which must be one search, in the family's tags; empty for a turn without calls."""
+    if not message.tool_calls:
+        return ""
+    call, arguments = message.tool_calls[0].function, _arguments(message.tool_calls[0].function)
+    if len(message.tool_calls) > 1 or call.name != "search" or not isinstance(arguments, dict):
+        raise UnreadCallError
+    if set(arguments) != {"query"} or not isinstance(arguments["query"], str):
+        raise UnreadCallError
+    try:
+        return family.search_call(arguments["query"])
+    except ValueError:
+        raise UnreadCallError from None
 
 
 def _is_one_search(prompt: str, said: str, message: ChatMessage, codec: ChatCodec, family: Dialect) -> bool:

@@ -34,7 +34,7 @@ from scope_selfplay.viewer.parameters import BadParameterError, Links
 from scope_selfplay.viewer.rendering import page_environment
 from scope_selfplay.viewer.shown_run import ShownRun
 from scope_selfplay.wire.guarded_http import LOOPBACK
-from scope_selfplay.wire.serving import listen, url_of
+from scope_selfplay.wire.serving import host_of, listen, url_of
 
 THREADS = 4
 """Pages made at the same time; a page holds what it shows in memory."""
@@ -201,13 +201,6 @@ class Protection:
         if self._base and (path == self._base or path.startswith(self._base + "/")):
             scope = {**scope, "path": path[len(self._base) :] or "/"}
         await self._app(scope, receive, guarded)
-
-
-def host_of(header: str) -> str:
-    """The name or address in a Host header, without its port, in small letters."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
 
 
 def serve_run(path: Path, site: Site, host: str, port: int, announce: Callable[[str], None]) -> None:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from scope_selfplay.errors import PromptError
-from scope_selfplay.inspection.charts import Line, NamedInterval
-from scope_selfplay.inspection.overview import IterationOverview, bin_edges, newest_ratings
+from scope_selfplay.inspection.charts import NamedInterval
+from scope_selfplay.inspection.html_report import FIRST_CURVES, curves_of
+from scope_selfplay.inspection.overview import bin_edges, newest_ratings
 from scope_selfplay.inspection.people import people
 from scope_selfplay.prompts import Pack, diff_packs, load_pack
 from scope_selfplay.prompts.folder import names_in, shipped_prompts
@@ -20,9 +21,6 @@ from scope_selfplay.store.query import TaskQuery
 from scope_selfplay.store.ratings import Ratings
 from scope_selfplay.viewer.parameters import BadParameterError, PackParameters, TaskListParameters
 from scope_selfplay.viewer.shown_run import ShownRun
-
-# What a reader of a training wants to see first; the rest follows as it was logged.
-FIRST_CURVES = tuple("reward difficulty rubric mean_score format search kl entropy zero_variance".split())
 
 
 class Page:
@@ -90,7 +88,8 @@ def training_page(run: ShownRun) -> Page:
     rated = newest.ratings if newest else Ratings(promoted=False)
     return Page(
         "training.html",
-        curves={stage: _curves(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
+        curves={stage: curves_of(found.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
+        first=FIRST_CURVES,
         held_out=[
             NamedInterval(score.checkpoint, score.mean_score, score.low, score.high)
             for score in found.held_out
@@ -128,18 +127,6 @@ def prompts_page(run: ShownRun, given: Mapping[str, str]) -> Page:
     differences = None if diff is None else diff.splitlines()
     values = {"pack": own, "damage": damage, "hashes": hashes, "packs": list(packs), "parameters": parameters}
     return Page("prompts.html", **values, diff=differences)
-
-
-def _curves(iterations: tuple[IterationOverview, ...], stage: Stage) -> dict[str, list[Line]]:
-    """By metric: one line per iteration."""
-    found: dict[str, list[Line]] = {}
-    for overview in iterations:
-        for curve in overview.curves:
-            if curve.stage is stage and len(curve.values) > 1:
-                line = Line(f"iteration {overview.iteration}", curve.steps, curve.values)
-                found.setdefault(curve.name, []).append(line)
-    first = [name for name in FIRST_CURVES if name in found]
-    return {name: found[name] for name in [*first, *(name for name in found if name not in first)]}
 
 
 def _known_packs(folder: RunFolder) -> dict[str, Callable[[], Pack]]:

@@ -50,7 +50,10 @@ def checked_url(url: str, allowed_hosts: Collection[str], *, what: str = "endpoi
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"{what} {url!r}: {error}") from None
-    if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+    if "@" in parts.netloc:
+        # It may hold a password, which no log should.
+        raise ConfigError(f"{what}: the URL of {host} names a user; give the key by an environment variable")
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise ConfigError(f"{what} {url!r}: expected http(s)://host:port without user, query or fragment")
     if host not in allowed_hosts:
         raise ConfigError(f"{what} {url!r}: the host {host} is not allowed; allowed: {sorted(allowed_hosts)}")

@@ -6,13 +6,15 @@ Whoever reads an address can connect at once. Needs Starlette and uvicorn (the e
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scope_selfplay.errors import ConfigError, OutsideError
 
@@ -77,7 +79,7 @@ async def serving(
     """
     bound = listen(host, port)
     config = uvicorn.Config(
-        app,
+        NoBrowsers(app, host),
         http=protocol or "auto",
         log_level="warning",
         access_log=False,
@@ -98,6 +100,44 @@ async def serving(
     finally:
         ticking.cancel()
         await server.shutdown(sockets=[bound])
+
+
+class NoBrowsers:
+    """Wraps a server that programs ask, listening at `host`: a web page in somebody's browser gets nothing from it.
+
+    Whatever a page posts names the page's origin. A page that reaches this machine by a name of its own (DNS rebinding)
+    calls a loopback address by a foreign name; servers at other addresses have names that only their clients know.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._is_local = _is_loopback(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+        name = host_of(headers.get(b"host", b"").decode("latin-1"))
+        if b"origin" in headers:
+            refusal = PlainTextResponse("web pages are not answered\n", 403)
+            await refusal(scope, receive, send)
+        elif self._is_local and name and not _is_loopback(name):
+            refusal = PlainTextResponse("this address is not called by that name\n", 421)
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def host_of(header: str) -> str:
+    """The name or address in a Host header, without its port, in small letters."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class BodyTooLargeError(ValueError):

@@ -127,7 +127,8 @@ def condition(namespace: str, job: str) -> str:
 
 def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, minutes: float) -> RunFolder:
     """Apply, stop pods in the middle of their work, and wait for the end."""
-    kubectl("apply", "--kustomize", str(folder), "--namespace", namespace)
+    for part in (folder.with_name("tiny") / "shared", folder):
+        kubectl("apply", "--kustomize", str(part), "--namespace", namespace)
     run = RunFolder(volume / "runs" / "tiny")
     for stage, pods in kills:
         records = getattr(run.stage(1, stage), "candidates" if stage is Stage.TASKS else "metrics")

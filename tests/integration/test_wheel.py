@@ -67,5 +67,5 @@ def test_an_unpacked_wheel_renders_a_run_far_from_any_checkout(wheel: Path, tmp_
     command = [sys.executable, "-m", "scope_selfplay.cli", "k8s", "render", "my-run.yaml"]
     done = subprocess.run(command, cwd=desk, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    for file in ("k8s/runs/tiny/kustomization.yaml", "k8s/base/role.yaml", "prompts/embedded/domain.yaml"):
+    for file in ("k8s/runs/tiny/kustomization.yaml", "k8s/shared/role.yaml", "prompts/embedded/domain.yaml"):
         assert (desk / file).is_file(), file

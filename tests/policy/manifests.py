@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.k8s.check import config_of, packs_of
+from scope_selfplay.k8s.check import applied_objects, config_of, packs_of
 from scope_selfplay.k8s.kubectl import kustomize
 from scope_selfplay.k8s.objects import planned_objects, pods_of
 
@@ -36,9 +36,9 @@ def main(target: Path) -> None:
     whole = {part: kustomize(REPOSITORY / "k8s" / "prepare" / part) for part in ("models", "index")}
     whole["evaluate"] = kustomize(REPOSITORY / "k8s" / "evaluate")
     for folder in sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml")):
-        objects = kustomize(folder)
+        objects = applied_objects(folder)
         config = config_of(objects, folder)
-        whole[folder.name] = [*objects, *planned_objects(config, packs_of(objects))]
+        whole[folder.name] = [*objects, *planned_objects(config, packs_of(objects, config.name))]
     for name, objects in whole.items():
         (target / f"{name}.yaml").write_text(yaml.safe_dump_all(production(objects), sort_keys=False))
 

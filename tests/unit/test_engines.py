@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
-from scope_selfplay.engines import check_served, partner_of, sampling_processes
+from scope_selfplay.engines import check_served, partner_of, samples_exactly, sampling_processes
 from scope_selfplay.errors import ConfigError, InferenceError, RunMismatchError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.served_model import Served, ServedModel, read_sample
@@ -159,3 +159,19 @@ async def test_later_turns_are_sent_first_and_their_number_only_to_a_server_that
     assert [body["max_tokens"] for body in asked.bodies] == [10, 12, 10] and counted == [2, 2, 2]
     expected = [0, -2, 0] if takes_priority else [None] * 3
     assert [body.get("priority") for body in asked.bodies] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "vocabulary", "expected"),
+    [
+        ([], 16_384, True),
+        ([], 49_152, False),
+        (["model.processes=2"], 49_152, True),
+        (["model.deterministic=true"], 49_152, True),
+        (["model.deterministic=false"], 300, False),
+    ],
+)
+def test_a_large_vocabulary_is_sampled_exactly_only_where_that_is_asked_for(
+    settings: list[str], vocabulary: int, expected: bool
+) -> None:
+    assert samples_exactly(load_config(None, settings).model, vocabulary) is expected

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import Component
@@ -18,8 +17,8 @@ from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.prepare import prepare_parts
-from scope_selfplay.k8s.render import packs_needed, run_folder
-from tests.unit.k8s.conftest import REPOSITORY, RUNS, rendered
+from scope_selfplay.k8s.render import components_of, packs_needed, run_folder
+from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered
 from tests.unit.k8s.test_tool_servers import FLIGHTS
 
 pytestmark = pytest.mark.integration
@@ -42,10 +41,11 @@ def place(folder: Path) -> str:
 def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) -> None:
     run, prepared = rendered(folder.parents[1]), rendered(folder)
     config = config_of(run, folder.parents[1])
-    # As docs/kubernetes.md has it: the volume's folder first, then this one, and nothing else of the run.
-    applied = [*rendered(folder.parent / "volume"), *(prepared if folder.name != "volume" else [])]
-    assert [each for each in reference_problems(applied) if "podSelector" not in each.message] == []
-    assert [body for body in prepared if body["kind"] == "PersistentVolumeClaim" and body not in run] == []
+    # As docs/kubernetes.md has it: the shared folder first, then this one, and nothing else of the run.
+    objects = [*rendered(folder.parents[1] / "shared"), *prepared]
+    unused = ("podSelector", "rule matches no pods")
+    broken = [each.message for each in reference_problems(objects)]
+    assert [each for each in broken if not any(part in each for part in unused)] == []
     written = {}
     for pods in pods_of(prepared):
         (container,) = pods.containers
@@ -88,7 +88,8 @@ OUTSIDE = Pods("Pod/elsewhere", {}, {"containers": []})
 def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_cluster(run: Path) -> None:
     """Before the run itself is applied: its own policies may not be needed, nor missed."""
     parts = prepare_parts(config_of(rendered(run), run))
-    objects = [each for part in parts for each in rendered(run / "prepare" / part)]
+    folders = ["shared", *(f"prepare/{part}" for part in parts)]
+    objects = [each for folder in folders for each in rendered(run / folder)]
     policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     ways = {
         pods.owner: [
@@ -129,9 +130,8 @@ def test_a_run_folder_has_no_problem_in_any_release(folder: Path) -> None:
 def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     text = (folder / "setup" / "run.yaml").read_text()
     config = load_config(folder / "setup" / "run.yaml")
-    setup = yaml.safe_load((folder / "setup" / "kustomization.yaml").read_text())
-    components = [Path(each).name for each in setup.get("components", [])]
-    files = run_folder(config, text, RunFolderLayout(packs=packs_needed(config), components=components))
+    layout = RunFolderLayout(packs=packs_needed(config), components=components_of(folder))
+    files = run_folder(config, text, layout)
     found = {
         str(each.relative_to(folder)): each.read_text()
         for each in folder.rglob("*.yaml")
@@ -161,7 +161,7 @@ def test_an_iteration_is_the_run_with_another_controller(folder: Path) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     config = load_config(REPOSITORY / "k8s/runs/tiny/setup/run.yaml")
-    for part in ("k8s/base", "k8s/components", "prompts"):
+    for part in ("k8s/base", "k8s/components", "k8s/shared", "prompts"):
         shutil.copytree(REPOSITORY / part, tmp_path / part)
     packs = packs_needed(config)
     folder = tmp_path / "k8s" / "runs" / "tiny"
@@ -171,8 +171,8 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
     ).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(content)
-    objects = rendered(folder)
-    plain = rendered(REPOSITORY / "k8s/runs/tiny")
+    objects = applied(folder)
+    plain = applied(REPOSITORY / "k8s/runs/tiny")
     assert objects != plain
     # The pods that it lets trainers and workers through to are the user's.
     own = FLIGHTS if component == "tool-servers" else []
@@ -184,9 +184,9 @@ def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
 
 def test_the_network_has_exactly_the_edges_of_the_method() -> None:
     folder = REPOSITORY / "k8s/runs/tiny"
-    objects = rendered(folder)
+    objects = applied(folder)
     config = config_of(objects, folder)
-    everything = [*objects, *planned_objects(config, packs_of(objects))]
+    everything = [*objects, *planned_objects(config, packs_of(objects, config.name))]
     policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
     by_part = {each.labels["app.kubernetes.io/component"]: each for each in pods_of(everything)}
     assert set(by_part) == set(Component)

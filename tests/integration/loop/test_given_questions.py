@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
+from scope_selfplay import DEFAULT_CONFIG
+from scope_selfplay.config import load_config
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.run import open_run
@@ -29,6 +31,17 @@ def world_questions(policy: Path, root: Path) -> list[str]:
 
 def trained_on(folder: RunFolder, iteration: int) -> set[str]:
     return {each.subject_id for each in read_records(folder.stage(iteration, Stage.SOLVER).rollouts, Rollout)}
+
+
+def test_a_task_that_nobody_searched_for_counts_no_search_and_lacks_no_evidence(tmp_path: Path) -> None:
+    settings = ["model.processes=1", "compare.tasks=5", "corpus.embedded_held_out=20", "name=embedded"]
+    run = open_run(load_config(DEFAULT_CONFIG, settings), tmp_path, Progress())
+    make_held_out(run)
+    kept = read_records(run.folder.stage(0, Stage.TASKS).candidates, Candidate)
+    assert {(each.task.search_turns, each.task.assigned_turns) for each in kept if each.task} == {(0, None)}
+    rubrics = [each.rubric for each in kept if each.rubric]
+    assert len(rubrics) == 5 and {rubric.unmet for rubric in rubrics} == {()}
+    assert {criterion.evidence for rubric in rubrics for criterion in rubric.criteria} == {None}
 
 
 def test_questions_with_and_without_rubric_are_trained_on_in_turn(

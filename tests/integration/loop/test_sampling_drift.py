@@ -114,6 +114,7 @@ def test_greedy_tokens_weigh_as_much_as_without_weights() -> None:
 def test_engines_elsewhere_are_weighed_by_default_and_the_one_here_is_not() -> None:
     settings = SolverConfig()
     assert sampling_cap(settings, "in_process") is None
+    assert sampling_cap(settings, "in_process", exact=False) == 3.0
     assert sampling_cap(settings, "vllm_server") == sampling_cap(settings, "vllm_colocated") == 3.0
     assert sampling_cap(SolverConfig(sampling_cap=0), "vllm_server") is None
     assert sampling_cap(SolverConfig(sampling_cap=2), "in_process") == 2.0

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from scope_selfplay.config import load_config, parse_config
-from scope_selfplay.config.cluster import OUR_MOUNTS
+from scope_selfplay.config.pods import OUR_MOUNTS
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.objects import pods_of
 from tests.unit.k8s.conftest import REPOSITORY

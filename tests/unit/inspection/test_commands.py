@@ -5,6 +5,7 @@ import re
 import unicodedata
 from html.parser import HTMLParser
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from scope_selfplay.cli import cli
 from scope_selfplay.errors import RecordError, UserError
-from scope_selfplay.inspection.charts import Line, histogram, lines
+from scope_selfplay.inspection.charts import Line, apart, histogram, lines, ticks
 from scope_selfplay.inspection.html_report import render_report
 from scope_selfplay.inspection.overview import overview
 from scope_selfplay.inspection.text import show_list
@@ -120,8 +121,8 @@ def test_stats_count_every_candidate(folder: RunFolder) -> None:
     text = call(folder, "stats").stdout
     assert "== Iteration 2" in text and "kept" in text and "near duplicates" in text
     lines = [line for line in text.splitlines() if "mean score of tried tasks" in line]
-    assert [line.split()[-3:] for line in lines] == [["0.3", "to", "0.7"]] * 2
-    assert "share  at least 0.1" in text and "share  at most 0.1" in text
+    assert [line.split()[-5:] for line in lines] == [["fine", "0.3", "to", "0.7", "0-1"]] * 2
+    assert re.search(r"0\.000  fine +at most 0\.1 +share\n", text)
     page = json.loads(call(folder, "stats", "--json").stdout)
     assert [step["count"] for step in page["iterations"][1]["funnel"]] == [30, 24, 18, 18, 18, 12]
     assert sum(page["iterations"][1]["histogram"]) == 18
@@ -202,3 +203,27 @@ def test_charts_hold_all_values() -> None:
     assert drawn.partition("points=")[2].partition(">")[0].count(",") == 3
     assert "reward from 0 to 0.5" in drawn
     assert histogram([1, 0, 3]).count('class="bar"') == 3 and "href" not in histogram([1, 0, 3])
+
+
+def test_lines_are_few_and_named_at_their_ends_between_axes() -> None:
+    many = [Line(f"iteration {row}", [1, 2], [0.0, row / 10]) for row in range(1, 10)]
+    drawn = lines(many)
+    assert drawn.count("<polyline") == 4 and drawn.count('class="name') == 4
+    assert re.findall(r">(iteration \d)</text>", drawn) == [f"iteration {row}" for row in (1, 4, 6, 9)]
+    numbers = re.findall(r'text-anchor="(\w+)">([\d.]+)<', drawn)
+    assert numbers == [*(("end", value) for value in ("0", "0.5", "1")), ("middle", "1"), ("middle", "2")]
+    assert ">step</text>" in drawn
+
+
+@given(st.lists(st.floats(0, 150), min_size=1, max_size=4))
+def test_names_never_lie_over_each_other(places: list[float]) -> None:
+    found = sorted(apart(places, least=10, most=140))
+    assert all(later - earlier >= 11.9 for earlier, later in pairwise(found))
+    assert found[0] >= 10 and found[-1] <= 140
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
+def test_axes_have_a_few_round_numbers_around_all_values(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    assert 3 <= len(found) <= 7 and found == sorted(found)
+    assert found[0] <= low + 1e-6 * max(1, abs(low)) and found[-1] >= low + span - 1e-6 * max(1, abs(low))

@@ -11,7 +11,10 @@ from rich.console import Console
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CorpusError
 from scope_selfplay.gates import Gate
+from scope_selfplay.inspection.html_report import render_report
+from scope_selfplay.inspection.overview import overview
 from scope_selfplay.inspection.summary import show_example, show_summary, sparkline, summarise
+from scope_selfplay.inspection.text import describe_overview
 from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.run import Run
@@ -26,6 +29,7 @@ from scope_selfplay.store import (
     write_records,
 )
 from scope_selfplay.store.ratings import Ratings, ScoreEstimate
+from scope_selfplay.store.reader import RunReader
 from tests.exported_run import write_finished_run
 
 PACK = Path(__file__).parents[3] / "prompts" / "embedded"
@@ -157,6 +161,16 @@ def test_the_numbers_are_those_of_the_folders(run: Run) -> None:
     assert iteration["decision"] == {"decision": "promote", "reason": "S_1 is better than S_0"}
     assert list(summary["held_out"]) == ["S_0", "S_1"]
     assert summary["held_out"]["S_1"]["mean_score"] == pytest.approx(0.4)
+
+
+def test_every_iterations_ruling_stands_in_the_statistics_and_the_report(run: Run) -> None:
+    with RunReader(run.folder.path) as reader:
+        page = overview(reader, health=False)
+        report = render_report(reader)
+    rulings = {made.iteration: made.ruling for made in page.iterations if made.ruling}
+    assert rulings == {1: "promote: S_1 is better than S_0"}
+    assert "  ruling: promote: S_1 is better than S_0" in list(describe_overview(page))
+    assert "Ruling: promote: S_1 is better than S_0" in report
 
 
 def test_first_and_last_are_quarters_of_the_steps(run: Run) -> None:

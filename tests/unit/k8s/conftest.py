@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.config import load_config
-from scope_selfplay.k8s.check import RunCheck, check_cluster, check_folder
+from scope_selfplay.k8s.check import RunCheck, applied_objects, check_cluster, check_folder
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize
 from scope_selfplay.k8s.patches import RunFolderLayout
 from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
@@ -27,12 +27,22 @@ def rendered(folder: Path) -> list[Body]:
     return kustomize(folder)
 
 
+@cache
+def applied(folder: Path) -> list[Body]:
+    """A run's folder, and before it what its namespace shares."""
+    rendered(folder)
+    return applied_objects(folder)
+
+
 _KUBECTL = """#!/bin/sh
 case "$*" in
 kustomize*) exec {kubectl} "$@" ;;
 *apply*) exit 0 ;;
 *version*) echo '{{"serverVersion": {{"gitVersion": "v1.30.0"}}}}' ;;
 *can-i*) echo yes ;;
+*all-namespaces*) cat {folder}/everywhere.json 2>/dev/null && exit 0
+    echo 'Error from server (Forbidden): pods is forbidden at the cluster scope' >&2
+    exit 1 ;;
 *ignore-not-found*)
     name=$(echo "$*" | sed 's/.*get \\([a-z]*\\) \\([a-z0-9-]*\\).*/\\1.\\2/')
     cat {folder}/$name.json 2>/dev/null

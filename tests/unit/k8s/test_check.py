@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from scope_selfplay.cli import cli
+from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.check import check_folder, config_of
+from scope_selfplay.k8s.check import check_folder, config_of, schema_problems
 from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.objects import ManifestProblem
+from scope_selfplay.k8s.objects import ManifestProblem, name_of
 from scope_selfplay.planning.assumptions import Assumptions
+from scope_selfplay.planning.memory import LAYOUTS
 from scope_selfplay.planning.plan import make_plan
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, rendered, with_components
 from tests.unit.k8s.test_check_cluster import enough_but_quota, quota
@@ -47,6 +51,12 @@ def test_the_papers_runs_fit_six_gpus_or_eight(
     found = peak_gpus(checked.config)
     order = ("train-challenger", "make-tasks", "train-solver", "compare")
     assert tuple(found[stage] for stage in order) == peaks
+    layout = {stage: sum(pods.values()) for stage, pods in LAYOUTS[max(peaks)].items()}
+    assert (layout["challenger"], layout["solver"]) == (found["train-challenger"], found["train-solver"])
+    cluster = checked.config.cluster
+    for stage, settings in (("challenger", cluster.train_challenger), ("solver", cluster.train_solver)):
+        pods = LAYOUTS[max(peaks)][stage]
+        assert (pods["trainer"], pods["judge"]) == (settings.gpus, cluster.judge.gpus)
     plan = make_plan(checked.config, gpus=max(peaks), gates=2, assumptions=Assumptions(), parameters=8e9)
     assert plan.gpu_hours > 0
 
@@ -154,3 +164,23 @@ def test_a_quota_in_the_folder_is_compared_with_what_the_other_components_take(t
     assert problem.where == "ResourceQuota/scope"
     assert "allows 8 requests.nvidia.com/gpu" in problem.message
     assert problem.message.endswith("the stage train-solver takes 10")
+
+
+def test_show_prints_every_object_that_a_run_will_create() -> None:
+    shown = CliRunner().invoke(cli, ["k8s", "show", str(QWEN)], catch_exceptions=False)
+    bodies = list(yaml.safe_load_all(shown.stdout))
+    names = {name_of(body) for body in bodies}
+    config = load_config(QWEN / "setup" / "run.yaml")
+    for iteration in range(1, config.iterations + 1):
+        stages = ("train-challenger", "make-tasks", "train-solver", "compare")
+        assert {f"Job/qwen3-8b-i{iteration:02d}-{stage}-a1" for stage in stages} <= names
+    assert {
+        "PersistentVolumeClaim/scope-data",
+        "Job/qwen3-8b-controller",
+        "Deployment/qwen3-8b-judge",
+    } <= names
+    assert len(names) == len(bodies)
+    assert schema_problems(bodies) == []
+    one = CliRunner().invoke(cli, ["k8s", "show", str(QWEN), "--iteration", "2"], catch_exceptions=False)
+    added = {name_of(body) for body in yaml.safe_load_all(one.stdout)}
+    assert added < names and not any("-i01-" in name or name.startswith("Persistent") for name in added)

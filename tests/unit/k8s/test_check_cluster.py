@@ -81,7 +81,7 @@ def test_a_volume_of_one_node_keeps_every_pod_there(tmp_path: Path) -> None:
     for pods in pods_of(checked.objects):
         assert pods.spec["nodeSelector"] == {"scope/single-node": "true"}, pods.owner
     folder = with_components(tmp_path / "loose", QWEN)
-    volume = folder.parents[1] / "base" / "foundation" / "volume.yaml"
+    volume = folder.parents[1] / "shared" / "volume.yaml"
     volume.write_text(volume.read_text().replace("ReadWriteMany", "ReadWriteOnce"))
     found = check_folder(folder).problems
     assert {each.where for each in found} >= {"Job/qwen3-8b-controller", "Deployment/qwen3-8b-judge"}
@@ -171,5 +171,64 @@ def test_spot_nodes_are_tolerated_besides_what_the_run_tolerates(tmp_path: Path)
         keys = [each["key"] for each in pods.spec["tolerations"]]
         spot = ["kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot"]
         more = [] if pods.owner == "Job/qwen3-8b-controller" else [*spot, "eks.amazonaws.com/capacityType"]
+        if any("nvidia.com/gpu" in container["resources"]["limits"] for container in pods.containers):
+            more.append("nvidia.com/gpu")
         assert keys == ["team", *more], pods.owner
         assert pods.spec["tolerations"][0] == own
+
+
+def held_by_others(node_name: str, **requests: str) -> dict[str, Any]:
+    container = {"resources": {"requests": requests}}
+    spec = {"nodeName": node_name, "containers": [container]}
+    return {"metadata": {"name": "other", "labels": {}}, "spec": spec, "status": {"phase": "Running"}}
+
+
+def test_gpus_that_other_pods_hold_are_not_free(answers: Answers) -> None:
+    answers.give("nodes", node("a", 8))
+    answers.give("everywhere", held_by_others("a", **{"nvidia.com/gpu": "2"}))
+    assert messages(QWEN, "nodes") == []
+    answers.give("everywhere", held_by_others("a", **{"nvidia.com/gpu": "4"}))
+    (message,) = messages(QWEN, "nodes")
+    assert message.startswith(
+        "have 4 free nvidia.com/gpu (other pods hold 4), the largest stage takes 6 at once"
+    )
+    # What the run itself holds is its own.
+    ours = held_by_others("a", **{"nvidia.com/gpu": "4"})
+    ours["metadata"]["labels"] = {"scope/run": "qwen3-8b"}
+    answers.give("everywhere", ours)
+    assert messages(QWEN, "nodes") == []
+
+
+def test_a_node_that_takes_no_pods_of_the_run_offers_nothing(answers: Answers) -> None:
+    gpus = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    team = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+    for taints, expected in (([gpus], 0), ([gpus, {**team, "effect": "PreferNoSchedule"}], 0), ([team], 5)):
+        answers.give("nodes", {**node("a", 8), "spec": {"taints": taints}})
+        found = [each for each in cluster_check(QWEN).problems if "team=vision is a taint" in each.message]
+        assert len(found) >= expected if expected else not found
+    answers.give("nodes", {**node("a", 8), "spec": {"unschedulable": True}})
+    assert messages(QWEN, "nodes") == ["offer 0 nvidia.com/gpu, the largest stage takes 6 at once"]
+
+
+def test_a_pod_that_asks_for_more_cpu_or_memory_than_a_node_has_is_named(answers: Answers) -> None:
+    small = node("a", 8)
+    small["status"]["allocatable"] |= {"cpu": "24", "memory": "300Gi"}
+    answers.give("nodes", small)
+    where = "Job/qwen3-8b-i01-train-solver-a1"
+    assert messages(QWEN, where) == [
+        "takes 32 cpu on one node, the largest offers 24",
+        "takes 384Gi memory on one node, the largest offers 300Gi",
+    ]
+
+
+def test_cpu_and_memory_of_a_stage_fit_the_one_node_of_the_volume(answers: Answers, tmp_path: Path) -> None:
+    folder = with_components(tmp_path / "top", QWEN, "single-node")
+    big = node("a", 8, **{"scope/single-node": "true"})
+    big["status"]["allocatable"] |= {"cpu": "96", "memory": "1000Gi"}
+    answers.give("nodes", big)
+    assert messages(folder, "nodes") == []
+    answers.give("everywhere", held_by_others("a", memory="500Gi"))
+    (message,) = messages(folder, "nodes")
+    assert message.startswith(
+        "have 500Gi free memory on the one node of the volume, the stage train-solver takes 608Gi"
+    )

@@ -8,8 +8,8 @@ import pytest
 
 from scope_selfplay.k8s.check import config_of, packs_of
 from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import planned_objects
-from tests.unit.k8s.conftest import REPOSITORY, rendered
+from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
+from tests.unit.k8s.conftest import REPOSITORY, applied
 
 Objects = list[dict[str, Any]]
 TINY = REPOSITORY / "k8s/runs/tiny"
@@ -17,8 +17,8 @@ TINY = REPOSITORY / "k8s/runs/tiny"
 
 @pytest.fixture
 def objects() -> Objects:
-    given = rendered(TINY)
-    return copy.deepcopy([*given, *planned_objects(config_of(given, TINY), packs_of(given))])
+    given = applied(TINY)
+    return copy.deepcopy([*given, *planned_objects(config_of(given, TINY), packs_of(given, "tiny"))])
 
 
 def find(objects: Objects, kind: str, name: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def changed(kind: str, name: str, path: str, value: Any) -> Callable[[Objects], 
 POD = "spec/template/spec"
 MISTAKES = [
     (without("ConfigMap", "tiny-config"), "mounts ConfigMap tiny-config, which does not exist"),
-    (without("ConfigMap", "prompts-embedded"), "ConfigMap prompts-embedded"),
+    (without("ConfigMap", "tiny-prompts-embedded"), "ConfigMap tiny-prompts-embedded"),
     (without("PersistentVolumeClaim", "scope-data"), "the claim scope-data, which does not exist"),
     (without("ServiceAccount", "scope-worker"), "ServiceAccount scope-worker, which does not exist"),
     (without("Role", "scope-controller"), "binds Role/scope-controller"),
@@ -70,3 +70,32 @@ def test_a_planted_mistake_is_found(
     assert any(message in str(problem) for problem in reference_problems(objects)), reference_problems(
         objects
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "port"),
+    [({"k8s-app": "kube-dns"}, 53), ({"dns.operator.openshift.io/daemonset-dns": "default"}, 5353)],
+    ids=["kube-dns", "OpenShift"],
+)
+def test_names_are_found_wherever_the_cluster_keeps_its_dns(
+    objects: Objects, labels: dict[str, str], port: int
+) -> None:
+    (policy,) = [body for body in objects if body["metadata"]["name"] == "scope-dns"]
+    for rule in policy["spec"]["egress"]:
+        for peer in rule["to"]:
+            peer.pop("namespaceSelector", None)
+    pods = {pods.labels["app.kubernetes.io/component"]: pods for pods in pods_of(objects)}
+    resolver = Pods("Pod/dns", labels, {"containers": []})
+    for component in ("controller", "trainer", "worker"):
+        assert allows([policy], "Egress", pods[component], resolver, port)
+    blocks = [peer["ipBlock"]["cidr"] for peer in policy["spec"]["egress"][0]["to"] if "ipBlock" in peer]
+    assert blocks == ["169.254.20.10/32", "169.254.169.254/32"]
+
+
+@pytest.mark.parametrize("port", [443, 6443, 8443, 16443])
+def test_the_controller_reaches_the_api_server_on_the_ports_of_the_usual_clusters(
+    objects: Objects, port: int
+) -> None:
+    policies = [body for body in objects if body["kind"] == "NetworkPolicy"]
+    (controller,) = [pods for pods in pods_of(objects) if pods.owner == "Job/tiny-controller"]
+    assert allows(policies, "Egress", controller, Pods("Pod/api", {}, {"containers": []}), port)

@@ -48,7 +48,7 @@ def test_the_job_runs_the_command_on_the_runs_volume_with_its_servers(tmp_path: 
 
 def test_it_may_reach_judge_and_retriever_and_fits_the_schemas(tmp_path: Path) -> None:
     folder = rendered_run(tmp_path, evaluate=EVALUATE)
-    bodies, run = rendered(folder / "evaluate"), rendered(folder)
+    bodies, run = rendered(folder / "evaluate"), rendered(folder / "shared")
     assert schema_problems(bodies) == []
     policies = [body for body in run if body["kind"] == "NetworkPolicy"]
     (pod,) = pods_of(bodies)

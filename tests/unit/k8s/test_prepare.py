@@ -69,8 +69,10 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         assert pod["priorityClassName"] == "low" and pod["imagePullSecrets"] == [{"name": "registry"}]
         mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
         assert mounts["extra-ca"] == "/etc/company"
-    kinds = {body["kind"] for body in rendered(folder / "prepare" / "volume")}
-    assert kinds == {"ServiceAccount", "NetworkPolicy"}, "the claim was created by others"
+    kinds = {body["kind"] for body in rendered(folder / "shared")}
+    assert kinds == {"ServiceAccount", "NetworkPolicy", "Role", "RoleBinding"}, (
+        "the claim was created by others"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,9 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
 def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
     components: tuple[str, ...], cluster: dict[str, Any], node: dict[str, str], tmp_path: Path
 ) -> None:
-    """A bound claim cannot be changed: what prepares a run must ask for the one that the run asks for."""
     folder = rendered_run(tmp_path, *components, **cluster)
-    claims = [
-        [body for body in rendered(each) if body["kind"] == "PersistentVolumeClaim"]
-        for each in (folder, folder / "prepare" / "volume")
-    ]
-    assert claims[0] == claims[1] and claims[0][0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     for name, pod in jobs_below(folder).items():
         assert pod["nodeSelector"] == node, name
 
@@ -107,7 +105,7 @@ def test_deleting_a_job_that_prepares_deletes_no_data(tmp_path: Path) -> None:
         bodies = rendered(folder / "prepare" / part)
         assert {body["kind"] for body in bodies} <= {"Job", "NetworkPolicy"}
         assert {body["metadata"]["namespace"] for body in bodies} == {"scope"}
-    first = rendered(folder / "prepare" / "volume")
+    first = rendered(folder / "shared")
     assert {(body["kind"], body["metadata"]["name"]) for body in first} >= {("Namespace", "scope")}
     assert {body["metadata"].get("namespace", "scope") for body in first} == {"scope"}
 
@@ -123,7 +121,7 @@ def test_what_no_job_brings_is_said() -> None:
     assert [each.part for each in model_downloads(named)] == ["model", "judge", "encoder"]
     assert list(manual_steps(named)) == ["copy the corpus to /data/corpus.jsonl"]
     loose = config_of(prepare={"encoder": None, "index": []}, judge={"model": "/data/models/j"})
-    assert prepare_parts(loose) == ["volume", "index"]
+    assert prepare_parts(loose) == ["index"]
     assert list(manual_steps(loose)) == [
         "copy the model to /data/models/m0, or name its repository: cluster.prepare.model",
         "copy the model to /data/models/j, or name its repository: cluster.prepare.judge",

@@ -9,11 +9,13 @@ from click.testing import CliRunner, Result
 from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.k8s.check_cluster import amount, peak_gpus
+from scope_selfplay.k8s.check_cluster import peak_gpus
 from scope_selfplay.k8s.check_references import reference_problems
+from scope_selfplay.k8s.objects import name_of, pods_of
 from scope_selfplay.k8s.patches import RunFolderLayout, image_parts
+from scope_selfplay.k8s.quantities import amount
 from scope_selfplay.k8s.render import components_of, copy_shared_parts, run_folder, write_folder
-from tests.unit.k8s.conftest import rendered
+from tests.unit.k8s.conftest import REPOSITORY, rendered, with_components
 
 
 @pytest.mark.parametrize("name", ["1e3", "0x1f", "on", "y"])
@@ -51,7 +53,8 @@ cluster:
     folder = tmp_path / "k8s/runs/r1"
     write_folder(folder, run_folder(config, text, RunFolderLayout(packs=["embedded"])), force=False)
     objects = rendered(folder)
-    assert not [body for body in objects if body["kind"] == "PersistentVolumeClaim"]
+    shared = rendered(folder / "shared")
+    assert not [body for body in shared if body["kind"] == "PersistentVolumeClaim"]
     (job,) = [body for body in objects if body["kind"] == "Job"]
     pod = job["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == f"registry.example:5000/team/scope:1.2@sha256:{'0' * 64}"
@@ -65,9 +68,39 @@ cluster:
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}
     assert [
         each
-        for each in reference_problems([*objects, claim])
+        for each in reference_problems([*shared, *objects, claim])
         if "podSelector" not in each.message and "rule" not in each.message
     ] == []
+
+
+def test_a_patch_of_all_pods_reaches_those_that_kustomize_makes(tmp_path: Path) -> None:
+    environment = [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
+    pod = {"spec": {"containers": [{"name": "main", "env": environment}], "schedulerName": "volcano"}}
+    text = yaml.safe_dump(
+        {
+            "name": "r1",
+            "iterations": 1,
+            "model": {"path": "/data/models/m0"},
+            "corpus": {"path": "/data/corpus.jsonl"},
+            "cluster": {
+                "pod": pod,
+                "prepare": {"model": "team/m0"},
+                "storage_class": "nfs",
+                "storage": "4Ti",
+            },
+        }
+    )
+    folder = with_components(tmp_path, REPOSITORY / "k8s/runs/tiny", "fail-fast", text=text)
+    parts = (folder, folder / "prepare" / "models", folder / "prepare" / "index")
+    found = pods_of(body for part in parts for body in rendered(part))
+    assert len(found) == 4
+    for pods in found:
+        (container,) = pods.containers
+        assert environment[0] in container["env"] and len(container["env"]) > 1, pods.owner
+        assert pods.spec["schedulerName"] == "volcano" and container["name"] == "main"
+    (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["storageClassName"] == "nfs"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "4Ti"
 
 
 def test_what_a_person_changed_is_replaced_only_when_asked(tmp_path: Path) -> None:
@@ -128,3 +161,22 @@ def test_components_stay_until_others_are_named(tmp_path: Path) -> None:
     assert yaml.safe_load(setup.read_text())["components"] == ["../own", *shipped]
     render(run, "--force", "--component", "quota")
     assert components_of(folder) == ["quota"]
+
+
+def test_deleting_a_run_deletes_what_is_its_own_and_nothing_of_another_run(tmp_path: Path) -> None:
+    """Two runs of one namespace: claim, accounts, rights and policies stay, and so do the other run's prompts."""
+    components = ("external-servers", "multi-node", "namespace", "quota", "single-node", "tool-servers")
+    found: dict[str, set[str]] = {}
+    for name in ("r1", "r2"):
+        text = f"name: {name}\ndomain: embedded\niterations: 1\n"
+        folder = with_components(tmp_path / name, REPOSITORY / "k8s/runs/tiny", *components, text=text)
+        found[name] = {name_of(body) for body in rendered(folder)}
+        assert found[name] == {
+            f"Job/{name}-controller",
+            f"ConfigMap/{name}-config",
+            f"ConfigMap/{name}-prompts-embedded",
+        }
+        assert {body["metadata"]["namespace"] for body in rendered(folder)} == {"scope"}
+        shared = {name_of(body) for body in rendered(folder / "shared")}
+        assert shared >= {"Namespace/scope", "PersistentVolumeClaim/scope-data", "NetworkPolicy/scope-ranks"}
+    assert not found["r1"] & found["r2"]

@@ -1,4 +1,4 @@
-"""The Role in `k8s/base` against the calls that the controller's code makes; `tests/cluster` asks a server the same."""
+"""The Role in `k8s/shared` against the calls that the controller's code makes; `tests/cluster` asks a server."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from scope_selfplay.k8s.render import shipped_kustomize
 
 
 def test_the_role_grants_the_verbs_that_the_controller_uses_and_no_other() -> None:
-    role, binding = yaml.safe_load_all((shipped_kustomize() / "base" / "role.yaml").read_text())
+    role, binding = yaml.safe_load_all((shipped_kustomize() / "shared" / "role.yaml").read_text())
     granted: dict[tuple[str, str], set[str]] = {}
     for rule in role["rules"]:
         assert rule.keys() == {"apiGroups", "resources", "verbs"}

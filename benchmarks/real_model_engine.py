@@ -1,0 +1,123 @@
+"""Decoding of a real model on this machine's CPU: the in-process engine and transformers' `generate`, side by side.
+
+    python -m benchmarks.real_model_engine [--model smollm2] [--sequences 1 16 64] [--context 400] [--rounds 3]
+
+Every engine has a process of its own and one thread; rounds go through all of them in turn, so that what else the
+machine does falls on all. A rate is tokens per second of CPU time after a context of so many tokens. Contexts are
+random states, so nothing is prefilled and no token means anything.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ENGINES = ("in process, float32", "in process, bfloat16", "generate, bfloat16")
+_STEPS = 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--context", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.engine:
+        _measure(asked)
+        return
+    print(
+        f"{asked.model} after {asked.context} tokens, one thread: tokens per second of CPU time (of generate's)"
+    )
+    print(f"{'sequences':>9}" + "".join(f"{engine:>24}" for engine in ENGINES))
+    found: dict[str, dict[str, Any]] = {engine: {} for engine in ENGINES}
+    for _ in range(asked.rounds):
+        for engine in ENGINES:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.real_model_engine", *sys.argv[1:], "--engine", engine],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            for key, value in json.loads(done.stdout.splitlines()[-1]).items():
+                found[engine].setdefault(key, []).append(value)
+    for count in map(str, asked.sequences):
+        rates = [statistics.median(found[engine][count]) for engine in ENGINES]
+        cells = "".join(f"{f'{rate:,.0f} ({rate / rates[-1]:.2f})':>24}" for rate in rates)
+        print(f"{count:>9}{cells}")
+    memory = "".join(f"{max(found[engine]['GiB']):>20.1f} GiB" for engine in ENGINES)
+    print(f"{'peak':>9}{memory}")
+
+
+def _measure(asked: argparse.Namespace) -> None:
+    """Prints one object: sequences -> tokens per second of CPU time, and the peak of memory."""
+    import torch
+
+    from scope_selfplay.training.policy import load_model, policy_path
+
+    torch.set_num_threads(1)
+    precision = "bfloat16" if asked.engine.startswith("generate") else "float32"
+    model = load_model(policy_path(asked.model), precision=precision).eval().requires_grad_(False)
+    begin = _generating if asked.engine.startswith("generate") else _in_process
+    found: dict[str, float] = {}
+    for count in asked.sequences:
+        step = begin(model, count, asked.context, packed="bfloat16" in asked.engine)
+        step(1)
+        began = time.process_time()
+        step(_STEPS)
+        found[str(count)] = count * _STEPS / (time.process_time() - began)
+    found["GiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps(found))
+
+
+def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
+    from scope_selfplay.inference.draws import Draw, draw_tokens
+    from scope_selfplay.inference.packed_weights import packed_copy
+    from scope_selfplay.inference.slot_cache import SlotCache
+
+    sampled = packed_copy(model) if packed else model
+    cache = SlotCache(sampled, slots=count, max_length=context + 2 * _STEPS)
+
+    def step(steps: int) -> None:
+        tokens = [[1]] * count
+        for number in range(steps):
+            logits = cache.forward(tokens, list(range(count)), [context + number] * count)
+            drawn = draw_tokens(logits, [Draw(0.5, row, number) for row in range(count)])
+            tokens = [[int(token)] for token in drawn.tokens]
+
+    return step
+
+
+def _generating(model: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
+    import torch
+    from transformers import DynamicCache
+
+    config = model.config
+    shape = (count, config.num_key_value_heads, context, config.head_dim)
+
+    def held() -> Any:
+        cache = DynamicCache(config=config)
+        for layer in range(config.num_hidden_layers):
+            cache.update(torch.ones(shape, dtype=model.dtype), torch.ones(shape, dtype=model.dtype), layer)
+        return cache
+
+    caches = [held(), held()]
+    ids = torch.ones((count, context + 1), dtype=torch.int64)
+
+    def step(steps: int) -> None:
+        cache = caches.pop()
+        length = {"max_new_tokens": steps, "min_new_tokens": steps, "pad_token_id": 0}
+        with torch.inference_mode():
+            model.generate(ids, past_key_values=cache, do_sample=True, top_k=0, **length)
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Decoding in bfloat16 from packed weights, beside the same weights in float32."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the train extra")
+
+from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+
+from scope_selfplay.inference import Generate, Sample, in_process
+from scope_selfplay.inference.codec import ChatCodec, Stops
+from scope_selfplay.inference.in_process import InProcessModel
+from scope_selfplay.inference.packed_weights import can_pack, packed_copy
+from scope_selfplay.training.policy import policy_path
+
+pytestmark = pytest.mark.integration
+NEVER = Stops(frozenset(), ())
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "mistral"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """Mistral stands for the families whose layers stay transformers'."""
+    if not can_pack(torch.device("cpu")):
+        pytest.skip("this CPU computes in bfloat16 no faster than in float32")
+    set_seed(0)
+    config = AutoConfig.for_model(
+        request.param,
+        vocab_size=20_000,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=None,
+        attention_bias=True,
+        initializer_range=0.2,
+    )
+    model = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
+    for name, weights in model.named_parameters():
+        if "bias" in name or "norm" in name:
+            weights += 0.3 * torch.randn_like(weights)
+    return model
+
+
+def sampled(model: Any, *, packed: bool) -> list[Sample]:
+    engine = InProcessModel(
+        model,
+        ChatCodec.load(policy_path("embedded")),
+        identity="S_0",
+        slots=4,
+        max_length=48,
+        deterministic=not packed,
+        packed=packed,
+    )
+
+    async def all_sampled() -> list[Sample]:
+        requests = [Generate(tuple(range(5 + row, 20 + 2 * row)), 12) for row in range(6)]
+        return await asyncio.gather(
+            *(engine.sample(each, row, stops=NEVER) for row, each in enumerate(requests))
+        )
+
+    return asyncio.run(all_sampled())
+
+
+def test_packed_weights_sample_nearly_what_float32_samples(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Prompts of 15 to 20 tokens: two are read in a pass.
+    monkeypatch.setattr(in_process, "PROMPT_PASS", 40)
+    exact, packed = sampled(model, packed=False), sampled(model, packed=True)
+    first = [
+        abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(exact, packed, strict=True) if a.ids[0] == b.ids[0]
+    ]
+
+    # Rounding decides a token now and then, and what follows differs.
+    assert len(first) >= 4 and max(first) < 0.2
+    assert any(distance > 0 for distance in first), "the same numbers: nothing was rounded"
+    assert model.dtype == torch.float32, "the model in training keeps its precision"
+
+
+def test_every_linear_layer_is_packed(model: Any) -> None:
+    packed = packed_copy(model)
+    assert not [name for name, part in packed.named_modules() if type(part) is torch.nn.Linear]
+    states = torch.randn(3, 128)
+    with torch.inference_mode():
+        ours, theirs = packed.lm_head(states.bfloat16()).float(), model.lm_head(states)
+    assert torch.allclose(ours, theirs, atol=0.05 * float(theirs.abs().max()))

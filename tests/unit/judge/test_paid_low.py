@@ -1,0 +1,57 @@
+"""What a policy can write makes a low reward and not a missing one, through client, readers and rewards."""
+
+import random
+import unicodedata
+from typing import Any
+
+from scope_selfplay.config import SolverConfig
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
+from scope_selfplay.judge.fences import read_fences
+from scope_selfplay.testing.attacks import hostile_answers
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
+from scope_selfplay.wire.serving import serving
+from tests.judges import JudgeOver, judge_over, pack
+from tests.unit.reward_designs.scripted import RUBRIC, TASK, finished_group, rewards_of_step, rollout
+
+__all__ = ["judge_over", "pack"]
+CONTEXT = 24_000
+HONEST = "It was built against the floods of {}, says the county's report."
+
+
+class Engine(FakeServer):
+    """A judge with a context that quotes what it is shown and finds that it is not so; a token is a byte."""
+
+    def __init__(self) -> None:
+        super().__init__(respond)
+
+    def serving(self, *_: Any) -> Any:
+        """Refuses, as an engine does, with status 400."""
+        return serving(reply_app(respond, model=FAKE_MODEL))
+
+
+def respond(request: ServedRequest) -> ServedReply:
+    if len(unicodedata.normalize("NFKC", request.prompt).encode()) > CONTEXT:
+        raise ValueError(f"This model's maximum context length is {CONTEXT} tokens")
+    shown = " ".join(fence.text for fence in read_fences(request.prompt))
+    return ServedReply(f"<think>It says: {shown} That is not so.</think><score>0</score>")
+
+
+async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOver) -> None:
+    hostile = list(hostile_answers(random.Random(0), 120))
+    groups = [
+        [HONEST.format(row) for row in range(1927, 1935)],
+        *(hostile[row : row + 8] for row in range(0, 120, 8)),
+    ]
+    async with judge_over(Engine()) as judge:
+        opened = [
+            finished_group(
+                TASK, RUBRIC, [rollout(row, text) for row, text in enumerate(texts)], ("g", number)
+            )
+            for number, texts in enumerate(groups)
+        ]
+        found = await rewards_of_step(SolverConfig(), judge, opened)
+    honest, *attacks = found.rewards
+    least = honest[0]
+    assert least is not None and honest == [least] * 8
+    paid = [each for group in attacks for each in group]
+    assert len(paid) == 120 and [each for each in paid if each is None or each > least] == []
