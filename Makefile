@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: run test test-unit test-integration test-vllm test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
 .PHONY: test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-images
 .PHONY: images image-worker image-retriever image-trainer
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-rewards bench-ablations bench-overlap bench-viewer bench-step bench-real-engine
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-rewards bench-ablations bench-overlap bench-viewer bench-step bench-real-engine bench-real-answers
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -106,6 +106,10 @@ bench-rollouts: setup ## a step's rollouts: our driver against the bound and aga
 bench-real-engine: setup ## tokens per second of a real model in this process and under generate: ARGS="--context 400"
 	$(BIN)/scope models fetch smollm2
 	$(BIN)/python -m benchmarks.real_model_engine $(ARGS)
+
+bench-real-answers: setup ## what a real model answers from memory and with the right passage: ARGS="--questions 289"
+	$(BIN)/scope models fetch smollm2
+	$(BIN)/python -m benchmarks.real_model_answers $(ARGS)
 
 bench-step: setup ## where a paper-sized training step's time goes, simulated from rates: ARGS="--rates FILE"
 	$(BIN)/python -m benchmarks.step $(ARGS)

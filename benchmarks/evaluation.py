@@ -3,41 +3,42 @@
     python -m benchmarks.evaluation [--items N] [--samples K] [--mean SECONDS] [--slots N]
 
     engine used      share of the slots that are busy, from when all first are until the last turn begins     >= 0.95
-    client CPU       CPU milliseconds of the evaluation per turn, with prompts, records and scores
-    longest pause    seconds in which the evaluation's loop did not turn
+    CPU              milliseconds of the evaluation and the engine together per turn, with records and scores
+    seconds          what it takes where this process has a core to itself
 
-The engine speaks vLLM's completions wire in a process of its own; the time of a turn is log-normal. Three of ten turns
-search and the episode goes on; answers are scored by rules. `partners.concurrency` is a quarter above the slots: a
-free one finds work in the engine's own queue. The pause says how much of a loss is the machine's.
+The engine speaks vLLM's completions wire on loopback; the time of a turn is log-normal. Three of ten turns search and
+the episode goes on; answers are scored by rules. `partners.concurrency` is a quarter above the slots: a free one finds
+work in the engine's own queue.
+
+The clock of both is this process's CPU time and what they would have waited (`skipping_loop`): the share does not
+depend on what else the machine does, and all that we compute, the engine's part too, keeps slots empty as it would
+on a core of its own. Only waits for the disk take no time.
 """
 
 import argparse
 import asyncio
 import json
 import math
-import multiprocessing
 import random
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-import aiohttp
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from benchmarks.skipping_loop import CpuTimeLoop
 from scope_selfplay.benchmarking.opening import EvaluationRequest, open_evaluation
 from scope_selfplay.inference.chat_server import json_response
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.progress import Progress
 from scope_selfplay.training.policy import policy_path
-from scope_selfplay.wire.serving import serving
+from scope_selfplay.wire.serving import listen, serving
 
 MODEL = "waiting"
 SEARCHES = 0.3
@@ -57,17 +58,19 @@ class Load(NamedTuple):
 class WaitingEngine:
     """Serves at most `slots` turns at once and notes how many were busy, and when."""
 
-    def __init__(self, load: Load, answer: list[int], search: list[int]) -> None:
-        self._load, self._answer, self._search = load, answer, search
+    def __init__(self, load: Load) -> None:
+        codec = ChatCodec.load(policy_path("embedded"))
+        texts = ("<answer>heron</answer>", "<search>heron</search>")
+        self._answer, self._search = ([*codec.encode_tag(text), codec.end_of_turn] for text in texts)
+        self._load = load
         self._slots = asyncio.Semaphore(load.slots)
         self._busy = 0
-        self._changes: list[tuple[float, int]] = []
+        self.changes: list[tuple[float, int]] = []
 
     def app(self) -> Starlette:
         routes = [
             Route("/v1/completions", self._complete, methods=["POST"]),
             Route("/v1/models", self._models),
-            Route("/v1/busy", self._report),
         ]
         return Starlette(routes=routes)
 
@@ -89,88 +92,60 @@ class WaitingEngine:
     async def _models(self, request: Request) -> Response:
         return json_response({"data": [{"id": MODEL, "max_model_len": 512, "root": "/nowhere"}]})
 
-    async def _report(self, request: Request) -> Response:
-        return json_response({"changes": self._changes})
-
     def _change(self, by: int) -> None:
         self._busy += by
-        self._changes.append((time.monotonic(), self._busy))
+        self.changes.append((asyncio.get_running_loop().time(), self._busy))
 
 
-def _run_engine(load: Load, answer: list[int], search: list[int], pipe: Connection) -> None:
-    async def serve() -> None:
-        async with serving(WaitingEngine(load, answer, search).app()) as url:
-            pipe.send(url)
-            while not pipe.poll():
-                await asyncio.sleep(0.05)
+class WithEngine(asyncio.DefaultEventLoopPolicy):
+    """Every event loop has a clock that skips waiting, and the engine at the same address."""
 
-    asyncio.run(serve())
+    def __init__(self, engine: WaitingEngine) -> None:
+        super().__init__()
+        self._app = engine.app()
+        with listen("127.0.0.1", 0) as found:
+            self.port = int(found.getsockname()[1])
 
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        loop = CpuTimeLoop()
+        self._serving = loop.create_task(self._serve())
+        return loop
 
-@contextmanager
-def engine(load: Load) -> Iterator[str]:
-    """An engine in its own process; gives its base URL."""
-    codec = ChatCodec.load(policy_path("embedded"))
-    texts = ("<answer>heron</answer>", "<search>heron</search>")
-    answer, search = ([*codec.encode_tag(text), codec.end_of_turn] for text in texts)
-    ours, theirs = multiprocessing.Pipe()
-    arguments = (load, answer, search, theirs)
-    process = multiprocessing.get_context("spawn").Process(target=_run_engine, args=arguments)
-    process.start()
-    try:
-        yield ours.recv()
-    finally:
-        ours.send("end")
-        process.join(10)
-
-
-class Watch(Progress):
-    """The longest time between two answers: what the machine, or we, kept the loop from."""
-
-    def __init__(self) -> None:
-        self.longest, self._last = 0.0, 0.0
-
-    def advance(self, done: int, note: str = "") -> None:
-        now = time.monotonic()
-        self.longest = max(self.longest, now - self._last) if self._last else 0.0
-        self._last = now
+    async def _serve(self) -> None:
+        with suppress(asyncio.CancelledError):
+            async with serving(self._app, port=self.port):
+                await asyncio.Event().wait()
 
 
 def measure(load: Load, items: int, samples: int, folder: Path) -> dict[str, float]:
     questions = folder / "questions.jsonl"
     rows = ({"question": f"What is the emblem of place {row}?", "answer": "heron"} for row in range(items))
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    watch = Watch()
-    with engine(load) as url:
-        request = EvaluationRequest(
-            benchmark=str(questions),
-            checkpoints=(url,),
-            out=folder / "evaluation",
-            samples=samples,
-            temperature=1.0,
-            overrides=(
-                *("corpus.embedded_articles=60", "corpus.embedded_held_out=40", "model.processes=1"),
-                f"partners.concurrency={round(WAITING * load.slots)}",
-            ),
-        )
-        evaluation, cpu = open_evaluation(request, watch), time.process_time()
-        began = time.monotonic()
-        evaluation.run()
-        seconds, cpu = time.monotonic() - began, time.process_time() - cpu
-        changes = asyncio.run(_busy(url))
+    engine = WaitingEngine(load)
+    policy = WithEngine(engine)
+    asyncio.set_event_loop_policy(policy)
+    request = EvaluationRequest(
+        benchmark=str(questions),
+        checkpoints=(f"http://127.0.0.1:{policy.port}/v1",),
+        out=folder / "evaluation",
+        samples=samples,
+        temperature=1.0,
+        overrides=(
+            *("corpus.embedded_articles=60", "corpus.embedded_held_out=40", "model.processes=1"),
+            f"partners.concurrency={round(WAITING * load.slots)}",
+        ),
+    )
+    evaluation, cpu = open_evaluation(request, Progress()), time.process_time()
+    evaluation.run()
+    cpu = time.process_time() - cpu
+    changes = engine.changes
     turns = sum(later > now for (_, now), (_, later) in pairwise([(0.0, 0), *changes]))
     return {
         "engine used": _share(changes, load.slots),
-        "client CPU": 1000 * cpu / turns,
-        "longest pause": watch.longest,
+        "CPU": 1000 * cpu / turns,
         "turns": turns,
-        "seconds": seconds,
+        "seconds": changes[-1][0] - changes[0][0],
     }
-
-
-async def _busy(url: str) -> list[tuple[float, int]]:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/busy") as response:
-        return [(when, busy) for when, busy in (await response.json())["changes"]]
 
 
 def _share(changes: list[tuple[float, int]], slots: int) -> float:

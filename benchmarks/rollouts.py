@@ -20,15 +20,15 @@ import argparse
 import asyncio
 import heapq
 import json
-import selectors
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.skipping_loop import run_skipping
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.inference import Generate, Message, Sample
@@ -36,8 +36,6 @@ from scope_selfplay.inference.admission import TurnGate
 from scope_selfplay.keys import Key
 from scope_selfplay.schemas import Finish, Passage, RolloutStatus
 from scope_selfplay.tools import searching
-
-T = TypeVar("T")
 
 GOAL = 1.2
 """Makespan of our driver against work / capacity, where there is more work than one wave of slots. The last episodes
@@ -315,34 +313,6 @@ class _Codec:
 
     def encode_tag(self, tag: str) -> tuple[int, ...]:
         return (0,)
-
-
-def run_skipping(work: Coroutine[Any, Any, T]) -> T:
-    """Run on an event loop whose clock jumps to the next timer instead of waiting for it."""
-    loop = _SkippingLoop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
-
-
-class _SkippingSelector(selectors.DefaultSelector):
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            raise RuntimeError("every task waits for something that never comes")
-        self.now += max(timeout, 0.0)
-        return super().select(0)
-
-
-class _SkippingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._skipping = _SkippingSelector()
-        super().__init__(self._skipping)
-
-    def time(self) -> float:
-        return self._skipping.now
 
 
 def main() -> None:

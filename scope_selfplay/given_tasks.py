@@ -8,7 +8,9 @@ r"""Tasks that a user brings (`solver.tasks`, `compare.given`): a run's candidat
 
 `id` and `type` are optional, and so is all of a criterion but its text. A priority (critical, important, nice_to_have)
 without a weight weighs 3, 2 or 1 (Tournament-GRPO, appendix F). The rubric of a question with nothing but an answer is
-one criterion, which the boxed answer meets or not: no judge is asked. A question alone gets a rubric from the judge,
+one criterion. By default the boxed answer meets it or not (`"check": "boxed"`); with `"check": "text"` the whole answer
+does, as SQuAD's exact match compares; of these no judge is asked. With `"check": "judge"` a judge is, who is shown the
+right answer: for those that can be said in several ways. A question alone gets a rubric from the judge,
 written from the question, where a reward or a comparison needs one.
 """
 
@@ -57,10 +59,11 @@ GivenCriterion = Annotated[str, Field(min_length=1)] | GivenItem
 
 
 class GivenQuestion(Value):
-    """One line of a file of questions. `answer` is an expression, in LaTeX or plain, with or without a box."""
+    """One line of a file of questions. `answer` is a text, or an expression in LaTeX or plain, boxed or not."""
 
     question: str = Field(min_length=1)
     answer: str | None = Field(default=None, min_length=1)
+    check: Literal["boxed", "text", "judge"] = "boxed"
     rubric: tuple[GivenCriterion, ...] = ()
     id: str = Field(default="", pattern=r"^([a-z0-9][a-z0-9._-]{0,63})?$")
     type: str = "question"
@@ -158,8 +161,10 @@ def _criteria_of(question: GivenQuestion) -> tuple[Criterion, ...]:
         return tuple(map(_criterion, question.rubric))
     if question.answer is None:
         return ()
-    text = "Gives the reference answer in a box."
-    return (Criterion(text=text, priority=Priority.CRITICAL, check=Check.BOXED),)
+    if question.check == "judge":
+        return (Criterion(text=f"Gives the right answer: {question.answer}", priority=Priority.CRITICAL),)
+    text = "Gives the reference answer in a box." if question.check == "boxed" else "Is the reference answer."
+    return (Criterion(text=text, priority=Priority.CRITICAL, check=Check(question.check)),)
 
 
 def _criterion(given: GivenCriterion) -> Criterion:

@@ -67,6 +67,7 @@ class Check(StrEnum):
     """Criteria that are decided by a rule against the task's reference answer, without a judge."""
 
     BOXED = "boxed"
+    TEXT = "text"
 
 
 class Criterion(Value):

@@ -34,6 +34,9 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--pairwise", is_flag=True, help="Also judge answers beside those of each --against, both orders."
 )
+@click.option(
+    "--by-criterion", is_flag=True, help="Pairwise, and also by each criterion of the rubric alone."
+)
 @click.option("--config", type=_PATH, help="Settings for a checkpoint that is of no run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--seed", type=int, help="Seed of sampling and of the choice of items.")

@@ -34,7 +34,7 @@ async def judge_pairings(
 ) -> None:
     """Ask for every pairing and judge that no earlier try has settled."""
     known = {
-        (each.first_id, each.second_id, each.judge)
+        (each.first_id, each.second_id, each.criterion, each.judge)
         for each in stream_records(folder.comparisons, PairVerdict)
         if is_settled([each.verdict])
     }
@@ -42,7 +42,7 @@ async def judge_pairings(
     missing = [
         (judge, pairing)
         for judge, pairing in asked
-        if (pairing.first.id, pairing.second.id, judge.identity) not in known
+        if (pairing.first.id, pairing.second.id, pairing.criterion, judge.identity) not in known
     ]
     remaining, left = Remaining(len(missing)), iter(missing)
     async with SharedAppender(folder.comparisons) as comparisons, asyncio.TaskGroup() as group:

@@ -1,7 +1,7 @@
 """Who answers a benchmark: a Solver of a run, a model directory, a served model; or answers that a file holds.
 
 demo:S_2  demo:2  runs/demo:C_1    the checkpoint of a run; demo:S_0 is the base model
-/models/qwen3-8b  embedded         a model directory
+/models/qwen3-8b  embedded         a model directory, or one that was fetched by its name (`scope models`)
 http://127.0.0.1:8000/v1           whatever is served there, #NAME where a server has several models
 demo:S_2@http://127.0.0.1:8000/v1  a checkpoint, sampled where it is served: the server must serve its weights
 answers.jsonl                      lines with `id` and `answer`, to compare with
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scope_selfplay.errors import CheckpointError
+from scope_selfplay.models import MODELS
 from scope_selfplay.schedule import PolicyVersion
 from scope_selfplay.schemas import Role
 from scope_selfplay.store import RunFolder
@@ -54,10 +55,10 @@ def read_contestant(asked: str) -> Contestant:
         role = Role.CHALLENGER if found["role"] == "C_" else Role.SOLVER
         found_there = _of_run(where, find_run(found["run"]), PolicyVersion(role, int(found["iteration"])))
         return replace(found_there, base_url=url or None, model=model or None)
-    if where != EMBEDDED and not Path(where).is_dir():
+    if where != EMBEDDED and where not in MODELS and not Path(where).is_dir():
         raise CheckpointError(f"{where}: there is no such model directory; {_FORMS}")
     folder = policy_path(where)
-    name = where if where == EMBEDDED else Path(where).resolve().name
+    name = Path(where).resolve().name if Path(where).is_dir() else where
     return Contestant(name, Policy(name, folder), base_url=url or None, model=model or None)
 
 

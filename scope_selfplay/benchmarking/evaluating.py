@@ -1,6 +1,7 @@
 """One evaluation from its first answer to its result; the same call goes on after a kill."""
 
 import asyncio
+import gc
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,8 @@ class Evaluation:
     contestants: Sequence[Contestant]
     folder: EvaluationFolder
     pairwise: bool = False
+    by_criterion: bool = False
+    """Pairs are also judged by each criterion of the item's rubric alone."""
 
     @cached_property
     def judges(self) -> list[Judge]:
@@ -87,7 +90,7 @@ class Evaluation:
         seed = setting.run.config.seed
         wanted = list(wanted_answers(items, samples, contestant.name, identity, seed))
         setting.run.progress.begin(f"{contestant.name} answers {setting.loaded.name}", len(wanted))
-        _run(self._maker.make(answerer, wanted))
+        run_to_end(self._maker.make(answerer, wanted))
         setting.run.progress.end(f"{len(wanted):,} answers")
 
     @property
@@ -103,19 +106,29 @@ class Evaluation:
 
     def _compare(self) -> None:
         names = [contestant.name for contestant in self.contestants]
-        found = pairs(self.setting.loaded.items, answers_by_contestant(self.folder, names))
+        found = pairs(
+            self.setting.loaded.items,
+            answers_by_contestant(self.folder, names),
+            by_criterion=self.by_criterion,
+        )
         progress = self.setting.run.progress
         progress.begin(f"{len(names)} checkpoints beside each other", len(found) * len(self.judges))
-        _run(judge_pairings(self.folder, self.judges, found, in_flight=self.in_flight, progress=progress))
+        run_to_end(
+            judge_pairings(self.folder, self.judges, found, in_flight=self.in_flight, progress=progress)
+        )
         progress.end(f"{len(found) * len(self.judges):,} comparisons")
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run_to_end(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end; of several errors the first one, which ended the others."""
+    # A full collection would look through everything that the libraries hold, and stop the loop while it does.
+    gc.freeze()
     try:
         asyncio.run(work)
     except BaseExceptionGroup as group:
         raise _first(group) from None
+    finally:
+        gc.unfreeze()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -70,8 +70,8 @@ def order_records(folder: EvaluationFolder, loaded: LoadedBenchmark, contestants
     ordered = sorted(scores, key=lambda place: (row.get(place[0], -1), place))
     sort_lines(folder.scores, AnswerScore, _score_place, ordered)
     pairs = {_pair_place(pair) for pair in stream_records(folder.comparisons, PairVerdict)}
-    ordered = sorted(pairs, key=lambda place: (row.get(place[0], -1), row.get(place[1], -1), place))
-    sort_lines(folder.comparisons, PairVerdict, _pair_place, ordered)
+    met = sorted(pairs, key=lambda place: (row.get(place[0], -1), row.get(place[1], -1), place))
+    sort_lines(folder.comparisons, PairVerdict, _pair_place, met)
 
 
 def facts_in(folder: EvaluationFolder) -> Iterator[AnswerFacts]:
@@ -95,5 +95,5 @@ def _score_place(score: AnswerScore) -> tuple[str, str, str]:
     return (score.answer_id, score.scorer, score.judge)
 
 
-def _pair_place(pair: PairVerdict) -> tuple[str, str, str]:
-    return (pair.first_id, pair.second_id, pair.judge)
+def _pair_place(pair: PairVerdict) -> tuple[str, str, int, str]:
+    return (pair.first_id, pair.second_id, -1 if pair.criterion is None else pair.criterion, pair.judge)

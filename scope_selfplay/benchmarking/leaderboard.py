@@ -26,8 +26,17 @@ def tables_of(result: EvaluationResult) -> Iterator[ResultTable]:
     for title, head, rows in (
         ("Groups", ("checkpoint", "group", "scorer", "score", "items"), _parts(result)),
         ("Differences", ("checkpoint", "above", "scorer", "by", "items"), _differences(result)),
-        ("Beside each other", ("one", "other", "judge", "rate", "wins", "ties", "losses"), _wins(result)),
+        (
+            "Beside each other",
+            ("one", "other", "by", "judge", "rate", "wins", "ties", "losses"),
+            _wins(result),
+        ),
         ("Ratings", ("checkpoint", "judge", "points"), _ratings(result)),
+        (
+            "How far judges agree",
+            ("scorer", "one", "other", "answers", "same", "kappa", "correlation"),
+            _agreement(result),
+        ),
         (
             "What it took",
             ("checkpoint", "searches", "tokens", "context", "judge calls", "judge tokens"),
@@ -70,17 +79,21 @@ def shown(estimate: Estimate | None, *, digits: int = 3, sign: bool = False) -> 
     return f"{value} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def noted(estimate: Estimate | None, *, sign: bool = False) -> str:
-    """The same with what to beware of: `0.500 [0.095, 0.905] (only 2 items)`."""
-    note = f" ({estimate.note})" if estimate is not None and estimate.note else ""
-    return f"{shown(estimate, sign=sign)}{note}"
+def noted(estimate: Estimate | None, *, sign: bool = False, missing: int = 0) -> str:
+    """The same with what to beware of: `0.500 [0.095, 0.905] (only 2 items, 1 missing)`."""
+    notes = [] if estimate is None or not estimate.note else [estimate.note]
+    notes += [f"{missing:,} missing"] if missing else []
+    return f"{shown(estimate, sign=sign)} ({', '.join(notes)})" if notes else shown(estimate, sign=sign)
 
 
 def _leaderboard(result: EvaluationResult) -> ResultTable:
     """The best first, by the number that the benchmark is known by."""
     whole = [row for row in result.rows if not row.part]
     columns = list(dict.fromkeys((row.scorer, row.judge, row.metric) for row in whole))
-    cells = {(row.checkpoint, row.scorer, row.judge, row.metric): noted(row.estimate) for row in whole}
+    cells = {
+        (row.checkpoint, row.scorer, row.judge, row.metric): noted(row.estimate, missing=row.missing)
+        for row in whole
+    }
     behaviour = {row.checkpoint: row for row in result.behaviour}
     best = sorted(behaviour, key=lambda name: -_headline(result, name))
     rows = [
@@ -88,12 +101,16 @@ def _leaderboard(result: EvaluationResult) -> ResultTable:
             name,
             *(cells.get((name, *column), "-") for column in columns),
             shown(behaviour[name].valid),
-            f"{behaviour[name].answers:,}",
+            _answers(behaviour[name]),
         )
         for name in best
     ]
     head = ("checkpoint", *(_column_title(column, columns) for column in columns), "valid", "answers")
     return ResultTable("", head, tuple(rows))
+
+
+def _answers(row: BehaviourRow) -> str:
+    return f"{row.answers:,} ({row.failed:,} failed)" if row.failed else f"{row.answers:,}"
 
 
 def _headline(result: EvaluationResult, name: str) -> float:
@@ -131,13 +148,19 @@ def _differences(result: EvaluationResult) -> Iterator[Cells]:
 def _wins(result: EvaluationResult) -> Iterator[Cells]:
     for row in result.wins:
         counts = (f"{row.wins:,}", f"{row.ties:,}", f"{row.losses:,}")
-        yield (row.one, row.other, row.judge, shown(row.rate), *counts)
+        yield (row.one, row.other, row.part or "whole answers", row.judge, shown(row.rate), *counts)
 
 
 def _ratings(result: EvaluationResult) -> Iterator[Cells]:
     for judge, ratings in result.elo.items():
         for name, estimate in sorted(ratings.items(), key=lambda pair: -pair[1].value):
             yield (name, judge, shown(estimate, digits=0, sign=True))
+
+
+def _agreement(result: EvaluationResult) -> Iterator[Cells]:
+    for row in result.agreement:
+        numbers = ("-" if each is None else f"{each:.2f}" for each in (row.same, row.kappa, row.correlation))
+        yield (row.scorer, row.one, row.other, f"{row.answers:,}", *numbers)
 
 
 def _costs(result: EvaluationResult) -> Iterator[Cells]:

@@ -15,7 +15,7 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.evaluation.benchmark import Decoding, LoadedBenchmark
 from scope_selfplay.evaluation.catalogue import load_benchmark
 from scope_selfplay.progress import Progress
-from scope_selfplay.prompts import load_pack
+from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.run_directory import with_judge_prompts
 from scope_selfplay.store import RunFolder
@@ -39,6 +39,7 @@ class EvaluationRequest:
     top_p: float | None = None
     thinking: bool | None = None
     pairwise: bool = False
+    by_criterion: bool = False
     config: Path | None = None
     overrides: tuple[str, ...] = ()
     seed: int | None = None
@@ -55,9 +56,27 @@ def open_evaluation(request: EvaluationRequest, progress: Progress) -> Evaluatio
     contestants = without_copies([read_contestant(asked) for asked in request.checkpoints])
     run = _run_of(request, contestants, progress)
     setting = open_setting(request, run)
-    if request.pairwise and len(contestants) < 2:
+    pairwise = request.pairwise or request.by_criterion
+    if pairwise and len(contestants) < 2:
         raise ConfigError("--pairwise compares answers: name another checkpoint with --against")
-    return Evaluation(setting, contestants, EvaluationFolder(request.folder), request.pairwise)
+    if request.by_criterion:
+        _check_criteria(setting)
+    folder = EvaluationFolder(request.folder)
+    return Evaluation(setting, contestants, folder, pairwise, request.by_criterion)
+
+
+def _check_criteria(setting: EvaluationSetting) -> None:
+    """Raises ConfigError where nothing could be compared by one criterion alone."""
+    if not any(item.criteria for item in setting.loaded.items):
+        raise ConfigError(
+            f"--by-criterion: no item of {setting.loaded.name} has a rubric; use --pairwise, or another benchmark"
+        )
+    for prompt in setting.run.pack.prompts:
+        if prompt.role is PromptRole.COMPARE_ANSWERS and "criterion" not in prompt.uses:
+            raise ConfigError(
+                f"--by-criterion: {prompt.role}.md of the pack {setting.run.pack.domain.name} does not show the "
+                "judge {{ criterion }}; add it (see prompts/wikipedia), or use --pairwise"
+            )
 
 
 def open_setting(request: EvaluationRequest, run: Run) -> EvaluationSetting:

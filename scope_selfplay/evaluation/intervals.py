@@ -1,11 +1,12 @@
 """Means over items with 95 % intervals that hold what they promise, also for few items. Pure.
 
-Items are what is resampled: all answers and verdicts on one item are its own, so whoever calls this has made one value
-of each item. The bootstrap's percentiles are widened for small numbers as Hesterberg does ("What teachers should know
-about the bootstrap", 2015): by the quantile of Student's t, and by sqrt(n / (n - 1)). Resampling few values that are
-right or wrong would claim to know what it cannot, so these have intervals of their own: shares of 0 and 1 Wilson's,
-differences of such shares Bonett and Price's (2012), values that are all the same the exact bound of Clopper and
-Pearson. tests/unit/evaluation/test_intervals.py holds all of it against simulations.
+Items are what counts: all answers and verdicts on one item are its own, so whoever calls this has made one value of
+each item. Scores and differences of scores have score intervals, which know that a mean of few right items is lopsided:
+Wilson's for scores (1927), Tango's for paired differences (1998), both with the number of items that right or wrong
+answers would need to vary as much (as for proportions in surveys: Kish, 1965; Dean and Pagano, 2015). Values that are
+all the same have the exact bound of Clopper and Pearson. Values without bounds have the bootstrap's percentiles,
+widened for small numbers as Hesterberg does ("What teachers should know about the bootstrap", 2015): by the quantile of
+Student's t, and by sqrt(n / (n - 1)). tests/unit/evaluation/test_intervals.py holds all of it against simulations.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ MANY_ITEMS = 2000
 _AT_ONCE = 1 << 21
 # Floating-point noise between values that are equal.
 _EQUAL = 1e-12
+_TINY = 1e-15
 
 
 class Interval(NamedTuple):
@@ -87,19 +89,17 @@ def mean_interval(
     data = np.asarray(values, dtype=np.float64)
     if len(data) < 2:
         return None
-    seen = set(np.unique(data))
-    if bounds == SHARES and seen <= {0.0, 1.0}:
-        return _wilson(data, looks)
-    if bounds == DIFFERENCES and seen <= {-1.0, 0.0, 1.0}:
-        return _bonett_price(data, looks)
-    if np.ptp(data) <= _EQUAL:
+    if np.ptp(data) <= _EQUAL and not (bounds and _is_right_or_wrong(data)):
         return _all_equal(data, bounds, looks)
+    if bounds == SHARES:
+        return _wilson(data, looks)
+    if bounds == DIFFERENCES:
+        return _tango(data, looks)
     if len(data) > MANY_ITEMS:
         half = _t_quantile(len(data), looks) * float(data.std(ddof=1)) / sqrt(len(data))
-        return _within(float(data.mean()) - half, float(data.mean()) + half, bounds)
-    percent = percentiles(len(data), looks)
-    low, high = np.percentile(_resampled_means(data, seed, resamples), percent)
-    return _within(float(low), float(high), bounds)
+        return Interval(float(data.mean()) - half, float(data.mean()) + half)
+    low, high = np.percentile(_resampled_means(data, seed, resamples), percentiles(len(data), looks))
+    return Interval(float(low), float(high))
 
 
 def percentiles(items: int, looks: int = 1) -> tuple[float, float]:
@@ -131,19 +131,47 @@ def _resampled_means(data: Floats, seed: int, resamples: int) -> Floats:
 
 
 def _wilson(data: Floats, looks: int) -> Interval:
-    count, share, z = len(data), float(data.mean()), _normal_quantile(looks)
+    share = float(data.mean())
+    right_or_wrong = share * (1 - share)
+    count, z = _effective(data, right_or_wrong, looks)
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    half = z / (1 + z * z / count) * sqrt(right_or_wrong / count + z * z / (4 * count * count))
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
 
 
-def _bonett_price(data: Floats, looks: int) -> Interval:
-    """As if one item more had been gained, and one more lost."""
-    count = len(data) + 2
-    gained, lost = (int((data == sign).sum()) + 1 for sign in (1.0, -1.0))
-    middle = (gained - lost) / count
-    half = _normal_quantile(looks) * sqrt(((gained + lost) / count - middle * middle) / count)
-    return Interval(max(-1.0, middle - half), min(1.0, middle + half))
+def _tango(data: Floats, looks: int) -> Interval:
+    """All differences that lie fewer than z standard errors away, each with the error that it would have itself."""
+    from scipy.optimize import brentq
+
+    gained, lost = float(np.maximum(data, 0).mean()), float(np.maximum(-data, 0).mean())
+    found = gained - lost
+    count, z = _effective(data, gained + lost - found * found, looks)
+
+    def errors(difference: float) -> float:
+        """By how many the one found lies above `difference`; the share lost is the likeliest one under it."""
+        pull = (2 - found) * difference - gained - lost
+        rest = lost * difference * (1 - difference)
+        lost_then = (sqrt(max(0.0, pull * pull + 8 * rest)) - pull) / 4
+        variance = (2 * lost_then + difference * (1 - difference)) / count
+        return (found - difference) / sqrt(max(variance, _TINY))
+
+    low = brentq(lambda each: errors(each) - z, -1.0, found) if found > -1 else -1.0
+    high = brentq(lambda each: errors(each) + z, found, 1.0) if found < 1 else 1.0
+    return Interval(float(low), float(high))
+
+
+def _effective(data: Floats, right_or_wrong: float, looks: int) -> tuple[float, float]:
+    """How many items vary as much where each is right or wrong, with that variance, and the quantile that goes with
+    it: the normal one where they are, Student's where the variance had to be estimated.
+    """
+    if _is_right_or_wrong(data):
+        return float(len(data)), _normal_quantile(looks)
+    return len(data) * right_or_wrong / float(data.var(ddof=1)), _t_quantile(len(data), looks)
+
+
+def _is_right_or_wrong(data: Floats) -> bool:
+    """Whether these are marks of 0 and 1, or their differences."""
+    return set(np.unique(data)) <= {-1.0, 0.0, 1.0}
 
 
 def _normal_quantile(looks: int) -> float:
@@ -157,7 +185,3 @@ def _all_equal(data: Floats, bounds: tuple[float, float] | None, looks: int) -> 
         return Interval(value, value)
     rare = 1 - _tail(looks) ** (1 / len(data))
     return Interval(value - (value - bounds[0]) * rare, value + (bounds[1] - value) * rare)
-
-
-def _within(low: float, high: float, bounds: tuple[float, float] | None) -> Interval:
-    return Interval(low, high) if bounds is None else Interval(max(low, bounds[0]), min(high, bounds[1]))

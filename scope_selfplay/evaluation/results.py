@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from scope_selfplay.evaluation.agreement import Agreement, agreements
+from scope_selfplay.evaluation.agreement import ALL_JUDGES, Agreement, agreements
 from scope_selfplay.evaluation.behaviour import BehaviourRow, behaviour_of
 from scope_selfplay.evaluation.benchmark import LoadedBenchmark
 from scope_selfplay.evaluation.bradley_terry import elo_ratings
@@ -16,7 +16,7 @@ from scope_selfplay.evaluation.intervals import Estimate
 from scope_selfplay.evaluation.items import AnswerFacts, AnswerScore
 from scope_selfplay.evaluation.score_table import DifferenceRow, ResultRow, ScoreTable
 from scope_selfplay.evaluation.strengths import JudgedPair
-from scope_selfplay.evaluation.win_rates import PairVerdict, WinRate, win_rates
+from scope_selfplay.evaluation.win_rates import PairVerdict, WinRate, pair_marks, win_rates
 from scope_selfplay.schemas import Value
 
 
@@ -38,7 +38,7 @@ class EvaluationResult(Value):
     behaviour: tuple[BehaviourRow, ...]
     wins: tuple[WinRate, ...]
     elo: dict[str, dict[str, Estimate]]
-    """By judge and checkpoint: points above the first checkpoint (Bradley-Terry)."""
+    """By judge and checkpoint: points above the first checkpoint (Bradley-Terry). `all judges` pools their verdicts."""
     agreement: tuple[Agreement, ...]
 
     def headline(self, checkpoint: str) -> Estimate | None:
@@ -60,7 +60,7 @@ def evaluation_result(
     """`checkpoints` in the order of the report; Elo counts from the first."""
     table = ScoreTable(loaded, scores, seed=seed, resamples=resamples)
     known = sorted(facts, key=lambda each: (each.item_id, each.sample))
-    met = sorted(comparisons, key=lambda each: (each.judge, each.item_id, each.first, each.second))
+    met = sorted(comparisons, key=_place)
     return EvaluationResult(
         benchmark=loaded.name,
         title=loaded.benchmark.title,
@@ -83,13 +83,18 @@ def evaluation_result(
             judge: elo_ratings(pairs, checkpoints, seed=seed, resamples=resamples)
             for judge, pairs in _by_judge(met).items()
         },
-        agreement=tuple(agreements(table.scores)),
+        agreement=tuple(agreements((*table.marks(), *pair_marks(met)))),
     )
 
 
 def _by_judge(met: Iterable[PairVerdict]) -> dict[str, list[JudgedPair]]:
     found: dict[str, list[JudgedPair]] = defaultdict(list)
     for verdict in met:
-        if (pair := verdict.judged) is not None:
+        if verdict.criterion is None and (pair := verdict.judged) is not None:
             found[verdict.judge].append(pair)
-    return dict(found)
+    pooled = [pair for own in found.values() for pair in own]
+    return {ALL_JUDGES: pooled, **found} if len(found) > 1 else dict(found)
+
+
+def _place(met: PairVerdict) -> tuple[str, str, str, str, int]:
+    return (met.judge, met.item_id, met.first, met.second, -1 if met.criterion is None else met.criterion)

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from scope_selfplay.evaluation.agreement import ALL_JUDGES, Mark
 from scope_selfplay.evaluation.benchmark import LoadedBenchmark
 from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
 from scope_selfplay.evaluation.items import AnswerScore, Item
 from scope_selfplay.evaluation.samples import majority, mean_of, pass_at, pass_counts
 from scope_selfplay.evaluation.scorers import SCORERS, RuleScorer
 from scope_selfplay.schemas import Value
-
-ALL_JUDGES = "all judges"
-"""The mean of several judges on each answer, where there are several."""
 
 
 class Column(NamedTuple):
@@ -83,6 +81,12 @@ class ScoreTable:
         """Every score of a judge or a rule, in order."""
         own = [by_item for column, by_item in self._columns.items() if column.judge != ALL_JUDGES]
         return [score for by_item in own for scores in by_item.values() for score in scores]
+
+    def marks(self) -> Iterator[Mark]:
+        """Values that judges gave."""
+        for score in self.scores:
+            if score.judge and score.value is not None:
+                yield Mark(score.scorer, score.judge, score.item_id, score.answer_id, score.value)
 
     def rows(self, checkpoint: str) -> Iterator[ResultRow]:
         """Every metric over all items, then the mean by groups of items and by dimensions of the rubrics."""

@@ -13,7 +13,11 @@ from types import MappingProxyType
 from scope_selfplay.evaluation.items import Item
 from scope_selfplay.evaluation.judge_scorers import JUDGES
 from scope_selfplay.evaluation.scoring import Judged, Needs, Scorer
-from scope_selfplay.evaluation.text_match import (
+from scope_selfplay.judge import Judge
+from scope_selfplay.keys import Key
+from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
+from scope_selfplay.schemas import Rollout
+from scope_selfplay.text_match import (
     cover_exact_match,
     exact_match,
     f1,
@@ -21,10 +25,6 @@ from scope_selfplay.evaluation.text_match import (
     squad_normal,
     trivia_normal,
 )
-from scope_selfplay.judge import Judge
-from scope_selfplay.keys import Key
-from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
-from scope_selfplay.schemas import Rollout
 
 Rule = Callable[[str, tuple[str, ...]], float | None]
 

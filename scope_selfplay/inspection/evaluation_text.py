@@ -44,7 +44,8 @@ def describe_item(record: ItemRecord, *, passages: bool = False) -> Iterator[str
         yield from _answer(scored, passages=passages)
     for met in record.comparisons:
         outcome = "no verdict" if met.outcome is None else f"{met.outcome.first:g} : {met.outcome.second:g}"
-        yield f"\n== {printable(met.first)} against {printable(met.second)}: {outcome}"
+        by = "" if met.criterion is None else f", by {one_line(item.criteria[met.criterion].text)}"
+        yield f"\n== {printable(met.first)} against {printable(met.second)}{by}: {outcome}"
         yield from _verdict(met.verdict, "")
 
 

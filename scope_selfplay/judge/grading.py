@@ -8,6 +8,7 @@ from scope_selfplay.keys import Key
 from scope_selfplay.maths.boxed_answers import boxed_reward, last_box
 from scope_selfplay.rewards import rubric_score
 from scope_selfplay.schemas import Check, Fault, Grade, Rollout, RolloutStatus, Rubric, Task, Verdict
+from scope_selfplay.text_match import exact_match
 from scope_selfplay.untrusted_text import is_blank
 from scope_selfplay.untrusted_text.characters import plain
 
@@ -76,6 +77,11 @@ async def grade_answer(judge: Judge, task: Task, rubric: Rubric, rollout: Rollou
 async def _verified(task: Task, check: Check, answer: str) -> Verdict:
     """A rule's verdict on an answer, given the reference; no judge is asked."""
     match check:
+        case Check.TEXT:
+            found = last_box(answer) or answer
+            is_right = exact_match(found, [task.reference or ""]) == 1.0
+            reasoning = f"text {found!r}, reference {task.reference!r}"
+            return Verdict(value=is_right, reasoning=reasoning, attempts=0)
         case Check.BOXED:
             # In a thread: a hostile answer may keep the verifier busy for seconds.
             reward = await asyncio.to_thread(boxed_reward, answer, task.reference or "")

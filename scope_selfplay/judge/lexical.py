@@ -113,9 +113,11 @@ class LexicalJudge:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
+        if isinstance(rubric, Criterion):
+            rubric = Rubric(task_id=task.id, criteria=(rubric,))
         rubric = rubric or self._rubric(task)
         if rubric is None:
             raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")

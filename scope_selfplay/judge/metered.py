@@ -153,7 +153,7 @@ class MeteredJudge:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
         """One presentation, in this order. Without outcome where a score is not a finite number. Recorded."""

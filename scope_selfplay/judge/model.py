@@ -110,7 +110,7 @@ class ModelJudge:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
         """One presentation, `first` first; who wants both orders asks twice. What would look the same ties unasked, and

@@ -80,7 +80,7 @@ class NoisyJudge:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
         found = await self._judge.compare(task, first, second, style=style, rubric=rubric, repeat=repeat)

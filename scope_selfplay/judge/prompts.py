@@ -168,8 +168,13 @@ class JudgePrompts:
 
     @_can_be_shorter
     def compare(
-        self, task: Task, pair: tuple[Rollout, Rollout], style: Style, rubric: Rubric | None
+        self, task: Task, pair: tuple[Rollout, Rollout], style: Style, rubric: Rubric | Criterion | None
     ) -> JudgePrompt[Outcome]:
+        """Raises ValueError for one criterion in a style other than that of answers."""
+        alone = rubric if isinstance(rubric, Criterion) else None
+        whole = None if isinstance(rubric, Criterion) else self._rubric(rubric)
+        if alone is not None and style is not Style.ANSWERS:
+            raise ValueError(f"a comparison of the style {style} is not by one criterion")
         slots = {"task": self._task(task)}
         labels: list[str] = []
         for place, rollout in zip(("first", "second"), pair, strict=True):
@@ -180,11 +185,12 @@ class JudgePrompts:
         if style.is_scored:
             native, results = JudgeRole.COMPARE in self._native_thinking, style.view is View.TRACE
             role, flags = PromptRole.COMPARE_SCORES, {"native_thinking": native, "results": results}
-            prompt = self._pack.render(role, **slots, **flags, rubric=self._rubric(rubric))
+            prompt = self._pack.render(role, **slots, **flags, rubric=whole)
             return self._with_pattern(role, prompt, parse_two_scores)
         if style is Style.ANSWERS:
             role = PromptRole.COMPARE_ANSWERS
-            prompt = self._pack.render(role, **slots, rubric=self._rubric(rubric))
+            criterion = None if alone is None else self._criterion(alone)
+            prompt = self._pack.render(role, **slots, rubric=whole, criterion=criterion)
         else:
             role = PromptRole.COMPARE_PREFERENCE
             prompt = self._pack.render(role, **slots, reference=self._reference(task))
@@ -229,8 +235,7 @@ class JudgePrompts:
             return self._mark(task, seen, PromptRole(f"score_{scale.value}"))
         slots = {"task": self._task(task), "answer": self._fencer.fence(*seen.parts[-1])}
         if isinstance(rubric, Criterion):
-            criterion = self._fencer.fence("criterion", _listed(rubric))
-            prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=criterion)
+            prompt = self._pack.render(PromptRole.SCORE_EXPLICIT, **slots, criterion=self._criterion(rubric))
             return self._with_pattern(PromptRole.SCORE_EXPLICIT, prompt, parse_rating)
         if scale is Scale.REFERENCE:
             prompt = self._pack.render(
@@ -285,6 +290,9 @@ class JudgePrompts:
             return None
         lines = [f"{row}. {_listed(criterion)}" for row, criterion in enumerate(rubric.criteria, start=1)]
         return self._fencer.fence("rubric", "\n".join(lines))
+
+    def _criterion(self, criterion: Criterion) -> str:
+        return self._fencer.fence("criterion", _listed(criterion))
 
     def _reference(self, task: Task) -> str | None:
         return None if task.reference is None else self._fencer.fence("reference", task.reference)

@@ -109,10 +109,13 @@ class Judge(Protocol):
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
-        """One presentation, `first` first; a `repeat` is judged anew, as in `select`."""
+        """One presentation, `first` first; a `repeat` is judged anew, as in `select`.
+
+        By a criterion alone, where the style is that of answers: all else about them is left out of account.
+        """
         ...
 
     async def select(

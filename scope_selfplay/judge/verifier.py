@@ -47,7 +47,7 @@ class VerifierJudge:
         second: Rollout,
         *,
         style: Style,
-        rubric: Rubric | None = None,
+        rubric: Rubric | Criterion | None = None,
         repeat: int = 0,
     ) -> Comparison:
         one, other = [await _reward(rollout.answer, task.reference) for rollout in (first, second)]

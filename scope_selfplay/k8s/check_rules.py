@@ -24,6 +24,10 @@ _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _QUANTITY = re.compile(r"[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
 _ACCESS = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_COUNTS = (
+    *("activeDeadlineSeconds", "backoffLimit", "completions", "parallelism", "replicas"),
+    "ttlSecondsAfterFinished",
+)
 _CHOICES = {
     "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
     "terminationMessagePolicy": ("File", "FallbackToLogsOnError"),
@@ -78,15 +82,9 @@ def _workload_problems(kind: str, spec: Body) -> Iterator[str]:
     allowed = ("Never", "OnFailure") if kind == "Job" else ("Always",)
     if policy not in allowed:
         yield f"has restartPolicy {policy}; {kind}s take {' or '.join(allowed)}"
-    smallest = {
-        "activeDeadlineSeconds": 1,
-        **dict.fromkeys(
-            ("backoffLimit", "parallelism", "completions", "replicas", "ttlSecondsAfterFinished"), 0
-        ),
-    }
-    for field, least in smallest.items():
-        if isinstance(spec.get(field), int) and spec[field] < least:
-            yield f"spec.{field} is {spec[field]}; at least {least}"
+    for field in _COUNTS:
+        if isinstance(spec.get(field), int) and spec[field] < 0:
+            yield f"spec.{field} is {spec[field]}; at least 0"
     if kind == "Deployment" and not spec.get("selector"):
         yield "has no selector"
 

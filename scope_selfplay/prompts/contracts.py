@@ -168,7 +168,10 @@ CONTRACTS = {
         ("task", "first", "second"), ("reference", "first_label", "second_label"), Output.PREFERENCE, 800
     ),
     PromptRole.COMPARE_ANSWERS: Contract(
-        ("task", "first", "second"), ("rubric", "first_label", "second_label"), Output.PREFERENCE, 800
+        ("task", "first", "second"),
+        ("rubric", "criterion", "first_label", "second_label"),
+        Output.PREFERENCE,
+        800,
     ),
     PromptRole.SELECT: Contract(("task", "candidates", "winners"), ("rubric",), Output.WINNERS, 800),
     PromptRole.SCORE_IMPLICIT: Contract(("task", "answer"), ("rubric",), Output.RATING, 800),
@@ -196,7 +199,8 @@ INPUTS = {
     "document": "the source document, fenced",
     "documents": "the source document and what the Challenger retrieved, each fenced",
     "answer": "the Solver's answer, fenced",
-    "criterion": "one criterion of the rubric, fenced; for score_explicit with its title, dimension and importance",
+    "criterion": "one criterion of the rubric, fenced; for score_explicit and compare_answers with its title, "
+    "dimension and importance, for compare_answers empty where all of the answers counts",
     "rubric": "all criteria of the task, numbered and fenced, or empty",
     "reference": "a reference answer, fenced, or empty; for score_reference every right answer, one a line",
     "trace": "a candidate's whole trace, fenced: thoughts, searches, what they found, reasoning, answer",
@@ -214,6 +218,6 @@ INPUTS = {
 UNTRUSTED = frozenset({"document_title", "document_text", "question"})
 """Inputs of a policy's prompts that somebody else wrote: they cannot repeat the prompt's headings, labels or tags."""
 
-_TEXTS = ("tools", "budget", "task_type", "rubric", "reference", "first_label", "second_label")
+_TEXTS = ("tools", "budget", "task_type", "rubric", "criterion", "reference", "first_label", "second_label")
 ABSENT: dict[str, str | bool] = {**dict.fromkeys(_TEXTS, ""), "results": False, "native_thinking": False}
 """What an optional input holds when the caller leaves it out; one that is not here must be given."""

@@ -29,6 +29,10 @@ class ConnectionEnded(Exception):
     """The server was not reached, died, or ended the session before the call was answered."""
 
 
+class NoAnswerYet(ConnectionEnded):
+    """It was waited for only so long."""
+
+
 class CallRefused(Exception):
     """The server answered with an error; its text."""
 
@@ -67,7 +71,7 @@ class McpConnection:
         try:
             await self._unless_ended(self._ready.wait(), seconds)
         except TimeoutError:
-            raise ConnectionEnded(f"no answer within {seconds:g} seconds") from None
+            raise NoAnswerYet(f"no answer within {seconds:.3g} seconds") from None
 
     async def list_tools(self, seconds: float) -> list[ListedTool]:
         """Raises ConnectionEnded, CallRefused, TimeoutError."""

@@ -19,6 +19,7 @@ from scope_selfplay.tools.mcp_connection import (
     ConnectionEnded,
     ListedTool,
     McpConnection,
+    NoAnswerYet,
     check_settings,
 )
 from scope_selfplay.tools.tool import ToolResult
@@ -104,17 +105,19 @@ class McpServer:
                 raise self._outage
             if self._connection is not None and self._connection.is_alive:
                 return self._connection
-            end, tries = time.monotonic() + patience, 0
+            end, tries, why = time.monotonic() + patience, 0, None
             while True:
                 connection = McpConnection(self.settings)
                 try:
                     await connection.wait_until_open(max(end - time.monotonic(), 1.0))
                 except ConnectionEnded as ended:
                     await connection.close()
+                    # What a server died of says more than that the last attempt was cut short.
+                    why = ended if why is None or not isinstance(ended, NoAnswerYet) else why
                     pause = _PAUSES[min(tries, len(_PAUSES) - 1)]
                     tries += 1
                     if time.monotonic() + pause >= end:
-                        raise self._is_down(patience, ended) from None
+                        raise self._is_down(patience, why) from None
                     await asyncio.sleep(pause)
                 else:
                     self.starts += 1

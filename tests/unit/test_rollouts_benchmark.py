@@ -1,11 +1,13 @@
 """The rollout benchmark: its clock, its two schedules on traces that can be worked out by hand, and its goal."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.rollouts import GOAL, LOADS, Load, Turn, lockstep, measure, ours, run_skipping
+from benchmarks.rollouts import GOAL, LOADS, Load, Turn, lockstep, measure, ours
+from benchmarks.skipping_loop import CpuTimeLoop, run_skipping
 
 LOAD = Load("by hand", episodes=2, slots=2, token=1.0, read_rate=float("inf"))
 TRACE = [[Turn(10, 5.0), Turn(10, None)], [Turn(2, 1.0), Turn(2, 1.0), Turn(2, None)]]
@@ -38,6 +40,24 @@ def test_the_clock_skips_what_nobody_works_in() -> None:
 
     with pytest.raises(RuntimeError, match="never comes"):
         run_skipping(for_ever())
+
+
+def test_a_clock_of_cpu_time_counts_work_and_skips_waiting_also_for_threads() -> None:
+    async def work() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        began, timer = loop.time(), asyncio.ensure_future(asyncio.sleep(1000.0))
+        # Nobody is asked for while the thread waits: the timer does not pass before it.
+        await asyncio.to_thread(time.sleep, 0.05)
+        waited = loop.time() - began
+        while time.process_time() - cpu < 0.2:
+            pass
+        await timer
+        return waited, loop.time() - began
+
+    loop, cpu = CpuTimeLoop(), time.process_time()
+    waited, whole = loop.run_until_complete(work())
+    loop.close()
+    assert waited < 1000.0 <= whole < 2000.0
 
 
 def test_the_driver_stays_near_the_bound_and_lockstep_does_not() -> None:

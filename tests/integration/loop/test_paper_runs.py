@@ -14,6 +14,7 @@ pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
 from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.config.tools import OpenConfig, ToolConfig
 from scope_selfplay.embedded.world import make_documents
 from scope_selfplay.judge.server import random_judge_app
 from scope_selfplay.local import run_all
@@ -131,6 +132,8 @@ def test_arenarl_writes_without_tools(policy: Path, tmp_path: Path, reward: str)
                 "solver.max_response": 18_000,
                 "search.max_tokens": 3_000,
                 "search.truncation": "middle",
+                "tools": (ToolConfig(open=OpenConfig(max_calls=3, max_tokens=3_000, truncation="middle")),),
+                "solver.max_search_turns": 4,
                 "solver.batch": 16,
                 "solver.group_size": 8,
                 "solver.learning_rate": 1e-6,

@@ -138,8 +138,12 @@ def test_a_server_sees_the_variables_it_is_given_and_no_other(
         McpServer(config, outages.append)
 
 
-def test_a_server_that_cannot_be_reached_is_an_outage_with_its_last_words(outages: list[Exception]) -> None:
-    program = ("sh", "-c", "echo no table of flights >&2; exit 1")
+@pytest.mark.parametrize("later", ["exit 1", "test -e died && exec sleep 60; touch died; exit 1"])
+def test_a_server_that_cannot_be_reached_is_an_outage_with_its_last_words(
+    later: str, outages: list[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = ("sh", "-c", f"echo no table of flights >&2; {later}")
     server = McpServer(settings(command=program, outage=3.0), outages.append)
     try:
         with pytest.raises(ToolError, match=r"sh did not answer for 3 s \(no table of flights\)"):

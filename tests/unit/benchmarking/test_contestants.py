@@ -110,6 +110,16 @@ def test_the_embedded_worlds_questions_are_spread_over_its_depths() -> None:
         embedded_benchmark([], seed=0)
 
 
+def test_a_fetched_model_answers_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCOPE_MODELS", str(tmp_path))
+    with pytest.raises(CheckpointError, match="scope models fetch smollm2"):
+        read_contestant("smollm2")
+    write_model(tmp_path / "smollm2")
+    (tmp_path / "smollm2" / "fetched.json").write_text("{}")
+    found = read_contestant("smollm2")
+    assert found.name == "smollm2" and found.policy is not None and found.policy.path == tmp_path / "smollm2"
+
+
 def test_what_is_left_is_told_from_the_newest_answers() -> None:
     clock = iter([0.0, *(10.0 * number for number in range(1, 11))])
     remaining = Remaining(100, now=lambda: next(clock))

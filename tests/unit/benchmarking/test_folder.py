@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import json
 import os
 from pathlib import Path
@@ -154,3 +155,14 @@ def test_an_evaluation_that_has_not_ended_says_how_to_go_on(tmp_path: Path) -> N
         EvaluationReader(folder.path).result()
     with pytest.raises(RecordError, match="no folder of `scope eval`"):
         EvaluationReader(tmp_path)
+
+
+def test_full_collections_leave_alone_what_was_there_before_the_answers() -> None:
+    from scope_selfplay.benchmarking.evaluating import run_to_end
+
+    async def frozen() -> None:
+        seen.append(gc.get_freeze_count())
+
+    seen: list[int] = []
+    run_to_end(frozen())
+    assert seen[0] > 10_000 and gc.get_freeze_count() == 0

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from scope_selfplay.benchmarking.leaderboard import as_text, tables_of
-from scope_selfplay.evaluation.agreement import agreements
+from scope_selfplay.evaluation.agreement import Mark, agreements
 from scope_selfplay.evaluation.benchmark import Benchmark, Decoding, Fields, LoadedBenchmark
 from scope_selfplay.evaluation.items import AnswerFacts, AnswerScore, Item, ItemCriterion
 from scope_selfplay.evaluation.results import EvaluationResult, evaluation_result
 from scope_selfplay.evaluation.win_rates import PairVerdict, judge_pair, pairs
-from scope_selfplay.schemas import Outcome, Role, Rollout, RolloutStatus, Verdict
+from scope_selfplay.schemas import Comparison, Outcome, Role, Rollout, RolloutStatus, Task, Verdict
 
 CRITERIA = (
     ItemCriterion(text="Names it.", dimension="Facts"),
@@ -85,10 +85,13 @@ def test_a_fault_is_no_zero_and_is_counted() -> None:
     result = evaluation_result(loaded(), ["S"], [], scores, seed=0, resamples=200)
     row = result.rows[0]
     assert (row.estimate.value, row.estimate.items, row.missing) == (pytest.approx(2 / 3), 3, 1)
+    assert "(only 3 items, 1 missing)" in "\n".join(as_text(tables_of(result)))
     assert row.estimate.note == "only 3 items"
     assert numbers(result, part="group: even") == {("S", "avg@1"): 0.5}
     assert result.headline("S") == row.estimate
-    assert "(only 3 items)" in next(line for line in as_text(tables_of(result)) if line.startswith("S "))
+    assert "(only 3 items, 1 missing)" in next(
+        line for line in as_text(tables_of(result)) if line.startswith("S ")
+    )
 
 
 def test_checkpoints_are_compared_on_the_items_that_both_have() -> None:
@@ -119,8 +122,8 @@ def test_judges_stand_apart_and_together_and_their_agreement_is_told() -> None:
 
 
 def test_judges_of_other_scorers_are_not_held_against_each_other() -> None:
-    scores = [score("S", 0, 1, scorer="reference", judge="a"), score("S", 0, 1, scorer="rubric", judge="b")]
-    assert agreements(scores) == []
+    marks = [Mark("reference", "a", "q0", "S-0", 1.0), Mark("rubric", "b", "q0", "S-0", 1.0)]
+    assert agreements(marks) == []
 
 
 def test_a_rubric_is_told_by_its_dimensions() -> None:
@@ -221,6 +224,51 @@ def test_win_rates_keep_ties_apart_and_show_a_judge_that_likes_the_first() -> No
     assert found.shown_first == pytest.approx(3 / 5)
 
 
+def test_judges_of_pairs_are_averaged_and_apart_and_their_agreement_is_told() -> None:
+    mine = [*both(0, 1, 1), *both(1, 1, 1)]
+    theirs = [each.model_copy(update={"judge": "k"}) for each in (*both(0, 1, 1), *both(1, -1, None))]
+    result = evaluation_result(loaded(), ["S_0", "S_1"], [], [], [*mine, *theirs], seed=0, resamples=500)
+    rates = {row.judge: (row.rate.value, row.wins, row.ties, row.losses, row.failed) for row in result.wins}
+    # q1 in one order: one judge for each, so half; in the other order only the first one said anything.
+    assert rates == {
+        "all judges": (pytest.approx((1 + 0.75) / 2), 3, 1, 0, 0),
+        "j": (1.0, 4, 0, 0, 0),
+        "k": (0.5, 2, 0, 1, 1),
+    }
+    assert list(result.elo) == ["all judges", "j", "k"]
+    (agreed,) = result.agreement
+    assert (agreed.scorer, agreed.answers, agreed.same) == ("pairwise", 3, pytest.approx(2 / 3))
+
+
+def test_win_rates_by_one_criterion_stand_beside_those_of_whole_answers() -> None:
+    by_one = [
+        each.model_copy(update={"criterion": place, "dimension": name})
+        for place, name, margin in ((0, "Facts", 1), (1, "", -1))
+        for each in both(0, margin, margin)
+    ]
+    result = evaluation_result(
+        loaded(), ["S_0", "S_1"], [], [], [*both(0, 0, 0), *by_one], seed=0, resamples=500
+    )
+    assert {row.part: (row.rate.value, row.ties) for row in result.wins} == {
+        "": (0.5, 2),
+        "each criterion": (0.5, 0),
+        "criterion: Facts": (1.0, 0),
+    }
+    # A strength is that of whole answers.
+    assert result.elo["j"]["S_1"].value == pytest.approx(0.0, abs=1e-6)
+    lines = list(as_text(tables_of(result)))
+    assert any(line.startswith("S_0") and "criterion: Facts" in line for line in lines)
+
+
+def test_pairs_meet_by_every_criterion_that_ought_to_be_met() -> None:
+    item = ITEMS[0].model_copy(update={"criteria": (*CRITERIA, ItemCriterion(text="Boasts.", points=-1))})
+    answers = {name: {"q0": rollout(name, 0, "a")} for name in ("S_0", "S_1")}
+    assert [met.criterion for met in pairs([item], answers)] == [None, None]
+    met = pairs([item], answers, by_criterion=True)
+    assert [each.criterion for each in met] == [None, None, 0, 0, 1, 1]
+    assert [each.first_name for each in met[2:4]] == ["S_0", "S_1"]
+
+
 def test_elo_follows_who_was_better_and_a_tie_is_half_a_win() -> None:
     met = [pair for row in range(4) for pair in (both(row, 1, 1) if row < 3 else both(row, -1, -1))]
     result = evaluation_result(loaded(), ["S_0", "S_1", "alone"], [], [], met, seed=0, resamples=500)
@@ -272,3 +320,19 @@ async def test_a_pairing_is_judged_by_the_answers_and_the_rubric() -> None:
     found = await judge_pair(Reader(), pairing)
     assert (found.first, found.second, found.item_id, found.both_answered) == ("S_0", "S_1", "q0", True)
     assert found.outcome is not None and found.judged is not None
+
+
+async def test_a_pairing_by_one_criterion_shows_the_judge_that_alone() -> None:
+    from tests.unit.evaluation.test_rating import Reader
+
+    class Listener(Reader):
+        asked: object = None
+
+        async def compare(self, task: Task, first: Rollout, second: Rollout, **named: object) -> Comparison:
+            self.asked = named["rubric"]
+            return await super().compare(task, first, second, **named)
+
+    answers = {name: {"q0": rollout(name, 0, name)} for name in ("S_0", "S_1")}
+    met, judge = pairs([ITEMS[0]], answers, by_criterion=True)[2], Listener()
+    found = await judge_pair(judge, met)
+    assert (found.criterion, found.dimension) == (0, "Facts") and judge.asked == CRITERIA[0].asked

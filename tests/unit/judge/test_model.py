@@ -428,3 +428,15 @@ async def test_verdicts_of_several_numbers_are_constrained_by_a_pattern(judge_ov
         assert (await judge.score(TASK, rollout(0, "Floods."), None, scale=Scale.IMPLICIT)).value == 7.5
     outputs = fake.requests[0].body["structured_outputs"]
     assert isinstance(outputs, dict) and re.fullmatch(outputs["regex"], '{"score": 10}')
+
+
+def test_answers_are_compared_by_one_criterion_alone() -> None:
+    prompts = JudgePrompts(load_pack(shipped_prompts() / "wikipedia"), JudgeConfig(), key=fence_key(0))
+    pair = (rollout(0, "Floods."), rollout(1, "Drought."))
+    asked = prompts.compare(TASK, pair, Style.ANSWERS, CRITERION).prompt
+    fenced = [each.name for each in read_fences(asked)]
+    assert fenced == ["task", "criterion", "candidate", "candidate"]
+    assert CRITERION.text in asked and "one criterion decides" in asked
+    assert "one criterion decides" not in prompts.compare(TASK, pair, Style.ANSWERS, None).prompt
+    with pytest.raises(ValueError, match="not by one criterion"):
+        prompts.compare(TASK, pair, Style.PREFERENCE, CRITERION)

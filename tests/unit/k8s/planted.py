@@ -122,7 +122,7 @@ PLANTED: dict[str, tuple[Fault, str]] = {
     "pull policy": (changed(CONTROLLER, f"{MAIN}/imagePullPolicy", "Sometimes"), "imagePullPolicy Sometimes"),
     "probe": (changed(JUDGE, f"{MAIN}/livenessProbe/successThreshold", 2), "successThreshold is 2; it must be 1"),
     "period": (changed(JUDGE, f"{MAIN}/readinessProbe/periodSeconds", -1), "periodSeconds is -1; at least 1"),
-    "deadline": (changed(CONTROLLER, "spec/activeDeadlineSeconds", 0), "activeDeadlineSeconds is 0; at least 1"),
+    "deadline": (changed(CONTROLLER, "spec/activeDeadlineSeconds", -5), "activeDeadlineSeconds is -5; at least 0"),
     "toleration": (
         changed(CONTROLLER, f"{POD}/tolerations", [{"key": "a", "operator": "Exists", "value": "x"}]),
         "with operator Exists and a value",

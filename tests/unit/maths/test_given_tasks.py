@@ -9,13 +9,14 @@ from click.testing import CliRunner
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError, RecordError
 from scope_selfplay.given_tasks import read_given_tasks
+from scope_selfplay.judge import VerifierJudge, grade_answer
 from scope_selfplay.maths.cli import RUN_FILE, math
 from scope_selfplay.maths.problems import ProblemKind
 from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import PromptRole, load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate, CandidateStatus, Check, Criterion, Priority
+from scope_selfplay.schemas import Candidate, CandidateStatus, Check, Criterion, Priority, Role, Rollout
 from scope_selfplay.stages import make_held_out
 from scope_selfplay.store import Stage, read_records
 from tests.models import write_model
@@ -37,6 +38,35 @@ def test_a_question_becomes_an_accepted_task_with_a_criterion_that_needs_no_judg
     assert [each.check for each in first.rubric.criteria] == [Check.BOXED]
     assert second.task is not None and second.task.id == "q2"
     assert read_given_tasks(path)[0].id == first.id
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "expected"),
+    [
+        ("boxed", "Paris", False),
+        ("boxed", r"\boxed{Paris}", True),
+        ("text", "paris.", True),
+        ("text", r"So it is \boxed{the Paris}", True),
+        ("text", "Paris or Rome", False),
+    ],
+)
+async def test_a_short_answer_is_compared_as_its_question_says(
+    tmp_path: Path, check: str, answer: str, expected: bool
+) -> None:
+    (row,) = read_given_tasks(written(tmp_path, {"question": "?", "answer": "Paris", "check": check}))
+    assert row.task is not None and row.rubric is not None
+    rollout = Rollout(id="r", role=Role.SOLVER, checkpoint="S", subject_id="q", turns=(), answer=answer)
+    grade = await grade_answer(VerifierJudge(), row.task, row.rubric, rollout, key=("k",))
+    assert [verdict.value for verdict in grade.verdicts] == [expected]
+    assert [verdict.attempts for verdict in grade.verdicts] == [0]
+
+
+def test_an_answer_that_can_be_said_in_several_ways_is_left_to_the_judge(tmp_path: Path) -> None:
+    line = {"question": "When?", "answer": "14 March 1879", "check": "judge"}
+    (row,) = read_given_tasks(written(tmp_path, line))
+    assert row.rubric is not None
+    (criterion,) = row.rubric.criteria
+    assert (criterion.text, criterion.check) == ("Gives the right answer: 14 March 1879", None)
 
 
 def test_a_question_may_bring_its_rubric_or_leave_it_to_the_judge(tmp_path: Path) -> None:
