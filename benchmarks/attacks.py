@@ -160,7 +160,8 @@ def _of_judge(ask: Callable[[str], JudgePrompt[object]]) -> Check:
 
 
 def _names(fences: tuple[Fenced, ...]) -> list[str]:
-    return [each.name for each in _all(fences)]
+    """Without reasoning in the open: a text that begins with a call has none."""
+    return [each.name for each in _all(fences) if each.name != "reasoning"]
 
 
 def _all(fences: tuple[Fenced, ...]) -> list[Fenced]:

@@ -48,7 +48,7 @@ def to_markdown(path: Path) -> Converted:
     try:
         found = _quietly(lambda: _converter().convert_local(str(path)))
     except Exception as error:  # noqa: BLE001 - the wall to a dozen libraries that read hostile files
-        raise NotConverted(f"cannot be read ({type(error).__name__})") from None
+        raise NotConverted(f"is damaged or not what its suffix says ({type(error).__name__})") from None
     text = _clean(found.markdown)
     if not text:
         raise NotConverted("holds no text (a scan?)")

@@ -40,6 +40,8 @@ class ExportFormat:
     use: str
     is_lines: bool = False
     """JSON lines instead of parquet."""
+    environment: str = ""
+    """A module of this package that lies beside the files: it makes an environment of them."""
 
     def columns(self) -> pa.Schema:
         """The columns of its parquet: those of a task in which every field has a value."""
@@ -173,7 +175,9 @@ FORMATS: Mapping[str, ExportFormat] = {
         "data.train_files=FOLDER/train.parquet with a custom reward function; ground_truth is the rubric as JSON",
     ),
     "verifiers": ExportFormat(
-        verifiers_row, "the dataset of an environment, or rows for TaskData; the rubric is in `info`, as JSON"
+        verifiers_row,
+        "PYTHONPATH=FOLDER vf-eval scope_tasks (its first lines say how); or rows for TaskData, the rubric in `info`",
+        environment="scope_tasks.py",
     ),
     "open-instruct": ExportFormat(
         open_instruct_row, "dataset_mixer_list FOLDER 1.0; graded by its rubric verifier"

@@ -75,6 +75,10 @@ def export_tasks(
     written = [file for file in found if file.tasks]
     if not written:
         raise RecordError(f"{reader.folder.path}: has no accepted task yet; nothing was exported")
+    if chosen.environment:
+        write_atomic(
+            target / chosen.environment, (Path(__file__).parent / chosen.environment).read_text("utf-8")
+        )
     run = str(reader.settings.get("name", reader.folder.path.name))
     write_atomic(target / "README.md", _card(run, format_name, written, kept_solver(reader.folder)))
     return written

@@ -240,7 +240,8 @@ def _show_kept(console: Any, kept: dict[str, Any] | None, last: int) -> None:
     if kept is None:
         return
     where = f"{kept['checkpoint']}/" if kept["checkpoint"] else "the base model"
-    console.print(f"  best/                            the Solver that was kept, {kept['solver']}: {where}")
+    line = f"  best/                            the Solver that was kept, {kept['solver']}: {where}"
+    console.print(line, soft_wrap=True)
     if kept["iteration"] != last:
         why = f"not S_{last}: {kept['reason']}"
         console.print(f"                                   {why}", soft_wrap=True, markup=False)
@@ -251,8 +252,8 @@ def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
     console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
     console.print("  corpus.jsonl                     the documents of this run")
     if last:
-        stages = f"  iteration-{last:02d}"
-        console.print(f"{stages}/tasks/             candidates, rollouts and grades, one JSON object a line")
+        stages = f"  iteration-{last:02d}/tasks/            "
+        console.print(f"{stages} candidates, rollouts and grades, one JSON object a line", soft_wrap=True)
     _show_kept(console, summary.get("kept"), last)
     console.print("  summary.json                     these numbers")
     console.print("\n[bold]What next[/bold]")

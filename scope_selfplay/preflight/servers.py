@@ -54,7 +54,7 @@ def _retriever(config: RunConfig, documents: Sequence[Document]) -> InputCheck:
     there += f"; {found.found} of {found.asked} of the run's {len(documents):,} documents were found by their own text"
     if found.found == found.asked:
         return InputCheck("retriever", State.OK, there)
-    command = "build FILE INDEX" if config.search.engine.name == "scope" else "documents FILE LINES"
+    command = "build CONFIG INDEX" if config.search.engine.name == "scope" else "documents CONFIG LINES"
     advice = f"index the documents as the run cuts them: `scope index {command}`"
     return InputCheck("retriever", State.WARNING if found.found else State.STOP, there, advice)
 

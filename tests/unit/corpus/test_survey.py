@@ -158,6 +158,7 @@ def test_pdf_html_and_office_files_are_documents_and_broken_ones_are_named(offic
     assert texts["letter.docx"].text == "Dear customer, oil it often."
     assert set(skipped) == {"broken.docx", "broken.pdf", "scan.pdf"}
     assert skipped["scan.pdf"] == "holds no text (a scan?)"
+    assert skipped["broken.pdf"].startswith("is damaged or not what its suffix says (")
 
 
 def test_a_web_page_is_read_section_by_section(office: Path) -> None:

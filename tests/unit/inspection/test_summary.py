@@ -225,7 +225,8 @@ def test_the_page_shows_funnel_curves_held_out_and_what_next(
         "compare     promote: S_1 is better than S_0",
         "0.30 [0.20, 0.40]",
         "S_1",
-        "iteration-01/solver/checkpoint/",
+        "the Solver that was kept, S_1: iteration-01/solver/checkpoint/",
+        "candidates, rollouts and grades, one JSON object a line",
         "--set iterations=2",
     ):
         assert part in page, part

@@ -70,7 +70,7 @@ def test_an_index_of_other_passages_stops_a_run(tmp_path: Path, other_index: str
     code, found = checks_of(tmp_path, f"search.url={other_index}")
     assert code == 64 and found["retriever"]["state"] == "stop"
     assert "26 passages; 0 of 8 of the run's " in str(found["retriever"]["found"])
-    assert "scope index build" in str(found["retriever"]["advice"])
+    assert "scope index build CONFIG INDEX" in str(found["retriever"]["advice"])
 
 
 def test_a_server_that_is_down_is_no_mistake_of_the_user(tmp_path: Path) -> None:
