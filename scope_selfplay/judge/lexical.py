@@ -210,7 +210,8 @@ def _sources(stated: Sequence[tuple[str, str]], documents: Sequence[Document]) -
 
     None where a rubric is written without documents.
     """
-    articles = [(document.id, *sentences(document.text)) for document in documents]
+    read = ((document.id, sentences(document.text)) for document in documents)
+    articles = [(name, *found) for name, found in read if found]
     sources: list[str] = []
     for name, sentence in stated:
         found = [

@@ -67,9 +67,12 @@ def check_folder(folder: Path) -> RunCheck:
     # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
     claim = config.cluster.volume_claim
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
+    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too. Every object is
+    # named after the run.
+    rules = rule_problems(everything) if config.name[0].isalpha() else [_name_problem(config)]
     found = [
         *reference_problems(everything, elsewhere),
-        *rule_problems(everything),
+        *rules,
         *_folder_problems(config, objects, packs),
         *one_node_problems(config, everything),
         *own_quota_problems(config, everything),
@@ -80,10 +83,6 @@ def check_folder(folder: Path) -> RunCheck:
         *tool_server_problems(config, everything),
         *(ManifestProblem(check.what, _said(check)) for check in checks if check.state is State.STOP),
     ]
-    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too.
-    if not config.name[0].isalpha():
-        message = f"is {config.name!r}; on a cluster a run's id begins with a letter"
-        found.append(ManifestProblem("name", message))
     notes = [
         *_notes(config),
         *(f"{check.what}: {_said(check)}" for check in checks if check.state is not State.STOP),
@@ -93,6 +92,10 @@ def check_folder(folder: Path) -> RunCheck:
     else:
         notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
     return RunCheck(config, everything, found, notes)
+
+
+def _name_problem(config: RunConfig) -> ManifestProblem:
+    return ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
 
 
 def _said(check: InputCheck) -> str:

@@ -18,7 +18,7 @@ from scope_selfplay.prompts.resolve import Layer, Origin, origins, resolve
 
 SHIPPED = (
     *("embedded", "math", "open-deepresearch", "open-travel", "open-writing"),
-    *("support", "wikipedia"),
+    *("reworded", "support", "wikipedia"),
 )
 """The packs that are the same for everybody; in a checkout, packs of one's own may lie beside them."""
 OWN_PACKS = Path("prompts")
