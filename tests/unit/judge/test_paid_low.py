@@ -2,7 +2,11 @@
 
 import random
 import unicodedata
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+import pytest
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
@@ -17,39 +21,52 @@ __all__ = ["judge_over", "pack"]
 CONTEXT = 24_000
 HONEST = "It was built against the floods of {}, says the county's report."
 
+# Every design that judges a rollout by itself, with the lowest verdict in the form that its prompt asks for.
+DESIGNS: Mapping[str, tuple[object, str]] = {
+    "rubric": ("rubric", "<score>0</score>"),
+    "explicit": ({"design": "explicit", "rubrics": "task"}, '{"score": 0}'),
+    "implicit": ({"design": "implicit", "rubrics": "task"}, '{"score": 0}'),
+    "answer": ({"design": "pointwise", "prompt": "answer"}, '{"score": 0}'),
+    "correctness": ({"design": "pointwise", "prompt": "correctness"}, r"\boxed{0}"),
+    "proof": ({"design": "pointwise", "prompt": "proof"}, r"\boxed{0}"),
+}
+
 
 class Engine(FakeServer):
     """A judge with a context that quotes what it is shown and finds that it is not so; a token is a byte."""
 
-    def __init__(self) -> None:
-        super().__init__(respond)
+    def __init__(self, verdict: str) -> None:
+        self._respond = partial(respond, verdict)
+        super().__init__(self._respond)
 
     def serving(self, *_: Any) -> Any:
         """Refuses, as an engine does, with status 400."""
-        return serving(reply_app(respond, model=FAKE_MODEL))
+        return serving(reply_app(self._respond, model=FAKE_MODEL))
 
 
-def respond(request: ServedRequest) -> ServedReply:
+def respond(verdict: str, request: ServedRequest) -> ServedReply:
     if len(unicodedata.normalize("NFKC", request.prompt).encode()) > CONTEXT:
         raise ValueError(f"This model's maximum context length is {CONTEXT} tokens")
     shown = " ".join(fence.text for fence in read_fences(request.prompt))
-    return ServedReply(f"<think>It says: {shown} That is not so.</think><score>0</score>")
+    return ServedReply(f"<think>It says: {shown} That is not so.</think>{verdict}")
 
 
-async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOver) -> None:
+@pytest.mark.parametrize("name", DESIGNS)
+async def test_a_hostile_answer_is_paid_low_and_never_masked(judge_over: JudgeOver, name: str) -> None:
+    design, verdict = DESIGNS[name]
     hostile = list(hostile_answers(random.Random(0), 120))
     groups = [
         [HONEST.format(row) for row in range(1927, 1935)],
         *(hostile[row : row + 8] for row in range(0, 120, 8)),
     ]
-    async with judge_over(Engine()) as judge:
+    async with judge_over(Engine(verdict)) as judge:
         opened = [
             finished_group(
                 TASK, RUBRIC, [rollout(row, text) for row, text in enumerate(texts)], ("g", number)
             )
             for number, texts in enumerate(groups)
         ]
-        found = await rewards_of_step(SolverConfig(), judge, opened)
+        found = await rewards_of_step(SolverConfig.model_validate({"reward": design}), judge, opened)
     honest, *attacks = found.rewards
     least = honest[0]
     assert least is not None and honest == [least] * 8
