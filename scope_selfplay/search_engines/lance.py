@@ -30,7 +30,10 @@ class Lance:
             fields = [each for each in (self._settings.title, self._settings.text) if each]
             found = self._table.query().nearest_to_text(MultiMatchQuery(query, fields))
         rows = await self._read(found.limit(topk))
-        return [passage(self._settings, row["id"], row, _score(row)) for row in rows]
+        # A nearer row has a smaller distance.
+        scores = [row["_score"] if "_score" in row else 1.0 - row["_distance"] for row in rows]
+        scored = zip(rows, scores, strict=True)
+        return [passage(self._settings, row["id"], row, float(score)) for row, score in scored]
 
     async def document(self, passage_id: str) -> Document | None:
         quoted = passage_id.replace("'", "''")
@@ -39,26 +42,19 @@ class Lance:
 
     async def _read(self, query: Any) -> list[dict[str, Any]]:
         try:
-            rows: list[dict[str, Any]] = await query.to_list()
+            return list(await query.to_list())
         except (RuntimeError, ValueError) as error:
             raise SearchError(f"lancedb: {str(error).splitlines()[0][:300]}") from None
-        return rows
 
 
 async def open_table(settings: EngineConfig) -> Any:
     try:
         import lancedb
     except ImportError:
-        raise ConfigError(
-            "search.engine: lancedb is not installed; pip install 'scope-selfplay[lancedb]'"
-        ) from None
+        missing = "search.engine: lancedb is not installed; pip install 'scope-selfplay[lancedb]'"
+        raise ConfigError(missing) from None
     try:
         return await (await lancedb.connect_async(settings.folder)).open_table(settings.index)
     except (RuntimeError, ValueError, OSError) as error:
-        raise ConfigError(
-            f"search.engine.index: {str(error).splitlines()[0][:300]} in {settings.folder}"
-        ) from None
-
-
-def _score(row: dict[str, Any]) -> float:
-    return float(row["_score"]) if "_score" in row else 1.0 - float(row["_distance"])
+        said = str(error).splitlines()[0][:300]
+        raise ConfigError(f"search.engine.index: {said} in {settings.folder}") from None
