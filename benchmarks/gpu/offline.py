@@ -34,7 +34,8 @@ def main() -> None:
 
 def install() -> None:
     with tarfile.open(HERE / "bundle.tar.xz") as archive:
-        archive.extractall(HERE, filter="data")
+        # Pythons before 3.11.4 know no filters.
+        archive.extractall(HERE, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     part = HERE / "site-packages.part"
     shutil.rmtree(part, ignore_errors=True)
     wheels = [str(wheel) for wheel in sorted((HERE / "wheels").glob("*.whl"))]

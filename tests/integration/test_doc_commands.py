@@ -47,6 +47,8 @@ ELSEWHERE = {
     "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
+    "scope tasks mark ": "a sheet that a person has marked: tests/unit/inspection/test_sample.py",
+    "scope judge audit ": "a run that has paid its judge: tests/unit/judge_audit/test_audit.py",
     "scope fork ": "a run of two trained iterations",
     "scope models fetch ": "a package index: tests/vllm/test_real_model.py",
     "scope run --config run.yaml --set model.path=smollm2 ": "the fetched model: tests/vllm/test_real_model.py",
@@ -124,6 +126,8 @@ def lay_out(page: str, folder: Path) -> None:
         write_finished_run(folder / "runs" / "demo")
     if page in PROMPT_PACKS:
         (folder / "prompts").symlink_to(REPOSITORY / "prompts")
+    if page == "docs/kubernetes.md":
+        shutil.copytree(REPOSITORY / "k8s", folder / "k8s")
     for name in ("task", "answer", "a", "b"):
         (folder / f"{name}.txt").write_text(f"The dam of 1936, {name}.\n")
     shutil.copy(REPOSITORY / "scope_selfplay/embedded/run.yaml", folder / "my.yaml")

@@ -162,7 +162,9 @@ async def one_who_does_not_read(url: str) -> AsyncIterator[None]:
     body = json.dumps({"queries": queries, "topk": 100}).encode()
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 10)
-    writer.write(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(
+        b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
     assert await reader.readexactly(15) == b"HTTP/1.1 200 OK"
     try:
         yield
