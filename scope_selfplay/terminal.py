@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -18,6 +19,9 @@ from scope_selfplay.errors import ExitCode, ScopeError
 from scope_selfplay.machine_faults import machine_fault
 from scope_selfplay.progress import LineProgress, LiveProgress, Progress
 from scope_selfplay.untrusted_text import one_line, printable
+
+_INTERRUPTED_QUERY = "Query interrupted"
+"""What DuckDB makes of a Ctrl-C while it works, as a RuntimeError."""
 
 
 def run_command(command: click.Command, name: str) -> None:
@@ -37,12 +41,13 @@ def run_command(command: click.Command, name: str) -> None:
         click.echo(f"{name}: {one_line(str(error))}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo(f"{name}: stopped; run the same command to go on", err=True)
-        sys.exit(ExitCode.INTERRUPTED)
+        _end_as_stopped(name)
     except BrokenPipeError:
         # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:  # noqa: BLE001 - the outermost caller: our own bug, or the machine's
+        if str(error) == _INTERRUPTED_QUERY:
+            _end_as_stopped(name)
         fault = machine_fault(error)
         if fault is not None:
             click.echo(f"{name}: {one_line(str(fault))}", err=True)
@@ -50,6 +55,11 @@ def run_command(command: click.Command, name: str) -> None:
         traceback.print_exc()
         click.echo(f"{name}: this is a bug in scope; please report it with the lines above", err=True)
         sys.exit(ExitCode.BUG)
+
+
+def _end_as_stopped(name: str) -> NoReturn:
+    click.echo(f"{name}: stopped; run the same command to go on", err=True)
+    sys.exit(ExitCode.INTERRUPTED)
 
 
 def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:

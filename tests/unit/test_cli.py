@@ -175,6 +175,8 @@ FAULTS: list[tuple[BaseException, int, str]] = [
     (RecordError("f:3: damaged"), 64, "scope: f:3: damaged\n"),
     (KeyboardInterrupt(), 130, "scope: stopped; run the same command to go on\n"),
     (click.Abort(), 130, "scope: stopped; run the same command to go on\n"),
+    # What DuckDB makes of a Ctrl-C.
+    (RuntimeError("Query interrupted"), 130, "scope: stopped; run the same command to go on\n"),
     (
         OSError(28, "No space left on device"),
         75,
