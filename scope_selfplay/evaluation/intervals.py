@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.schemas import Value
+from scope_selfplay.score_interval import wilson
 
 Floats = NDArray[np.float64]
 
@@ -132,11 +133,7 @@ def _resampled_means(data: Floats, seed: int, resamples: int) -> Floats:
 
 def _wilson(data: Floats, looks: int) -> Interval:
     share = float(data.mean())
-    right_or_wrong = share * (1 - share)
-    count, z = _effective(data, right_or_wrong, looks)
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * sqrt(right_or_wrong / count + z * z / (4 * count * count))
-    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+    return Interval(*wilson(share, *_effective(data, share * (1 - share), looks)))
 
 
 def _tango(data: Floats, looks: int) -> Interval:

@@ -48,8 +48,9 @@ def render_report(reader: RunReader) -> str:
         histogram=histogram,
         bar=bar,
     )
+    page = overview(reader)
     return environment.get_template("report.html").render(
-        page=(page := overview(reader)),
+        page=page,
         curves={stage: curves_of(page.iterations, stage) for stage in (Stage.CHALLENGER, Stage.SOLVER)},
         first=FIRST_CURVES,
         samples=_samples(reader),

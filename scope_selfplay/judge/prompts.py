@@ -73,6 +73,17 @@ ROLE_OF_PROMPT = {
 """Every judge role of a pack and who answers it."""
 
 
+def comparison_role(style: Style) -> PromptRole:
+    """The prompt by which a pair is judged in this style."""
+    match style:
+        case Style.SCORES | Style.CORE_SCORES:
+            return PromptRole.COMPARE_SCORES
+        case Style.PREFERENCE:
+            return PromptRole.COMPARE_PREFERENCE
+        case Style.ANSWERS:
+            return PromptRole.COMPARE_ANSWERS
+
+
 class JudgePrompt(NamedTuple, Generic[T]):
     """A rendered prompt, and how its completion is read: None for what cannot be read.
 
@@ -182,17 +193,16 @@ class JudgePrompts:
             labels.append(self._fencer.label(trace.text, taken=labels))
             slots[place] = self._fencer.candidate(labels[-1], trace.parts, limit=self._budget // 2)
             slots[f"{place}_label"] = labels[-1]
+        role = comparison_role(style)
         if style.is_scored:
             native, results = JudgeRole.COMPARE in self._native_thinking, style.view is View.TRACE
-            role, flags = PromptRole.COMPARE_SCORES, {"native_thinking": native, "results": results}
+            flags = {"native_thinking": native, "results": results}
             prompt = self._pack.render(role, **slots, **flags, rubric=whole)
             return self._with_pattern(role, prompt, parse_two_scores)
         if style is Style.ANSWERS:
-            role = PromptRole.COMPARE_ANSWERS
             criterion = None if alone is None else self._criterion(alone)
             prompt = self._pack.render(role, **slots, rubric=whole, criterion=criterion)
         else:
-            role = PromptRole.COMPARE_PREFERENCE
             prompt = self._pack.render(role, **slots, reference=self._reference(task))
         return self._with_choices(role, prompt, PREFERENCES, _ONE_PREFERENCE, parse_preference)
 

@@ -1,9 +1,10 @@
 """One judgement asked again in one way."""
 
+from scope_selfplay.evaluation.judge_scorers import share_won
 from scope_selfplay.judge.protocol import Judge
-from scope_selfplay.judge_audit.judgements import Judgement, first_share
+from scope_selfplay.judge_audit.judgements import Judgement
 from scope_selfplay.keys import rng_from
-from scope_selfplay.schemas import Comparison, Rollout, Verdict
+from scope_selfplay.schemas import Rollout, Verdict
 from scope_selfplay.store.judge_checks import AskedAgain, AuditWay, JudgementKind
 
 WAYS_OF = {
@@ -63,30 +64,24 @@ async def _asked(
             key = ("audit", way.value, judgement.id)
             verdict = await judge.grade(task, judgement.criterion, answer, key=key)
         case JudgementKind.COMPARISON:
-            found = await _compared(judgement, way, judge, padded_first=padded_first)
-            return _first_share(found, swapped=way is AuditWay.SWAPPED), found.verdict
+            return await _compared(judgement, way, judge, padded_first=padded_first)
     return None if verdict.value is None else float(verdict.value), verdict
 
 
-async def _compared(judgement: Judgement, way: AuditWay, judge: Judge, *, padded_first: bool) -> Comparison:
+async def _compared(
+    judgement: Judgement, way: AuditWay, judge: Judge, *, padded_first: bool
+) -> tuple[float | None, Verdict]:
     first, second = judgement.rollouts
     if way is AuditWay.LONGER:
         first, second = (_longer(first), second) if padded_first else (first, _longer(second))
-    if way is AuditWay.SWAPPED:
-        first, second = second, first
+    pair = (second, first) if way is AuditWay.SWAPPED else (first, second)
     assert judgement.style is not None
     # Of another repeat: the same question would be the same draw.
     repeat = 1 + list(AuditWay).index(way)
-    return await judge.compare(
-        judgement.task, first, second, style=judgement.style, rubric=judgement.rubric, repeat=repeat
+    found = await judge.compare(
+        judgement.task, *pair, style=judgement.style, rubric=judgement.rubric, repeat=repeat
     )
-
-
-def _first_share(found: Comparison, *, swapped: bool) -> float | None:
-    if found.outcome is None:
-        return None
-    share = first_share(*found.outcome)
-    return 1 - share if swapped else share
+    return share_won(found, first.id), found.verdict
 
 
 def padded(answer: str) -> str:
@@ -96,10 +91,9 @@ def padded(answer: str) -> str:
 
 def _longer(rollout: Rollout) -> Rollout:
     longer = padded(rollout.answer or "")
-    *before, last = rollout.turns or (None,)
     turns = rollout.turns
-    if last is not None and rollout.answer:
-        text = last.text.replace(rollout.answer, longer)
-        turns = (*(turn for turn in before if turn is not None), last.model_copy(update={"text": text}))
+    if turns and rollout.answer:
+        text = turns[-1].text.replace(rollout.answer, longer)
+        turns = (*turns[:-1], turns[-1].model_copy(update={"text": text}))
     # Another id: a judge by rule takes rollouts of one id for one and the same.
     return rollout.model_copy(update={"answer": longer, "turns": turns, "id": f"{rollout.id}-longer"})

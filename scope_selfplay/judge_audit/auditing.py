@@ -10,7 +10,7 @@ from scope_selfplay.errors import ConfigError, RecordError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.judge import Judge
 from scope_selfplay.judge.model import open_model_judge
-from scope_selfplay.judge.protocol import Style
+from scope_selfplay.judge.prompts import comparison_role
 from scope_selfplay.judge_audit.asking import WAYS_OF, ask_again
 from scope_selfplay.judge_audit.findings import report_of
 from scope_selfplay.judge_audit.judgements import Judgement, sample_judgements
@@ -171,15 +171,7 @@ def _rewording(run: Run, name: str | None) -> tuple[Pack, frozenset[PromptRole]]
 def _role_of(judgement: Judgement) -> PromptRole:
     if judgement.gate is not None:
         return PromptRole.of_gate(judgement.gate)
-    match judgement.style:
-        case None:
-            return PromptRole.GRADE
-        case Style.PREFERENCE:
-            return PromptRole.COMPARE_PREFERENCE
-        case Style.ANSWERS:
-            return PromptRole.COMPARE_ANSWERS
-        case _:
-            return PromptRole.COMPARE_SCORES
+    return PromptRole.GRADE if judgement.style is None else comparison_role(judgement.style)
 
 
 async def _ask_all(

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.evaluation.judge_scorers import share_won
 from scope_selfplay.gates import Gate
 from scope_selfplay.judge.protocol import Style
 from scope_selfplay.keys import content_id
 from scope_selfplay.reward_designs.design import ComparisonDesign
 from scope_selfplay.reward_designs.step_rewards import open_design
-from scope_selfplay.schemas import Candidate, Criterion, Document, Rollout, Rubric, Task, Verdict
+from scope_selfplay.schemas import Candidate, Comparison, Criterion, Document, Rollout, Rubric, Task, Verdict
 from scope_selfplay.store import Stage
 from scope_selfplay.store.judge_checks import JudgementKind
 from scope_selfplay.store.parquet import RecordKind
@@ -136,32 +137,27 @@ def _comparisons(
 ) -> Iterator[Judgement]:
     names = [row[side] for row in rows for side in ("one", "other")]
     rollouts = {each.id: each for each in _records(reader, RecordKind.ROLLOUTS, "id", names)}
-    found = _records(reader, RecordKind.COMPARISONS, "first_id", [row["one"] for row in rows])
-    compared = {(each.first_id, each.second_id): each for each in found}
+    met = _records(reader, RecordKind.COMPARISONS, "first_id", [row["one"] for row in rows])
+    compared: dict[tuple[str, str], Comparison] = {(each.first_id, each.second_id): each for each in met}
     tasks = _tasks(reader, [each.subject_id for each in rollouts.values()])
     for row in rows:
         style = Style.SCORES if row["stage"] == Stage.COMPARE else in_training
         pair = tuple(rollouts[row[side]] for side in ("one", "other") if row[side] in rollouts)
         made = tasks.get(pair[0].subject_id) if pair else None
-        outcome = compared[row["one"], row["other"]].outcome
-        if style is None or len(pair) < 2 or made is None or made.task is None or outcome is None:
+        found = compared[row["one"], row["other"]]
+        then = share_won(found, found.first_id)
+        if style is None or len(pair) < 2 or made is None or made.task is None or then is None:
             continue
-        verdict = compared[row["one"], row["other"]].verdict
         yield _judgement(
             JudgementKind.COMPARISON,
             row,
             made.task,
-            verdict,
-            then=first_share(outcome.first, outcome.second),
+            found.verdict,
+            then=then,
             style=style,
             rollouts=pair,
             rubric=made.rubric,
         )
-
-
-def first_share(first: float, second: float) -> float:
-    """1 where the first is better, 0 where the second is, 0.5 for a tie."""
-    return 0.5 if first == second else float(first > second)
 
 
 def _judgement(

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from enum import StrEnum
 from itertools import count, groupby
-from math import sqrt
 from pathlib import Path
 
 from scope_selfplay.config import JudgeRole
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Fault, Value, Verdict
+from scope_selfplay.score_interval import wilson
 from scope_selfplay.store.files import disk_faults, read_records
 from scope_selfplay.store.folders import RunFolder, Stage
 
@@ -108,12 +108,8 @@ def count_canaries(verdicts: Iterable[CanaryVerdict]) -> tuple[CanaryCount, ...]
 
 
 def share_interval(right: int, asked: int) -> tuple[float, float]:
-    """The 99 % interval of a share (Wilson)."""
-    share, z = right / asked, _Z
-    middle = share + z * z / (2 * asked)
-    half = z * sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
-    whole = 1 + z * z / asked
-    return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)
+    """The 99 % interval of a share."""
+    return wilson(right / asked, asked, _Z)
 
 
 def canary_words(counts: Iterable[CanaryCount]) -> str:
