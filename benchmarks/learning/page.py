@@ -71,6 +71,7 @@ def arms_table(results: Results) -> str:
 _WRITTEN: Mapping[str, Callable[[Learnt], Sequence[float]]] = {
     "mean score of the accepted tasks": lambda run: run.means,
     "links of the accepted tasks": lambda run: run.links,
+    "accepted tasks with the commonest chain, share": lambda run: run.commonest,
     "candidates accepted, share": lambda run: run.accepted,
 }
 

@@ -1,6 +1,7 @@
 """What is read off one finished run."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,9 @@ class Estimate:
 class Learnt:
     """One run. By iteration, S_0 first: `asked` are greedy scores by held-out task, `sampled` those at temperature 1.
 
-    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, the share of the
-    candidates that was `accepted`, and whether S_t became the start of the next iteration.
+    By iteration from 1 on: `means` of the accepted tasks' scores, `links` of the accepted tasks, the share of them that
+    has the `commonest` chain of links, the share of the candidates that was `accepted`, and whether S_t was `kept` as
+    the start of the next iteration.
     """
 
     seed: int
@@ -43,6 +45,7 @@ class Learnt:
     depths: Mapping[str, int]
     means: Sequence[float]
     links: Sequence[float]
+    commonest: Sequence[float]
     accepted: Sequence[float]
     kept: Sequence[bool]
     minutes: float
@@ -82,6 +85,7 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
         depths=depths,
         means=[statistics.fmean(accepted_means(run, number).values()) for number in trained],
         links=[statistics.fmean(map(links_of, tasks)) for tasks in accepted],
+        commonest=[share_of_commonest([chain_of(task) for task in tasks]) for tasks in accepted],
         accepted=[
             len(tasks) / len(run.candidates(number)) for number, tasks in zip(trained, accepted, strict=True)
         ],
@@ -91,10 +95,19 @@ def read_learnt(folder: Path, seed: int) -> Learnt:
 
 
 def links_of(candidate: Candidate) -> int:
+    return len(chain_of(candidate))
+
+
+def chain_of(candidate: Candidate) -> tuple[str, ...]:
+    """The links that a task follows, in their order, wherever it begins."""
     assert candidate.task is not None
     question = read_question(candidate.task.text)
     assert question is not None, f"{candidate.task.text}: no task of the embedded world"
-    return question.hops
+    return question.links
+
+
+def share_of_commonest(chains: Sequence[tuple[str, ...]]) -> float:
+    return max(Counter(chains).values()) / len(chains)
 
 
 def answers(folder: Path, iteration: int) -> Mapping[str, str]:

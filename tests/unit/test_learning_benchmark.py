@@ -12,7 +12,7 @@ from benchmarks.learning.page import (
     tasks_table,
     verdict,
 )
-from benchmarks.learning.results import Learnt
+from benchmarks.learning.results import Learnt, share_of_commonest
 
 DEPTHS = {f"t{number}": 1 + number % 5 for number in range(50)}
 
@@ -24,7 +24,9 @@ def run_with(seed: int, shallow: list[float], deep: list[float]) -> Learnt:
         for low, high in zip(shallow, deep, strict=True)
     ]
     sampled = [{task: score / 2 for task, score in scores.items()} for scores in asked]
-    return Learnt(seed, asked, sampled, DEPTHS, [0.6, 0.5], [1.2, 2.5], [0.7, 0.25], [True, True], 4.0)
+    return Learnt(
+        seed, asked, sampled, DEPTHS, [0.6, 0.5], [1.2, 2.5], [0.4, 0.5], [0.7, 0.25], [True, True], 4.0
+    )
 
 
 MOVING = [run_with(1, [0.5, 1.0, 1.0], [0.0, 0.2, 0.8]), run_with(2, [0.5, 0.9, 0.8], [0.0, 0.0, 0.0])]
@@ -49,6 +51,12 @@ def test_deep_tasks_and_sampled_answers_stand_apart() -> None:
     written = tasks_table(RESULTS)
     assert "| co-evolving | mean score of the accepted tasks | 0.60 | 0.50 |" in written
     assert "| co-evolving | candidates accepted, share | 0.70 | 0.25 |" in written
+    assert "| co-evolving | accepted tasks with the commonest chain, share | 0.40 | 0.50 |" in written
+
+
+def test_the_commonest_chain_is_told_from_its_order() -> None:
+    chains = [("heir", "rival"), ("rival", "heir"), ("heir", "rival"), ("heir",)]
+    assert share_of_commonest(chains) == 0.5
 
 
 def test_a_frozen_challenger_is_compared_by_seed_with_an_interval() -> None:
