@@ -252,7 +252,7 @@ def _show_next(console: Any, summary: dict[str, Any], run: Run) -> None:
     console.print(f"\n[bold]Where things are[/bold]  {folder.path}/")
     console.print("  corpus.jsonl                     the documents of this run")
     if last:
-        stages = f"  iteration-{last:02d}/tasks/            "
+        stages = f"  iteration-{last:02d}/tasks/             "
         console.print(f"{stages} candidates, rollouts and grades, one JSON object a line", soft_wrap=True)
     _show_kept(console, summary.get("kept"), last)
     console.print("  summary.json                     these numbers")
