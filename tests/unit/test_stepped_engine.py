@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -163,6 +163,15 @@ def test_an_engine_that_breaks_ends_the_step_with_its_own_error() -> None:
     assert engine.steps == 3
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A shell starts what runs in its background deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("now", ["the engine works", "all episodes search", "all are judged"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_cancels_the_rollouts_where_they_are(number: signal.Signals, now: str) -> None:

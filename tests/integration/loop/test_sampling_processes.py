@@ -163,8 +163,10 @@ def test_a_process_that_dies_fails_its_calls_and_is_reported(model: Any, codec: 
 
 
 PARENT = """
-import os, sys, time
+import os, signal, sys, time
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
+# A shell starts what runs in its background deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print(SamplingProcesses(1).workers[0].pid, flush=True)
 time.sleep(600)
 """
