@@ -26,6 +26,8 @@ setup(
             "base/**/*.yaml",
             "components/**/*.yaml",
             "evaluate/*.yaml",
+            "viewer/*.yaml",
+            "components/*/*.json",
             "prepare/**/*.yaml",
             "shared/*.yaml",
             "images/*",

@@ -39,12 +39,13 @@ NOUNS = [attribute.noun for attribute in ATTRIBUTES]
 class Habits:
     """How a teacher errs: `gives_up` are log-odds by the kind of place, `tiring` what every further link adds to them.
 
-    `facts`: the share of asked facts that are forgotten.
+    `facts`: the share of asked facts that are forgotten; `unasked`: of the others, those that are said all the same.
     """
 
     gives_up: Mapping[str, float] = field(default_factory=dict)
     tiring: float = 0.0
     facts: float = 0.0
+    unasked: float = 0.0
 
     def stops(self, rng: random.Random, kind: str, hop: int) -> bool:
         if not self.gives_up:
@@ -125,6 +126,8 @@ def solver_lesson(
         turns.append(search_turn(anchor, links[:known], name))
     facts = world.entity(name).facts
     told = {noun: facts[noun] for noun in nouns if rng.random() >= habits.facts}
+    if habits.unasked:
+        told |= {noun: facts[noun] for noun in NOUNS if noun not in nouns and rng.random() < habits.unasked}
     thought = write_chain(anchor, links[:known])
     turns.append(f"<think> {thought}.</think>\n<answer> {write_answer(name, told)}</answer>")
     return SolverLesson(write_question(question), turns, careful + 1 if careful else 0)

@@ -1,24 +1,31 @@
-"""Decoding of a real model on this machine's CPU: the in-process engine and transformers' `generate`, side by side.
+"""Decoding of a real model on a CPU: the in-process engine, vLLM and transformers' `generate`, side by side.
 
     python -m benchmarks.real_model_engine [--model smollm2] [--sequences 1 16 64] [--context 400] [--rounds 3]
 
 Every engine has a process of its own and one thread; rounds go through all of them in turn, so that what else the
 machine does falls on all. A rate is tokens per second of CPU time after a context of so many tokens. Contexts are
-random states, so nothing is prefilled and no token means anything.
+random states, so nothing is prefilled and no token means anything; only vLLM reads random tokens first, which do not
+count. It runs in the environment of its tests (tests/vllm/setup.sh).
 """
 
 import argparse
 import json
+import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-ENGINES = ("in process, float32", "in process, bfloat16", "generate, bfloat16")
+ENGINES = ("in process, float32", "in process, bfloat16", "vLLM, bfloat16", "generate, bfloat16")
+_VLLM = "vLLM, bfloat16"
 _STEPS = 6
+_ROOM = 128
+"""Tokens that vLLM may give to each sequence: the first of them are sampled while the last contexts are read."""
 
 
 def main() -> None:
@@ -39,13 +46,7 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {engine: {} for engine in ENGINES}
     for _ in range(asked.rounds):
         for engine in ENGINES:
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.real_model_engine", *sys.argv[1:], "--engine", engine],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            for key, value in json.loads(done.stdout.splitlines()[-1]).items():
+            for key, value in _measured(engine).items():
                 found[engine].setdefault(key, []).append(value)
     for count in map(str, asked.sequences):
         rates = [statistics.median(found[engine][count]) for engine in ENGINES]
@@ -55,6 +56,26 @@ def main() -> None:
     print(f"{'peak':>9}{memory}")
 
 
+def _measured(engine: str) -> dict[str, float]:
+    """What `_measure` found in a process of its own."""
+    command = ["-m", "benchmarks.real_model_engine", *sys.argv[1:], "--engine", engine]
+    python, environment = sys.executable, dict(os.environ)
+    if engine == _VLLM:
+        root = Path(__file__).resolve().parents[1]
+        python = str(Path(os.environ.get("SCOPE_VLLM_VENV", root / ".venv-vllm")) / "bin" / "python")
+        environment |= {
+            "PYTHONPATH": str(root),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+        }
+    done = subprocess.run([python, *command], stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def _measure(asked: argparse.Namespace) -> None:
     """Prints one object: sequences -> tokens per second of CPU time, and the peak of memory."""
     import torch
@@ -62,9 +83,13 @@ def _measure(asked: argparse.Namespace) -> None:
     from scope_selfplay.training.policy import load_model, policy_path
 
     torch.set_num_threads(1)
-    precision = "bfloat16" if asked.engine.startswith("generate") else "float32"
-    model = load_model(policy_path(asked.model), precision=precision).eval().requires_grad_(False)
-    begin = _generating if asked.engine.startswith("generate") else _in_process
+    model: Any
+    if asked.engine == _VLLM:
+        model, begin = _vllm_engine(policy_path(asked.model), asked), _in_vllm
+    else:
+        precision = "bfloat16" if asked.engine.startswith("generate") else "float32"
+        model = load_model(policy_path(asked.model), precision=precision).eval().requires_grad_(False)
+        begin = _generating if asked.engine.startswith("generate") else _in_process
     found: dict[str, float] = {}
     for count in asked.sequences:
         step = begin(model, count, asked.context, packed="bfloat16" in asked.engine)
@@ -90,6 +115,40 @@ def _in_process(model: Any, count: int, context: int, *, packed: bool) -> Callab
             logits = cache.forward(tokens, list(range(count)), [context + number] * count)
             drawn = draw_tokens(logits, [Draw(0.5, row, number) for row in range(count)])
             tokens = [[int(token)] for token in drawn.tokens]
+
+    return step
+
+
+def _vllm_engine(folder: Path, asked: argparse.Namespace) -> Any:
+    from vllm import LLM
+
+    return LLM(
+        model=str(folder),
+        dtype="bfloat16",
+        enforce_eager=True,
+        max_model_len=asked.context + _ROOM,
+        max_num_seqs=max(asked.sequences),
+    ).llm_engine
+
+
+def _in_vllm(engine: Any, count: int, context: int, *, packed: bool) -> Callable[[int], None]:
+    from vllm import SamplingParams
+
+    draw = random.Random(count)
+    sampling = SamplingParams(temperature=1.0, max_tokens=_ROOM, ignore_eos=True, detokenize=False)
+    for number in range(count):
+        prompt = {"prompt_token_ids": [draw.randrange(1000, 40_000) for _ in range(context)]}
+        engine.add_request(f"{count}-{number}", prompt, sampling)
+    begun: set[str] = set()
+    while len(begun) < count:
+        begun.update(output.request_id for output in engine.step() if output.outputs[0].token_ids)
+
+    def step(steps: int) -> None:
+        for _ in range(steps):
+            assert len(engine.step()) == count, "every sequence is given a token"
+        if steps == _STEPS:
+            engine.abort_request(list(begun))
+            assert not engine.has_unfinished_requests()
 
     return step
 

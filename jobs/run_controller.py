@@ -1,6 +1,7 @@
 """Drives a run on Kubernetes: creates one stage's Job after the other, with the servers that it needs.
 
-    python -m jobs.run_controller --config FILE --root FOLDER [--only-iteration NN] [--set KEY=VALUE ...]
+    python -m jobs.run_controller --config FILE --root FOLDER [--only-iteration NN] [--metrics PORT]
+        [--set KEY=VALUE ...]
 
 Runs in a pod of the Job <run>-controller (or <run>-iNN-controller); outside the cluster with KUBECONFIG and --job.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.stage_job import run_job, run_options
-from scope_selfplay.errors import RunMismatchError, UserError
+from scope_selfplay.errors import ExitCode, RunMismatchError, UserError
 from scope_selfplay.progress import Progress
 from scope_selfplay.store import RunFolder
 from scope_selfplay.terminal import quiet_libraries
@@ -32,19 +33,31 @@ if TYPE_CHECKING:
     "--job", envvar="SCOPE_JOB", help="Name of the Job that owns everything; this pod's own by default."
 )
 @click.option("--namespace", "-n", help="This pod's own, or that of the kubeconfig, without it.")
-def main(only_iteration: int | None, job: str | None, namespace: str | None, **options: Any) -> None:
+@click.option(
+    "--metrics", type=click.IntRange(1, 65535), help="Port of /metrics for Prometheus; none without it."
+)
+def main(
+    only_iteration: int | None, job: str | None, namespace: str | None, metrics: int | None, **options: Any
+) -> None:
     """Bring a run to its end on this cluster."""
     quiet_libraries()
     from scope_selfplay.controller.loop import control
+    from scope_selfplay.store.volume_probe import check_volume
     from scope_selfplay.terminal import shown_progress
 
     suffix = "-controller" if only_iteration is None else f"-i{only_iteration:02d}-controller"
     with shown_progress() as progress:
+        check_volume(options["root"], progress.say)
         read = partial(read_inputs, **options, name=job and job.removesuffix(suffix), progress=progress)
         own = job or read().config.name + suffix
-        where = {"root": options["root"], "job": own, "namespace": namespace}
+        where = {"root": options["root"], "job": own, "namespace": namespace, "metrics": metrics}
         code = control(read, **where, only_iteration=only_iteration, say=progress.say)
-    sys.exit(code)
+    sys.exit(exit_code_of(code))
+
+
+def exit_code_of(verdict: ExitCode) -> ExitCode:
+    """A verdict that stays has a code of its own: a controller that crashed (1) is started again, this one is not."""
+    return ExitCode.FAILED if verdict is ExitCode.BUG else verdict
 
 
 def read_inputs(

@@ -39,6 +39,7 @@ CONTENT = {
     "tokenizer_hash": "another --tokenizer, or with none where one is given now",
     "model_hash": "other files in the encoder's folder",
     "questions_hash": "other --questions",
+    "vectors_hash": "other --vectors, or none where some are given now",
 }
 """What another value of a recipe's field means, where the value itself tells a person nothing."""
 Progress = Callable[[str, int, int], None]
@@ -72,6 +73,10 @@ class Recipe(Value):
     questions_hash: str = ""
     """sha256 of the gate's questions, which decide the search effort."""
     seed: int = 0
+    vectors_hash: str = ""
+    """sha256 of the published index whose vectors are taken."""
+    device: str = "cpu"
+    """Where passages are encoded: half precision on a GPU."""
 
 
 class StoredCorpus(Value):

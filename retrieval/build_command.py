@@ -1,6 +1,5 @@
 """`scope index build`: the recipe of an index out of the command's options, and the build."""
 
-import os
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from retrieval.profiles import ProfileName
+from scope_selfplay.container import available_cpus
 from scope_selfplay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OF_VECTORS = ("questions", "keep_vectors", "encoded")
+OF_VECTORS = ("questions", "keep_vectors", "encoded", "vectors", "device")
 """Parameters that mean nothing for words."""
+OF_ENCODING = ("keep_vectors", "encoded", "device")
+"""Parameters that mean nothing where nothing is encoded."""
 
 
 @click.command()
@@ -53,11 +55,21 @@ OF_VECTORS = ("questions", "keep_vectors", "encoded")
 )
 @click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
 @click.option("--rows", help="FIRST:END, the rows of SOURCE for one shard; default all.")
-@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=available_cpus, show_default="all it may use")
 @click.option(
     "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
 )
 @click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
+@click.option(
+    "--vectors", type=FILE, help="A flat FAISS index of these passages, in their order: nothing is encoded."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: torch encodes the passages, on a GPU; queries are encoded on the CPU all the same.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--estimate-only", is_flag=True, help="Print time, disk and memory, build nothing.")
 @click.pass_context
@@ -72,6 +84,7 @@ def build(
     threads: int,
     keep_vectors: bool,
     encoded: Path | None,
+    vectors: Path | None,
     estimate_only: bool,
     **options: Any,
 ) -> None:
@@ -85,26 +98,38 @@ def build(
 
     row_range(options["rows"] or "")
     _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
-    gate_questions = read_questions(questions) if questions else ()
+    asked = read_questions(questions) if questions else ()
     is_dense = options["profile"] != ProfileName.BM25
-    if not is_dense:
-        refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+    _refuse_ignored(context, is_dense=is_dense, has_vectors=vectors is not None)
     recipe = _recipe(source, options)
-    click.echo(estimate_build(recipe, source, threads), err=True)
+    click.echo(estimate_build(recipe, source, threads, is_encoded=vectors is not None), err=True)
     if estimate_only:
         return
-    recipe = _with_hashes(recipe, source, tokenizer, questions)
+    recipe = _with_hashes(recipe, source, tokenizer=tokenizer, questions=questions, vectors=vectors)
     documents = _chunked(read_documents(source), recipe, tokenizer)
     if is_dense:
         from retrieval.build_dense import DenseBuild, build_dense
 
         plan = DenseBuild(
-            folder, recipe, threads, keep_shards=keep_vectors, questions=gate_questions, encoded=encoded
+            folder,
+            recipe,
+            threads,
+            keep_shards=keep_vectors,
+            questions=asked,
+            encoded=encoded,
+            vectors=vectors,
         )
         manifest = build_dense(documents, plan, _progress())
     else:
         manifest = build_bm25(documents, folder, recipe, _progress())
     click.echo(f"{manifest.identity}  {manifest.rows:,} passages  {manifest.size / 1e9:.2f} GB  {folder}")
+
+
+def _refuse_ignored(context: click.Context, *, is_dense: bool, has_vectors: bool) -> None:
+    if not is_dense:
+        refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+    if has_vectors:
+        refuse(context, OF_ENCODING, "says how to encode, and --vectors are there already")
 
 
 def refuse(context: click.Context, names: Collection[str], why: str) -> None:
@@ -145,15 +170,14 @@ def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
     return Recipe(**{**options, **chosen, **origin})
 
 
-def _with_hashes(recipe: "Recipe", source: Path, tokenizer: Path | None, questions: Path | None) -> "Recipe":
+def _with_hashes(recipe: "Recipe", source: Path, **files: Path | None) -> "Recipe":
     """With what the files of a build hold: the same names may hold something else when it is started again."""
     from retrieval.corpus import source_hash
     from retrieval.encoder import model_hash
 
     hashes = {
         "source_hash": source_hash(source),
-        "tokenizer_hash": source_hash(tokenizer) if tokenizer else "",
-        "questions_hash": source_hash(questions) if questions else "",
+        **{f"{name}_hash": source_hash(file) if file else "" for name, file in files.items()},
         "model_hash": model_hash(recipe.encoder) if recipe.encoder else "",
     }
     return recipe.model_copy(update=hashes)

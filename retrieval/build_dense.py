@@ -28,9 +28,11 @@ from retrieval.encoder import (
     open_encoder,
     prepare_encoder,
 )
+from retrieval.gpu_passages import GpuPassages
 from retrieval.index_folder import IndexManifest, RecallReport, map_array
 from retrieval.passages import Passages, split_contents
 from retrieval.profiles import PROFILES, TRAINING_POINTS_PER_CELL, ProfileName, cells, factory, vector_bytes
+from retrieval.published_vectors import PublishedVectors
 from retrieval.recall_gate import TOPK, SearchEffort, exact, measure, tune
 from scope_selfplay.errors import CorpusError, RunMismatchError
 from scope_selfplay.keys import numpy_rng_from
@@ -38,8 +40,9 @@ from scope_selfplay.schemas import Document
 
 TRAINED = "trained.faiss"
 BATCH = 64
+GPU_BATCH = 64 * BATCH
 SHARD_ROWS = 128 * BATCH
-"""Rows that are encoded between two points where a build can be stopped: about 80 s of one core on E5-base. Whole
+"""Rows that are encoded between two points where a build can be stopped: 25 minutes of one core on E5-base. Whole
 batches, so that vectors do not depend on it.
 """
 BLOCK_ROWS = 65_536
@@ -62,10 +65,17 @@ class DenseBuild:
     """For the gate; without any, spans of sampled passages serve as queries."""
     encoded: Path | None = None
     """Folder of a finished build with kept shards; its passages and vectors are linked."""
+    vectors: Path | None = None
+    """A flat FAISS index of the same passages, whose vectors are taken instead of encoding."""
 
     @property
     def profile(self) -> ProfileName:
         return ProfileName(self.recipe.profile)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether torch encodes the passages."""
+        return self.recipe.device != "cpu"
 
     @property
     def vector_type(self) -> Any:
@@ -95,7 +105,7 @@ def build_dense(
             prepare_encoder(plan.recipe.encoder, family, backend, encoder_folder, precision)
             (encoder_folder / "ready").touch()
         encoder = open_encoder(encoder_folder, threads=plan.threads)
-        shards = _encode(passages, encoder, plan, progress)
+        shards = _vectors(passages, encoder, plan, progress)
         effort, report = _index(passages, encoder, shards, plan, progress)
         if not plan.keep_shards:
             shutil.rmtree(plan.folder / index_folder.SHARDS, ignore_errors=True)
@@ -160,18 +170,32 @@ class VectorShards:
         return np.concatenate(parts)
 
 
+def _vectors(
+    passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress
+) -> VectorShards | PublishedVectors:
+    """Published ones, or encoded here. Raises CorpusError for vectors of something else."""
+    if plan.vectors is None:
+        return _encode(passages, encoder, plan, progress)
+    published = PublishedVectors(plan.vectors)
+    published.check(passages, encoder)
+    progress("take vectors", passages.size, passages.size)
+    return published
+
+
 def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Progress) -> VectorShards:
     folder = plan.folder / index_folder.SHARDS
     folder.mkdir(exist_ok=True)
     shards = VectorShards(folder, plan.shard_rows, passages.size)
+    work = GpuPassages(plan.recipe.encoder, FAMILIES[plan.recipe.family]) if plan.on_gpu else encoder
+    batch_rows = GPU_BATCH if plan.on_gpu else BATCH
     for start in shards.starts:
         rows = range(start, shards.end(start))
         if not shards.has(start, encoder.dimensions):
             vectors = np.empty((len(rows), encoder.dimensions), dtype=plan.vector_type)
-            for first in range(0, len(rows), BATCH):
-                batch = rows[first : first + BATCH]
+            for first in range(0, len(rows), batch_rows):
+                batch = rows[first : first + batch_rows]
                 texts = [passages.contents(row) for row in batch]
-                vectors[first : first + len(batch)] = encoder.passages(texts)
+                vectors[first : first + len(batch)] = work.passages(texts)
                 progress("encode", batch[-1] + 1, passages.size)
             index_folder.save_array(shards.path(start), vectors)
         progress("encode", shards.end(start), passages.size)
@@ -179,7 +203,11 @@ def _encode(passages: Passages, encoder: Encoder, plan: DenseBuild, progress: Pr
 
 
 def _index(
-    passages: Passages, encoder: Encoder, shards: VectorShards, plan: DenseBuild, progress: Progress
+    passages: Passages,
+    encoder: Encoder,
+    shards: VectorShards | PublishedVectors,
+    plan: DenseBuild,
+    progress: Progress,
 ) -> tuple[SearchEffort, RecallReport]:
     """Write the index over the vectors of `shards`, and compare it with an exhaustive search of them."""
     shape = (passages.size, encoder.dimensions)
@@ -208,7 +236,7 @@ def _index(
 
 
 def _build_ivf(
-    shape: tuple[int, int], shards: VectorShards, plan: DenseBuild, progress: Progress
+    shape: tuple[int, int], shards: VectorShards | PublishedVectors, plan: DenseBuild, progress: Progress
 ) -> dense.IvfIndex | dense.RefinedIvf:
     draw = numpy_rng_from(plan.recipe.seed, "train")
     sample = shards.sample(max(cells(shape[0]) * TRAINING_POINTS_PER_CELL, 1024), draw)

@@ -19,8 +19,10 @@ from retrieval.passages import Passages, shown
 from retrieval.profiles import ProfileName
 from retrieval.rendering import INLINE, INLINE_CUT
 from retrieval.search_workers import ThreadEngine, WorkerEngine
+from retrieval.serve_memory import check_memory, serve_memory
 from retrieval.service import SearchService, ServedIndex
 from retrieval.wire import ResponseRow, Retrieval, WireLimits, too_large
+from scope_selfplay.container import memory_limit
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.schemas import Document, Value
 
@@ -97,6 +99,7 @@ class IndexService(SearchService[OpenIndex]):
                 f"--workers {self.settings.workers}: each would load its own copy of {folder} onto the GPU, "
                 "which one worker keeps busy: serve the gpu profile with --workers 1"
             )
+        check_memory(serve_memory(manifest, self.settings.workers), self.settings.workers, memory_limit())
         passages = Passages.open(folder, manifest.corpus_hash)
         engine = await self._engine(folder, manifest)
         batcher = Batcher(

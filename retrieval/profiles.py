@@ -124,7 +124,7 @@ def estimate(
     )
 
 
-def estimate_build(recipe: "Recipe", source: Path, threads: int) -> str:
+def estimate_build(recipe: "Recipe", source: Path, threads: int, *, is_encoded: bool = False) -> str:
     """What a build will take, in one line for a person. Encodes a few passages of the source to measure the speed.
 
     Raises CorpusError for a source that cannot be read, CheckpointError for the encoder.
@@ -148,10 +148,11 @@ def estimate_build(recipe: "Recipe", source: Path, threads: int) -> str:
     costs = estimate(
         name, rows=rows, dimensions=dimensions, corpus_bytes=corpus_bytes, passages_per_second=speed
     )
-    minutes = (costs.encode_seconds + costs.index_seconds) / 60
+    encoding = 0.0 if is_encoded else costs.encode_seconds
+    minutes = (encoding + costs.index_seconds) / 60
     return (
         f"estimate for profile {name} and about {rows:,} passages: {minutes:,.0f} min "
-        f"({costs.encode_seconds / 60:,.0f} of them encoding), "
+        f"({encoding / 60:,.0f} of them encoding with {threads} threads), "
         f"disk {costs.build_disk / 1e9:,.1f} GB at the peak, "
         f"memory {costs.build_memory / 1e9:,.1f} GB to build and {costs.serve_memory / 1e9:,.1f} GB to serve"
     )
@@ -160,13 +161,16 @@ def estimate_build(recipe: "Recipe", source: Path, threads: int) -> str:
 def _encoder_speed(recipe: "Recipe", documents: list["Document"], threads: int) -> tuple[float, int]:
     """Passages per second, and dimensions."""
     from retrieval.encoder import FAMILIES, Backend, open_encoder, prepare_encoder
+    from retrieval.gpu_passages import GpuPassages
     from retrieval.passages import join_contents
 
-    texts = [join_contents(document.title, document.text) for document in documents[-ENCODED:]]
+    on_gpu = recipe.device != "cpu"
+    texts = [join_contents(each.title, each.text) for each in documents[0 if on_gpu else -ENCODED :]]
     with TemporaryDirectory() as folder:
         prepare_encoder(recipe.encoder, FAMILIES[recipe.family], Backend(recipe.backend), Path(folder))
         encoder = open_encoder(Path(folder), threads=threads)
-        encoder.passages(texts[:2])
+        work = GpuPassages(recipe.encoder, FAMILIES[recipe.family]) if on_gpu else encoder
+        work.passages(texts[:2])
         start = time.perf_counter()
-        encoder.passages(texts)
+        work.passages(texts)
         return len(texts) / (time.perf_counter() - start), encoder.dimensions

@@ -24,6 +24,7 @@ class LazyGroup(click.Group):
 
     # Command -> module and function there, help.
     lazy_commands: ClassVar[dict[str, tuple[str, str]]] = {
+        "corpus": ("scope_selfplay.downloads.cli:corpus", "Bring a published corpus here."),
         "doctor": (
             "scope_selfplay.doctor:doctor",
             "Say what this machine can run, and how to get what is missing.",

@@ -56,6 +56,8 @@ class Conversation:
     policy_format: PolicyFormat
     tools: Sequence[ToolSpec] = (SEARCH,)
     ids: tuple[int, ...] = ()
+    opening: str = ""
+    """Names the first prompt."""
     turns: list[Turn] = field(default_factory=list)
     status: RolloutStatus = RolloutStatus.FINISHED
     fault: RolloutFault | None = None
@@ -75,6 +77,7 @@ class Conversation:
 
     def open(self, prompt: str) -> None:
         self.ids = self.policy_format.codec.encode_prompt([Message("user", prompt)])
+        self.opening = content_id("opening", prompt)
         limit = self.policy_format.limits.max_prompt
         if limit is not None and len(self.ids) > limit:
             self._fail(RolloutFault.PROMPT, f"prompt of {len(self.ids)} tokens, limit {limit}")
@@ -90,7 +93,9 @@ class Conversation:
         dialect, codec = self.dialect, self.policy_format.codec
         room = min(room, self.policy_format.limits.max_turn or room)
         try:
-            sample = yield Generate(self.ids, room, dialect.stop, self.policy_format.greedy, len(self.turns))
+            sample = yield Generate(
+                self.ids, room, dialect.stop, self.policy_format.greedy, len(self.turns), self.opening
+            )
         except InferenceError as fault:
             self._fail(RolloutFault.ENGINE, str(fault))
             return None

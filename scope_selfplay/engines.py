@@ -25,6 +25,7 @@ from scope_selfplay.schemas import Role
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.wire.guarded_http import secret
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.replicas import ReplicatedClient
 
 if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
@@ -137,29 +138,32 @@ def engine_at(
     `name` is what named the server. Raises as `served_engine`.
     """
     settings = context.config.partners
-    assert partner.base_url is not None
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        served = pool.submit(asyncio.run, ask_partner(name, partner, settings)).result()
-    remark = None if policy is None else check_served(served, policy, f"{name}: {partner.base_url}")
-    if remark is not None:
-        say(remark)
+        found = pool.submit(asyncio.run, ask_replicas(name, partner, settings)).result()
+    for url, each in zip(partner.each_url, found, strict=True):
+        remark = None if policy is None else check_served(each, policy, f"{name}: {url}")
+        if remark is not None:
+            say(remark)
+    served, concurrency = found[0], settings.concurrency * len(found)
     retry_policy = RetryPolicy(
         deadline=settings.outage,
         attempt=settings.call,
         attempts=None,
         max_response=64 << 20,
-        connections=settings.concurrency,
+        connections=concurrency,
     )
     return ServedModel(
-        lambda: _client(name, partner, partner.base_url or "", retry_policy, say),
+        lambda: ReplicatedClient(
+            [_client(name, partner, url, retry_policy, say) for url in partner.each_url]
+        ),
         served,
         codec,
         identity=served.identity if policy is None else policy.identity,
         max_length=_max_length(context.config, context.limits(role)),
         temperature=context.config.sampling.temperature,
         top_p=context.config.sampling.top_p,
-        concurrency=settings.concurrency,
+        concurrency=concurrency,
         takes_priority=partner.priority,
         on_outage=on_outage,
         on_tokens=context.activity.sampled,
@@ -186,6 +190,24 @@ def check_served(served: Served, policy: Policy, where: str) -> str | None:
         f"{where} serves {served.model} from {served.root}, {policy.identity} is expected; serve "
         f"{policy.path}, or name the model {policy.identity} (vLLM: --served-model-name)"
     )
+
+
+async def ask_replicas(name: str, partner: PartnerConfig, settings: PartnersConfig) -> list[Served]:
+    """What each server of a frozen policy says that it serves.
+
+    Raises as `ask_partner`, and ConfigError where they differ.
+    """
+    found: list[Served] = []
+    for url in partner.each_url:
+        found.append(await ask_partner(name, partner.model_copy(update={"base_url": url}), settings))
+        first, this = (
+            f"{each.identity} with a context of {each.max_length}" for each in (found[0], found[-1])
+        )
+        if this != first:
+            raise ConfigError(
+                f"{name}.replicas: {url} serves {this}, {partner.base_url} {first}; replicas serve the same"
+            )
+    return found
 
 
 async def ask_partner(name: str, partner: PartnerConfig, settings: PartnersConfig) -> Served:

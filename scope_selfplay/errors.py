@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     DONE = 0
     BUG = 1
     USER = 64
+    FAILED = 70
+    """A run whose retries are used up, as its controller says: unlike BUG it is there to stay."""
     OUTSIDE = 75
     INTERRUPTED = 130
     TERMINATED = 143

@@ -4,7 +4,6 @@ The new run is built beside its place under a hidden name and moved there whole.
 stage is never written again, so both may hold the same files, as hard links where the file system has them.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.judge.run_key import KEY_FILE
 from scope_selfplay.schedule import challenger_of, stages_of
 from scope_selfplay.store import RunFolder, Stage, read_manifest, write_atomic
-from scope_selfplay.store.files import disk_faults
+from scope_selfplay.store.files import LINK_FAULTS, disk_faults
 from scope_selfplay.store.forks import Fork, read_fork, shared_words
 
 _BOUND = {
@@ -40,8 +39,6 @@ _BOUND = {
 """Settings, or sections, that later iterations cannot have otherwise than the shared ones, and why."""
 
 _SCHEDULING = ("challenger.freeze_after", "solver.tasks")
-
-_LINK_FAULTS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ def _link(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in _LINK_FAULTS:
+        if error.errno not in LINK_FAULTS:
             raise
         shutil.copy2(source, target)
         return False

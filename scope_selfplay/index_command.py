@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from retrieval.cli import index as of_the_retriever
+from scope_selfplay.downloads.cli import fetch
 
 CONFIGS = (".yaml", ".yml")
 
@@ -72,5 +73,5 @@ def documents(config: Path, file: Path, overrides: tuple[str, ...]) -> None:
 index = click.Group(
     "index",
     help=of_the_retriever.help,
-    commands={**of_the_retriever.commands, "build": _build(), "documents": documents},
+    commands={**of_the_retriever.commands, "build": _build(), "documents": documents, "fetch": fetch},
 )

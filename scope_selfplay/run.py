@@ -14,6 +14,7 @@ from scope_selfplay.config import JudgeConfig, RunConfig
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import OutsideError
+from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
@@ -75,9 +76,13 @@ class Run:
         """Everything that can be searched: the source documents and those of the held-out tasks."""
         return read_records(self.folder.corpus, Document)
 
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The config's, else those of the prompt pack."""
+        return self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
+
     @cached_property
     def context(self) -> RunContext:
-        gates = self.pack.domain.gates if self.config.judge.gates is None else self.config.judge.gates
         searcher: Searcher = NothingToSearch()
         if self.documents:
             searcher = open_retriever(
@@ -89,7 +94,7 @@ class Run:
             )
         judge, activity = MeteredJudge(self.open_judge()), Activity(lambda note: self.progress.pulse(note))
         other = self._open_tools(searcher)
-        return RunContext(self.config, self.pack, searcher, judge, gates, activity, self.sampling, other)
+        return RunContext(self.config, self.pack, searcher, judge, self.gates, activity, self.sampling, other)
 
     def _open_tools(self, searcher: Searcher) -> tuple[Tool, ...]:
         self.opened_tools = open_tools(self.config.tools, searcher, self.outages.append)

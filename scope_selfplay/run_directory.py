@@ -162,9 +162,9 @@ def _check_how_answers_are_verified(settings: SolverConfig, pack: Pack) -> None:
     }
     solver = next((prompt.body for prompt in pack.prompts if prompt.role is PromptRole.SOLVER), "")
     for name, check in checks.items():
-        if check == "exact" and "\\boxed" in solver:
+        if check in ("exact", "f1") and "\\boxed" in solver:
             raise ConfigError(
-                f"{name}: exact compares whole texts, and the {pack.domain.name} pack has the Solver box its answer, "
+                f"{name}: {check} compares whole texts, and the {pack.domain.name} pack has the Solver box its answer, "
                 "so that none would be right; use boxed, or leave it out"
             )
 

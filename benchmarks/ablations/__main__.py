@@ -16,6 +16,7 @@ from benchmarks.ablations.arms import Arm, Laboratory, make_all
 from benchmarks.ablations.measures import FinishedRun, Measure
 from benchmarks.ablations.page import Key, write_section
 from benchmarks.ablations.studies import ABLATIONS, Ablation
+from benchmarks.marked_text import TABLES, replace_between
 from benchmarks.scope_command import ROOT
 
 _HEAD = """\
@@ -24,6 +25,7 @@ _HEAD = """\
 What the papers switch off, switched off here. The direction can be compared, the size cannot: a tiny policy in a
 fictional world is no 8B model on benchmarks. Answers are graded by the world's rules without noise, whatever judge a
 run was trained under. Made by `make bench-ablations ARGS=--write`.
+
 """
 
 
@@ -72,7 +74,11 @@ def write_page(root: Path, docs: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in sections if path.exists()]
     docs.mkdir(parents=True, exist_ok=True)
     shutil.copytree(root / "images", docs / "images", dirs_exist_ok=True)
-    (docs / "ablations.md").write_text("\n".join([_HEAD, *texts]), encoding="utf-8")
+    page = docs / "ablations.md"
+    if not page.exists():
+        page.write_text(_HEAD, encoding="utf-8")
+    # What people wrote about the tables stays.
+    replace_between(page, TABLES, "\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from benchmarks.scope_command import run_scope
+from benchmarks.warm_start import POLICY, WORDY, train
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import RunConfig, changed_settings, load_config
 from scope_selfplay.schedule import stages_of
@@ -20,7 +21,8 @@ from scope_selfplay.store import RunFolder, Stage, read_manifest
 class Arm:
     """One condition. With `of` it shares that arm's iterations up to `after`; else it is a run of its own.
 
-    With `tasks_of` it trains on the tasks that this arm made in iteration 1, so that only stages C and D are its own.
+    With `tasks_of` it trains on the tasks that this arm made in iteration 1, so that only stages C and D are its own. A
+    `wordy` one starts from a policy that often says what nobody asked for.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Arm:
     of: Optional["Arm"] = None
     after: int = 0
     tasks_of: Optional["Arm"] = None
+    wordy: bool = False
 
     @property
     def needs(self) -> tuple["Arm", ...]:
@@ -44,12 +47,18 @@ class Laboratory:
     def folder(self, arm: Arm, seed: int) -> Path:
         return self.root / f"seed-{seed}" / arm.name
 
+    @property
+    def wordy_policy(self) -> Path:
+        return self.root / "wordy" / "policy"
+
     def settings(self, arm: Arm, seed: int) -> list[str]:
         """What the arm has otherwise than the run that it begins with."""
         own = list(arm.settings)
         if arm.tasks_of is not None:
             tasks = RunFolder(self.folder(arm.tasks_of, seed)).stage(1, Stage.TASKS).candidates
             own += ["iterations=1", f"solver.tasks={tasks.resolve()}"]
+        if arm.wordy:
+            own.append(f"model.path={self.wordy_policy}")
         return own if arm.of is not None else [*self.overrides, *own]
 
     def config(self, arm: Arm, seed: int) -> RunConfig:
@@ -62,6 +71,8 @@ class Laboratory:
 
 def make_all(arms: Sequence[Arm], seeds: Sequence[int], laboratory: Laboratory, jobs: int) -> None:
     """Every arm under every seed, and what they need, `jobs` runs at a time."""
+    if any(arm.wordy for arm in arms) and not laboratory.wordy_policy.exists():
+        train(laboratory.wordy_policy.parent, WORDY, POLICY)
     with ThreadPoolExecutor(jobs) as pool:
         for wave in waves(arms):
             made = [pool.submit(make, arm, seed, laboratory) for seed in seeds for arm in wave]

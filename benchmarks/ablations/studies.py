@@ -4,7 +4,7 @@ Every arm is the embedded run with a few settings changed. An arm that several a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchmarks.ablations.arms import Arm
 from benchmarks.ablations.measures import (
@@ -57,18 +57,20 @@ GATES = Ablation(
 
 _HALF_LENGTH = "judge.noise.half_length=12"
 """A whole answer takes 11 words; the setting's default is meant for answers of a paragraph."""
-_LIKES_LENGTH = ("judge.noise.longer=0.3", _HALF_LENGTH)
-_LONGER = Arm("longer", _LIKES_LENGTH, of=CO_EVOLVING)
+_LIKES_LENGTH = ("judge.noise.longer=0.6", "judge.noise.half_length=24")
+# The shipped policy never says what nobody asked for, and nothing can reward what is never sampled.
+_WORDY = Arm("wordy", ("solver.steps=24", *_LIKES_LENGTH), tasks_of=START, wordy=True)
 LENGTH = Ablation(
     "length",
-    "Under a judge that likes length (`judge.noise.longer` 0.3), do answers grow without the length factor?",
+    "Under a judge that likes length (`judge.noise.longer` 0.6), do answers grow without the length factor?",
     "SCOPE, figure 2: without the factor answers grow until training collapses; after three iterations the "
-    "benchmarks average 32.8 for 43.1 with it.",
+    "benchmarks average 32.8 for 43.1 with it. Here both arms begin with a policy that says a fact too many in "
+    "half of its answers, and train 24 steps on tasks of one iteration.",
     (
-        _LONGER,
-        Arm("longer-no-factor", (*_LIKES_LENGTH, "solver.length_factor=false"), of=CO_EVOLVING),
+        _WORDY,
+        replace(_WORDY, name="wordy-no-factor", settings=(*_WORDY.settings, "solver.length_factor=false")),
     ),
-    (ANSWER_TOKENS, ASKED),
+    (ANSWER_TOKENS, SAMPLED),
 )
 
 FROZEN = Ablation(
@@ -141,25 +143,16 @@ NOISE = Ablation(
 _UNWINDOWED = Arm("start-no-window", ("iterations=1", *_WIDE))
 # Length, format and searches would tell the rollouts of nearly every group apart.
 _BARE = ("solver.format_weight=0", "solver.search_weight=0", "solver.length_factor=false")
+_FLAT = Arm("wordy-flat", (*_BARE, "solver.steps=16"), tasks_of=_UNWINDOWED, wordy=True)
 _ROUTED = ("solver.routing=rubric", *reward_settings("reasoning_arena_live"))
-
-
-def _routing_arm(name: str, *settings: str) -> Arm:
-    return Arm(name, (*_BARE, *settings), of=_UNWINDOWED, tasks_of=_UNWINDOWED)
-
-
-_LONGER_FLAT = _routing_arm("flat-longer", *_LIKES_LENGTH)
-_LONGER_ROUTED = _routing_arm("routed-longer", *_ROUTED, *_LIKES_LENGTH)
 ROUTING = Ablation(
     "routing",
     "Do groups that the rubric leaves flat teach something once they are routed to comparisons?",
     "Reasoning Arena, table 2 and figure 5: 43 to 47 % of the groups are flat; routed to live tournaments, nearly "
-    "100 % of the rollouts have a non-zero advantage, and the average rises from 46.3 to 53.9. A judge by rule "
-    "sees no difference between answers that meet the same criteria; one that likes length (`judge.noise.longer`) "
-    "does.",
-    (_routing_arm("flat"), _routing_arm("routed", *_ROUTED), _LONGER_FLAT, _LONGER_ROUTED),
-    (NON_ZERO, FLAT_GROUPS, SAMPLED),
-    against={_LONGER_FLAT: _LONGER_FLAT, _LONGER_ROUTED: _LONGER_FLAT},
+    "100 % of the rollouts have a non-zero advantage, and the average rises from 46.3 to 53.9. Here both arms begin "
+    "with the wordy policy of `length`: the rubric does not see what was said beside the answer, a comparison does.",
+    (_FLAT, replace(_FLAT, name="wordy-routed", settings=(*_FLAT.settings, *_ROUTED))),
+    (NON_ZERO, FLAT_GROUPS, ANSWER_TOKENS, SAMPLED),
 )
 
 ABLATIONS = {each.name: each for each in (GATES, LENGTH, FROZEN, WINDOW, NOISE, ROUTING)}

@@ -15,10 +15,10 @@ from benchmarks.ablations.measures import FinishedRun
 from benchmarks.learning import page
 from benchmarks.learning.conditions import ARMS, CO_EVOLVING
 from benchmarks.learning.results import answers, read_learnt
+from benchmarks.marked_text import TABLES, replace_between
 from benchmarks.scope_command import ROOT
 
 MARKS = ("<!-- learning -->", "<!-- /learning -->")
-TABLES = ("<!-- tables -->", "<!-- /tables -->")
 READ = 20
 """Random held-out tasks whose answers the page shows."""
 
@@ -77,12 +77,6 @@ def spoken_tasks(arm: Arm, seed: int, laboratory: Laboratory) -> list[page.Spoke
         for each in run.candidates(0)
         if each.task and each.rubric
     ]
-
-
-def replace_between(path: Path, marks: tuple[str, str], text: str) -> None:
-    before, _, rest = path.read_text(encoding="utf-8").partition(marks[0])
-    after = rest.partition(marks[1])[2]
-    path.write_text(f"{before}{marks[0]}\n{text}\n{marks[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ FROM ${BASE}
 ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
 
+# What `tracking.report_to` names, such as wandb==0.23.0: packages that the lock does not have, within its versions.
+ARG TRACKERS=
+
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /app
 COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
@@ -16,10 +19,11 @@ COPY retrieval retrieval
 COPY jobs jobs
 COPY prompts prompts
 COPY k8s k8s
-# What the base image brings for the GPU stays as it is; everything else is added around it.
+# What the base image brings for the GPU stays as it is; everything else is added around it. Trackers are several words.
+# hadolint ignore=SC2086
 RUN python3 -m pip freeze | grep -iE '^(torch|torchvision|torchaudio|triton|vllm|flashinfer[^=]*|nvidia[^=]*)==' > /tmp/base.txt \
     && python3 -m pip install --no-cache-dir --constraint /tmp/base.txt --constraint constraints.txt \
-        --constraint k8s/images/lock.txt ".[train,math,mcp]" \
+        --constraint k8s/images/lock.txt ".[train,math,mcp,retrieval]" ${TRACKERS} \
     && python3 -c "import importlib.metadata as m; v = m.version('vllm'); assert (0, 22) <= tuple(map(int, v.split('.')[:2])) <= (0, 31), v" \
     && ln -sf "$(command -v python3)" /usr/local/bin/python \
     && rm /tmp/base.txt \

@@ -1,5 +1,5 @@
 # Everything that needs no GPU: controller, task making, comparing, retriever, viewer; with EXTRAS=local,worker also
-# the run `tiny`. Build from the repository's root, with the base by digest:
+# the run `tiny` (`make image-local`). Build from the repository's root, with the base by digest:
 #   docker build -f k8s/images/worker.Dockerfile --build-arg BASE=python:3.11-slim@sha256:... -t scope-selfplay .
 ARG BASE
 FROM ${BASE}

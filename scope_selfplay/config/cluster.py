@@ -1,6 +1,6 @@
 """What a run asks of a Kubernetes cluster. None of it changes what a run computes: the hash leaves it out."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,12 +20,17 @@ from scope_selfplay.config.pods import (
     VolumeConfig,
 )
 
+Sharding = Literal["full", "hybrid"]
+"""torch's words for what a training over several nodes keeps on each GPU."""
+
 
 class ImagesConfig(ConfigSection):
-    """An empty field means the image of `worker`. Production runs name images by digest."""
+    """An empty field means the image of `worker`. Production runs name images by digest. `latest` is pulled at every
+    start, other tags where a node has no such image."""
 
-    worker: Image = "scope-selfplay:latest"
-    """Runs `python -m jobs....` and, in tiny mode, every server."""
+    worker: Image = "scope-selfplay:0.1.0"
+    """Runs `python -m jobs....` and servers without a GPU. To train or serve policies on the CPU it needs torch:
+    `scope-selfplay-local:0.1.0`."""
     trainer: OptionalImage = ""
     """Runs the two training stages; contains CUDA, TRL and vLLM."""
     server: OptionalImage = ""
@@ -46,26 +51,31 @@ class TaskMakingStageConfig(StageConfig):
     """Number of Jobs among which the documents are divided."""
 
 
-class ChallengerStageConfig(StageConfig):
+class TrainingStageConfig(StageConfig):
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that train together; more than one needs Kubernetes 1.24."""
+    sharding: Sharding = "full"
+    """What each GPU of several nodes holds of weights, gradients and optimizer: `full`, a share among all GPUs;
+    `hybrid`, a share among those of its node (if it has several), so that only gradients go from node to node, once
+    per update."""
+
+
+class ChallengerStageConfig(TrainingStageConfig):
     gpus: int = Field(default=2, ge=0)
     """GPUs of each node."""
     cpu: str = Field(default="16", pattern=CPU)
     """CPU cores."""
     memory: str = Field(default="256Gi", pattern=MEMORY)
     """Memory. With two GPUs the trainer's states are here: 175 to 222 GiB for the paper's models (`scope plan`)."""
-    nodes: int = Field(default=1, ge=1)
-    """Nodes that train together; more than one needs Kubernetes 1.24."""
 
 
-class SolverStageConfig(StageConfig):
+class SolverStageConfig(TrainingStageConfig):
     gpus: int = Field(default=4, ge=0)
     """GPUs of each node."""
     cpu: str = Field(default="32", pattern=CPU)
     """CPU cores."""
     memory: str = Field(default="384Gi", pattern=MEMORY)
     """Memory."""
-    nodes: int = Field(default=1, ge=1)
-    """Nodes that train together; more than one needs Kubernetes 1.24."""
 
 
 class ServerConfig(PodConfig):
@@ -87,6 +97,9 @@ class PolicyServerConfig(ServerConfig):
     """GPUs that share one copy of the model; `gpus / tensor_parallel` copies answer side by side (vLLM's data
     parallelism). When left out, 1 where the model's name says at most 18 billion parameters (`Qwen3-8B`: it fits a GPU
     of 80 GB with room for its cache), else all."""
+    replicas: int = Field(default=1, ge=1, le=99)
+    """Servers of this kind, each with `gpus` GPUs, perhaps on different nodes. Prompts with the same beginning go to
+    the same one, whose cache has it; when one is gone, the others take its prompts."""
     cpu: str = Field(default="8", pattern=CPU)
     """CPU cores."""
     memory: str = Field(default="64Gi", pattern=MEMORY)
@@ -108,11 +121,22 @@ class JudgeServerConfig(PolicyServerConfig):
 
 class RetrieverServerConfig(ServerConfig):
     cpu: str = Field(default="16", pattern=CPU)
-    """CPU cores."""
-    memory: str = Field(default="160Gi", pattern=MEMORY)
-    """Memory."""
+    """CPU cores: one answers requests, each of the others has a search process (`--workers`)."""
+    memory: str = Field(default="32Gi", pattern=MEMORY)
+    """Memory; the default is for 16 CPUs and a `compact` or `bm25` index of Wikipedia; `scope plan` says what others
+    take. The retriever ends with 64 where its search processes need more, and warns where the index does."""
     index: str = "/data/index/default"
     """Folder of the index on the volume."""
+
+    @property
+    def workers(self) -> int:
+        """Search processes: those of `args`, else one for each CPU but the one that answers requests; one on a GPU."""
+        for row, argument in enumerate(self.args):
+            name, _, value = argument.partition("=")
+            if name == "--workers":
+                return int(value or self.args[row + 1])
+        cores = float(self.cpu[:-1]) / 1000 if self.cpu.endswith("m") else float(self.cpu)
+        return 1 if self.gpus else max(1, int(cores) - 1)
 
 
 class WarmStartConfig(StageConfig):
@@ -149,9 +173,27 @@ class WarmStartConfig(StageConfig):
         return self
 
 
+class PublishedFileConfig(ConfigSection):
+    """A file that is downloaded and checked. It may be published in parts, which are joined."""
+
+    urls: tuple[Annotated[str, Field(pattern=r"^(https?|hf)://[^\s]+/[^\s]+$")], ...] = Field(min_length=1)
+    """`https://...`, or `hf://datasets/OWNER/NAME@REVISION/PATH` of the hub; one for each part, in their order."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Checksum of the file as it is published, its parts joined; the hub shows that of each file."""
+
+
+class IndexJobConfig(PodConfig):
+    """The Job that builds the index. With a GPU it has the image of the trainer, and torch encodes the passages."""
+
+    cpu: str = Field(default="16", pattern=CPU)
+    """CPU cores."""
+    memory: str = Field(default="64Gi", pattern=MEMORY)
+    """Memory."""
+
+
 class PrepareConfig(ConfigSection):
     """What Jobs put on the volume before the run starts. A model is a repository of the hub, pinned by `@` and a
-    commit; models that are not named here must be copied by hand."""
+    commit; what is not named here must be copied by hand."""
 
     model: str | None = Field(default=None, pattern=REPOSITORY)
     """The base model, such as `Qwen/Qwen3-8B@COMMIT`; it is stored at `model.path`, or where `warm_start` starts."""
@@ -159,10 +201,24 @@ class PrepareConfig(ConfigSection):
     """The judge, if it is another model; it is stored at `cluster.judge.model`."""
     encoder: str | None = Field(default="intfloat/e5-base-v2", pattern=REPOSITORY)
     """The encoder of the retriever; it is stored below `/data/models` (SCOPE, section 4.1: E5-base-v2)."""
+    corpus: PublishedFileConfig | None = None
+    """The corpus; it is stored at `corpus.path`, as JSON lines where that ends in `.jsonl`."""
+    vectors: PublishedFileConfig | None = None
+    """A flat FAISS index of the corpus, row for row, whose vectors are taken instead of encoding; it is stored below
+    `/data/corpus`."""
     index: tuple[str, ...] = ("--profile", "compact")
     """Options of `scope index build` in addition to `--encoder`; without options and encoder a BM25 index is built."""
+    index_job: IndexJobConfig = IndexJobConfig()
+    """The Job that builds the index."""
     warm_start: WarmStartConfig | None = None
     """Supervised training of the base model on trajectories, before the run (ArenaRL, section 6.1)."""
+
+
+class GangConfig(ConfigSection):
+    """Each stage is one JobSet with all its servers, which Kueue admits as a whole; needs JobSet and Kueue."""
+
+    queue: ObjectName
+    """LocalQueue of the namespace in which the stages wait."""
 
 
 class EvaluationJobConfig(StageConfig):
@@ -191,6 +247,9 @@ class ClusterConfig(ConfigSection):
     """Name of the Secret with which images are pulled."""
     key_secret: ObjectName | None = None
     """Secret whose key `token` is the API key of every server of the run, in addition to the NetworkPolicies."""
+    tracking_secret: ObjectName | None = None
+    """Secret whose keys are environment variables of the training stages: what a tracker of `tracking.report_to` needs,
+    such as `WANDB_API_KEY`, or `MLFLOW_TRACKING_URI` and `MLFLOW_TRACKING_TOKEN`."""
     volume_claim: ObjectName = "scope-data"
     """PersistentVolumeClaim, mounted at /data; a claim with another name than the default must already exist."""
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
@@ -218,9 +277,14 @@ class ClusterConfig(ConfigSection):
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of every pod, controller and preparing Jobs included: proxies, annotations, a scheduler.
     The container is called `main`; null deletes. Each part has a `pod` of its own, which is applied after this one."""
+    gang: GangConfig | None = None
+    """One JobSet per stage, admitted by a queue; when left out, servers are Deployments, and a stage is a Job."""
     patience: int = Field(default=900, ge=60)
     """Seconds for which a run holds GPUs while another of its pods finds no node; up to twice as long, so that two
     runs do not give up together. Then its servers are deleted, and it tries again after a pause that doubles."""
+    expiry: int = Field(default=43_200, ge=3600)
+    """Seconds after which the cluster ends a run whose controller is not at work any more (an hour later it has deleted
+    its servers, with their GPUs). It goes on from the volume when its folder is applied again."""
     retries: int = Field(default=3, ge=0)
     """Number of retries of a failed stage; outages, stops and evictions do not count."""
     keep: int = Field(default=86_400, ge=600)

@@ -13,6 +13,9 @@ from scope_selfplay.schemas import Truncation
 class EndpointConfig(ConfigSection):
     base_url: str = ""
     """An OpenAI-compatible endpoint, such as `http://127.0.0.1:8000/v1`."""
+    replicas: tuple[str, ...] = ()
+    """Further endpoints of the same model. Prompts about one task go to the same one, whose cache has their beginning;
+    when one is gone, the others take its prompts."""
     model: str | None = None
     """Name of the model at the endpoint; may be left out if the endpoint serves only one model."""
     revision: str = ""
@@ -34,6 +37,11 @@ class EndpointConfig(ConfigSection):
     the end of its thinking, or where the server gives the thinking apart."""
     template: dict[str, bool | int | str] = Field(default_factory=dict)
     """Arguments of the model's chat template, such as `enable_thinking`."""
+
+    @property
+    def each_url(self) -> tuple[str, ...]:
+        """Where the model is served: `base_url` and those of the replicas."""
+        return (self.base_url, *self.replicas)
 
 
 class JudgeRole(StrEnum):
@@ -257,7 +265,7 @@ class JudgeConfig(ConfigSection):
 
 
 # The weights are checked at the start, and the tokenizer tells what hostile texts may not spell: no judgement changes.
-_WHERE = {"base_url", "api_key_env", "weights", "tokenizer"}
+_WHERE = {"base_url", "replicas", "api_key_env", "weights", "tokenizer"}
 OPERATION: dict[str, Any] = {
     "canaries": True,
     "concurrency": True,

@@ -11,11 +11,11 @@ from scope_selfplay.config.base import ConfigSection
 
 CPU = r"^[0-9]+(\.[0-9]+)?m?$"
 OUR_MOUNTS = (
-    *("/data", "/tmp", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
+    *("/data", "/tmp", "/tmp/cache", "/dev/shm", "/etc/scope/run", "/etc/scope/prompts", "/etc/scope/hub"),
     "/var/run/secrets/kubernetes.io/serviceaccount",
 )
 """Mount paths that pods of a run use themselves."""
-_WRITABLE = ("/data", "/tmp")
+_WRITABLE = ("/data", "/tmp", "/tmp/cache")
 REPOSITORY = r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._/-]+)?$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?([kMGT]i?)?$"
 

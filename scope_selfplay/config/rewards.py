@@ -13,7 +13,7 @@ from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.errors import did_you_mean
 
 Rubrics = Literal["task", "query", "none"]
-VerifierCheck = Literal["auto", "exact", "boxed"]
+VerifierCheck = Literal["auto", "exact", "boxed", "f1"]
 ANCHORED = ("anchor", "single_elimination")
 """Topologies whose first entrant is the greedy rollout."""
 
@@ -37,8 +37,9 @@ class VerifierReward(RewardSettings):
     """The task's reference answer decides, without a judge (Reasoning Arena, section 3)."""
     check: VerifierCheck = "auto"
     """How an answer is compared with the reference: `exact` requires equal text, ignoring case and white space; `boxed`
-    requires an equal expression in the last `\\boxed{...}`; `auto` is `boxed` for questions that were given with an
-    answer and for answers with a box, else `exact`."""
+    requires an equal expression in the last `\\boxed{...}`; `f1` gives a part of 1 for the words that both share, as
+    SQuAD's script counts them; `auto` is `boxed` for questions that were given with an answer and for answers with a
+    box, else `exact`."""
 
 
 class ImplicitReward(RewardSettings):

@@ -124,6 +124,8 @@ class CorpusConfig(ConfigSection):
 class PartnerConfig(ConfigSection):
     base_url: str | None = None
     """URL of the partner's server, such as `http://127.0.0.1:8000/v1`; when left out, it runs in this process."""
+    replicas: tuple[str, ...] = ()
+    """URLs of further servers of the same checkpoint; prompts with the same beginning go to the same one."""
     model: str | None = None
     """Name of the model at the server; may be left out if the server serves only one model."""
     api_key_env: str | None = None
@@ -132,6 +134,11 @@ class PartnerConfig(ConfigSection):
     """Tell the server to serve later turns of an episode first: it is vLLM with `--scheduling-policy priority`, as the
     partners that a cluster's run starts."""
 
+    @property
+    def each_url(self) -> tuple[str, ...]:
+        """Where the checkpoint is served; empty where it runs in this process."""
+        return () if self.base_url is None else (self.base_url, *self.replicas)
+
 
 class PartnersConfig(ConfigSection):
     challenger: PartnerConfig = PartnerConfig()
@@ -139,7 +146,8 @@ class PartnersConfig(ConfigSection):
     solver: PartnerConfig = PartnerConfig()
     """The frozen Solver that difficulty is estimated with (S_{t-1}) and that answers the held-out tasks (S_t)."""
     concurrency: int = Field(default=256, ge=1)
-    """Maximum concurrent requests to one partner; later turns of an episode are sent before first ones."""
+    """Maximum concurrent requests to a partner's server, on average over its replicas; later turns of an episode are
+    sent before first ones."""
     call: float = Field(default=900.0, gt=0)
     """Timeout of one turn in seconds, from the moment it is sent."""
     outage: float = Field(default=600.0, gt=0)
@@ -299,8 +307,8 @@ class RunConfig(ConfigSection):
             "stop_after": True,
             "judge": OPERATION | self._as_before,
             "model": {"vllm_memory", "vllm_url", "device", "processes"},
-            "challenger": {"save_every"},
-            "solver": {"save_every"},
+            "challenger": {"save_every", "keep_checkpoints"},
+            "solver": {"save_every", "keep_checkpoints"},
             "tracking": True,
             "tools": OPERATION_OF_TOOLS if self.tools else True,
             "search": OPERATION_OF_SEARCH | ({"engine": True} if self.search.engine.name == "scope" else {}),

@@ -48,6 +48,9 @@ class TrainConfig(ConfigSection):
     vLLM engines or overlap and no weights with in_process alone."""
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints, from which a killed stage resumes: with 1 a kill costs the step at work alone."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """How many checkpoints stay while the stage trains; an older one is removed when a newer one is whole, all are at
+    its end. With 1 there is none to go back to where the newest is damaged."""
     max_prompt: int = Field(ge=8)
     """Maximum prompt tokens (Table 9: Challenger 1,024, Solver 2,048)."""
     max_response: int = Field(default=8192, ge=8)

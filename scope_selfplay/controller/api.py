@@ -29,6 +29,7 @@ _MAY_BE_DROPPED = {"spec.ttlSecondsAfterFinished"}
 
 class ObjectKind(StrEnum):
     JOB = "Job"
+    JOB_SET = "JobSet"
     POD = "Pod"
     DEPLOYMENT = "Deployment"
     SERVICE = "Service"
@@ -39,7 +40,12 @@ class ObjectKind(StrEnum):
     @property
     def group(self) -> str:
         """The API group, empty for core."""
-        return {"Job": "batch", "Deployment": "apps", "Lease": "coordination.k8s.io"}.get(self, "")
+        groups = {"Job": "batch", "Deployment": "apps", "Lease": "coordination.k8s.io"}
+        return (groups | {"JobSet": "jobset.x-k8s.io"}).get(self, "")
+
+    @property
+    def version(self) -> str:
+        return "v1alpha2" if self is ObjectKind.JOB_SET else "v1"
 
     @property
     def resource(self) -> str:
@@ -47,7 +53,7 @@ class ObjectKind(StrEnum):
         return f"{self.value.lower()}s"
 
     def path(self, namespace: str, name: str | None = None) -> str:
-        prefix = f"/apis/{self.group}/v1" if self.group else "/api/v1"
+        prefix = f"/apis/{self.group}/{self.version}" if self.group else "/api/v1"
         path = f"{prefix}/namespaces/{namespace}/{self.resource}"
         return path if name is None else f"{path}/{name}"
 
@@ -58,8 +64,9 @@ VERBS: Mapping[tuple[str, str], frozenset[str]] = {
     ("", "pods"): frozenset({"list"}),
     ("", "services"): frozenset({"list", "create", "patch", "delete"}),
     ("apps", "deployments"): frozenset({"list", "create", "patch", "delete"}),
-    ("batch", "jobs"): frozenset({"get", "list", "watch", "create", "delete"}),
+    ("batch", "jobs"): frozenset({"get", "list", "watch", "create", "patch", "delete"}),
     ("coordination.k8s.io", "leases"): frozenset({"get", "create", "update"}),
+    ("jobset.x-k8s.io", "jobsets"): frozenset({"get", "list", "create", "delete"}),
 }
 """(API group, resource) -> the verbs that the controller uses: what its Role grants, no more and no less.
 
@@ -303,6 +310,11 @@ def _accepted(reply: Reply, what: str) -> Body:
             raise ForbiddenError(f"{what}: {text}; compare the controller's Role with k8s/shared")
         case 409:
             raise Conflict(f"{what}: {text}")
+        case 404 if "jobsets" in what:
+            raise InvalidError(
+                f"{what}: {text}; cluster.gang needs JobSet (jobset.x-k8s.io/v1alpha2) and Kueue: install them, or "
+                "leave cluster.gang out"
+            )
         case 400 | 404 | 405 | 413 | 415 | 422:
             raise InvalidError(f"{what}: {text}")
         case _:

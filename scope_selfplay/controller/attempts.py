@@ -10,7 +10,6 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.manifests import RunStage, StageShard, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedJob, ObservedPod
 from scope_selfplay.controller.plan_parts import PlanPart, Situation
@@ -96,7 +95,7 @@ def outcome_of(job: ObservedJob) -> AttemptOutcome | None:
         return None
     if job.deadline_exceeded:
         return AttemptOutcome.LATE
-    outcomes = {outcome for pod in job.pods if (outcome := _outcome_of_pod(pod)) is not None}
+    outcomes = {outcome for pod in job.stage_pods if (outcome := _outcome_of_pod(pod)) is not None}
     # No pod is left to ask: its node went, or somebody deleted it.
     return next((outcome for outcome in AttemptOutcome if outcome in outcomes), AttemptOutcome.LOST)
 
@@ -192,6 +191,8 @@ class AttemptLedger(Value):
     """By name, until the server answers."""
     given_back: int = 0
     """How often in a row the run gave its GPUs back because others held the rest that it needs."""
+    beside: int = 0
+    """Pods that other runs of the namespace had on nodes when it did so last."""
     code: ExitCode | None = None
     """How the run failed. It stays failed for this controller Job, also when what showed it has been deleted."""
     why: str = ""
@@ -249,6 +250,9 @@ def shards_in_use(
     The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
     once a document would have two owners.
     """
+    if now.context.config.cluster.gang is not None:
+        # The shards are pods of one JobSet, which is one attempt.
+        return (None,)
     return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))
 
 
@@ -260,7 +264,7 @@ def _review(
         if job.attempt <= history.counted:
             if job.state is JobState.ACTIVE:
                 # Only a leader that slept through its successor's attempts can have made it.
-                decision += now.delete(ObjectKind.JOB, job)
+                decision += now.delete(job.kind, job)
         elif now.owns(job):
             history, part = _after_job(now, history, job)
             decision += part
@@ -273,14 +277,14 @@ def _review(
 
 
 def _after_job(now: Situation, history: AttemptHistory, job: ObservedJob) -> tuple[AttemptHistory, PlanPart]:
-    if any(pod.node for pod in job.pods):
+    if any(pod.node for pod in job.stage_pods):
         history = history.model_copy(update={"scheduled": job.attempt})
     outcome = outcome_of(job)
     if outcome is AttemptOutcome.LATE and history.scheduled != job.attempt:
         outcome = AttemptOutcome.UNPLACED
     if outcome is not None:
         # What the pod that explains the outcome said last.
-        said = (pod.message for pod in job.pods if _outcome_of_pod(pod) is outcome and pod.message)
+        said = (pod.message for pod in job.stage_pods if _outcome_of_pod(pod) is outcome and pod.message)
         return history.after(job.attempt, outcome, next(said, "")), PlanPart()
     history = history.model_copy(update={"latest": max(history.latest, job.attempt)})
     if job.state is not JobState.SUCCEEDED:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -27,8 +27,12 @@ from scope_selfplay.controller.api import (
     QuotaError,
     Transport,
 )
+from scope_selfplay.controller.compile_caches import make_cache
+from scope_selfplay.controller.expiry import JobExpiry
+from scope_selfplay.controller.gangs import check_gang_name, jobs_of
 from scope_selfplay.controller.leadership import Leadership
 from scope_selfplay.controller.manifests import (
+    EVERY_RUN,
     RUN,
     SPEC_HASH,
     ManifestContext,
@@ -52,7 +56,8 @@ from scope_selfplay.controller.plan_parts import (
     read_volume,
     steps_of,
 )
-from scope_selfplay.controller.training_progress import training_progress
+from scope_selfplay.controller.run_metrics import serve_run_metrics
+from scope_selfplay.controller.training_progress import room_note, training_progress
 from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, UserError
 from scope_selfplay.store import RunFolder
 
@@ -73,10 +78,10 @@ class Inputs(NamedTuple):
     """Settings that differ from those that the run folder was begun with, and `prompts`."""
 
 
-@dataclass(frozen=True)
-class Clock:
+class Clock(NamedTuple):
     monotonic: Callable[[], float]
     sleep: Callable[[float], object]
+    wall: Callable[[], float] = time.time
 
 
 def control(
@@ -86,12 +91,12 @@ def control(
     job: str,
     only_iteration: int | None = None,
     namespace: str | None = None,
+    metrics: int | None = None,
     say: Callable[[str], None],
 ) -> ExitCode:
     """Bring a run to its end on the cluster of this pod, or of KUBECONFIG; 143 after SIGTERM.
 
-    `root` holds the runs, `job` is the Job that this process belongs to. The end is told through `say` and comes
-    back as its exit code; raises UserError for what cannot even be wound down, such as missing rights.
+    `root` holds the runs, `job` owns all, `metrics` is a port. Raises UserError for missing rights and the like.
     """
     from scope_selfplay.controller.cluster import connect
 
@@ -119,9 +124,10 @@ def control(
         only_iteration=only_iteration,
         say=say,
     )
-    selector = f"{RUN}={read_inputs().config.name}"
+    config = read_inputs().config
+    serve_run_metrics(RunFolder(root / config.name), config, metrics)
     # A watch waits in a socket for minutes, where nothing but the end of the process reaches it: a thread of its own.
-    watching = (connect(namespace), selector, wake, stop, stop.wait)
+    watching = (connect(namespace), f"{RUN}={config.name}", wake, stop, stop.wait)
     threading.Thread(target=watch_jobs, args=watching, daemon=True).start()
     try:
         return drive(controller, pause, stop.is_set, say)
@@ -189,6 +195,7 @@ class Controller:
         # Before Kubernetes 1.34 a Service is named by RFC 1035.
         if not name[0].isalpha():
             raise ConfigError(f"name: found {name!r}; on a cluster a run's id begins with a letter")
+        check_gang_name(self._inputs.config)
         self._folder = RunFolder(root / name)
         self._job = job
         self._only = only_iteration
@@ -197,6 +204,7 @@ class Controller:
         unguarded = ClusterClient(transport, rng=rng, sleep=clock.sleep)
         self.leadership = Leadership(unguarded, self._inputs.config, identity, clock.monotonic)
         self.cluster = ClusterClient(transport, rng=rng, sleep=clock.sleep, guard=self.leadership.check)
+        self._expiry = JobExpiry(unguarded, job, clock.monotonic, clock.wall, say)
         self._owner: Owner | None = None
         self._status: tuple[Mapping[str, str], str | None] | None = None
         self._since: dict[str, float] = {}
@@ -212,10 +220,14 @@ class Controller:
         """
         try:
             if self.leadership.acquire():
-                return self._lead()
-            # Another controller leads and may change everything.
-            self._status = None
-            self._since = {}
+                run_end = self._lead()
+            else:
+                # Another controller leads and may change everything.
+                run_end, self._status, self._since = None, None, {}
+            if run_end is None:
+                # Last, so that nothing waits for it where it fails.
+                self._expiry.renew(self._inputs.config.cluster.expiry)
+            return run_end
         except (OutsideError, Conflict, LeaseLost) as error:
             self._log(f"{error}; looking again")
             # The status may have been written, changed or deleted: the next round reads it.
@@ -248,13 +260,16 @@ class Controller:
         for action in plan.actions:
             self._act(context, action)
         self._tell(context, plan.events)
+        if plan.end is not None and not plan.actions:
+            self._expiry.lift()
         return None if plan.actions else plan.end
 
     def _read_volume(self, config: RunConfig) -> VolumeState:
         found = read_volume(self._folder, steps_of(config))
         current = next((step for step in steps_of(config) if step not in found.done), None)
         training = training_progress(self._folder, config, current) if current else ""
-        return replace(found, training=training)
+        room = room_note(self._folder.stage(*current)) if current else ""
+        return replace(found, training=training, room=room)
 
     def _refresh(self) -> tuple[str, ...]:
         """Read the inputs again; returns what was edited. Inputs that cannot be read any more count as an edit."""
@@ -270,10 +285,8 @@ class Controller:
         if self._owner is None:
             found = self.cluster.get(ObjectKind.JOB, self._job)
             if found is None:
-                raise ConfigError(
-                    f"Job {self._job}: there is none in namespace {self.cluster.namespace}; name the Job that this "
-                    "controller runs in, everything that it makes will be owned by it"
-                )
+                why = f"there is none in namespace {self.cluster.namespace}; name the Job that this controller runs in"
+                raise ConfigError(f"Job {self._job}: {why}, everything that it makes will be owned by it")
             self._owner = Owner(self._job, found["metadata"]["uid"])
         return self._owner
 
@@ -283,9 +296,11 @@ class Controller:
             found = self.cluster.get(ObjectKind.CONFIG_MAP, status_name(config.name)) or {"metadata": {}}
             self._status = (found.get("data") or {}, found["metadata"].get("resourceVersion"))
         # Pods are listed after their Jobs: a Job that has ended never appears with older states of its pods.
-        kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE, ObjectKind.POD)
-        jobs, deployments, services, pods = (self.cluster.list(kind, selector) for kind in kinds)
-        return observe(jobs, pods, deployments, services, self._status[0])
+        kinds = (ObjectKind.JOB, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
+        gangs = [] if config.cluster.gang is None else self.cluster.list(ObjectKind.JOB_SET, selector)
+        jobs, deployments, services = (self.cluster.list(kind, selector) for kind in kinds)
+        pods = self.cluster.list(ObjectKind.POD, EVERY_RUN)
+        return observe(config.name, jobs, pods, deployments, services, self._status[0], gangs)
 
     def _write_status(self, context: ManifestContext, plan: NextActions) -> None:
         """Write onto the version that was read, before every action: a former leader that was replaced fails here."""
@@ -301,16 +316,18 @@ class Controller:
     def _act(self, context: ManifestContext, action: Action) -> None:
         try:
             match action:
-                case Create(body):
-                    found, is_new = self.cluster.create(ObjectKind.JOB, body)
+                case Create(kind, body):
+                    for job in jobs_of(body):
+                        make_cache(self._folder, job)
+                    found, is_new = self.cluster.create(kind, body)
                     spec = (found["metadata"].get("annotations") or {}).get(SPEC_HASH)
                     expected = (context.owner.uid, body["metadata"]["annotations"][SPEC_HASH])
                     # One of this name is adopted where it is ours and computes the same.
                     if not is_new and (owner_of(found), spec) != expected:
-                        name = body["metadata"]["name"]
-                        why = f"Job {name} exists and was not made by this run's controller; delete it"
+                        why = f"{kind} {body['metadata']['name']} exists and was not made by this run; delete it"
                         raise QuotaError(why)
                 case Apply(kind, body):
+                    make_cache(self._folder, body)
                     self.cluster.apply(kind, body)
                 case Delete(kind, name, uid):
                     self.cluster.delete(kind, name, uid)

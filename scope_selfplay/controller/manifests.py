@@ -31,15 +31,24 @@ SERVER = "scope/server"
 SPEC_HASH = "scope/spec-hash"
 BODY_HASH = "scope/body-hash"
 FENCE = "scope/fence"
+QUEUE = "kueue.x-k8s.io/queue-name"
+EVERY_RUN = "app.kubernetes.io/name=scope-selfplay"
+"""Selects what belongs to any run of the namespace."""
 PORT = 8000
 
 VOLUME = "/data"
 RUNS = f"{VOLUME}/runs"
+CACHE = "/tmp/cache"
 KEY_VARIABLE = "VLLM_API_KEY"
 WORKER_ACCOUNT = "scope-worker"
 CONFIG_FOLDER = "/etc/scope/run"
 PROMPTS_FOLDER = "/etc/scope/prompts"
-_API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "Lease": "coordination.k8s.io/v1"}
+_API_VERSIONS = {
+    "Job": "batch/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+    "Deployment": "apps/v1",
+    "Lease": "coordination.k8s.io/v1",
+}
 _STAYS = {
     # A node that is little used must not be given back under a stage of hours, or a server that took long to start.
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -52,9 +61,9 @@ _ENVIRONMENT = {
     # The root is read-only and the user has no entry in /etc/passwd: caches need a place, torch needs a name.
     "HOME": "/tmp",
     "USER": "scope",
-    "XDG_CACHE_HOME": "/tmp/cache",
-    "TORCHINDUCTOR_CACHE_DIR": "/tmp/cache/inductor",
-    "TRITON_CACHE_DIR": "/tmp/cache/triton",
+    "XDG_CACHE_HOME": CACHE,
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
 }
 
 
@@ -102,9 +111,10 @@ def shard_name(step: RunStage, shard: StageShard | None) -> str:
     return step.name if shard is None or shard.number is None else f"{step.name}-s{shard.number:02d}"
 
 
-def server_name(run: str, component: Component, step: RunStage | None) -> str:
-    """`step` is None for servers of the whole run."""
-    return f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
+def server_name(run: str, component: Component, step: RunStage | None, replica: int = 0) -> str:
+    """`step` is None for servers of the whole run; replica 0 has the name of an only one."""
+    name = f"{run}-{component}" if step is None else f"{run}-i{step.iteration:02d}-{component}"
+    return f"{name}-{replica}" if replica else name
 
 
 def status_name(run: str) -> str:

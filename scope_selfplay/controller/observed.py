@@ -1,14 +1,17 @@
 """What the lists of the API say, as values: Jobs with their pods, servers with theirs. Pure; reads plain dicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.manifests import (
     ATTEMPT,
     BODY_HASH,
     ITERATION,
+    QUEUE,
+    RUN,
     SERVER,
     SHARD,
     SHARDS,
@@ -21,11 +24,14 @@ from scope_selfplay.store import Stage
 
 Body = Mapping[str, Any]
 
+JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+"""The label that JobSet puts on its Jobs and their pods."""
 # Reasons of a pod or of its DisruptionTarget condition that are nobody's fault in the run.
 _DISRUPTIONS = {
     "Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "Preempted",
     "NodeAffinity", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfnvidia.com/gpu",
 }  # fmt: skip
+_GATED = "SchedulingGated"
 _STUCK = {
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName",
     "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "CrashLoopBackOff",
@@ -43,6 +49,7 @@ class ObservedPod:
     name: str
     step: RunStage | None
     job: str | None
+    job_set: str | None
     server: str | None
     phase: str
     ending: bool
@@ -54,8 +61,12 @@ class ObservedPod:
     """The last lines of the container that ended, or the kubelet's reason."""
     unscheduled: str | None
     """What the scheduler says, while the pod has no node."""
+    queue: str
+    """The queue that has not admitted it yet; empty where none holds it back."""
     stuck: str | None
     """Why the container does not start."""
+    initializes: bool
+    """An init container runs."""
     node: str
     """Empty until it has one."""
 
@@ -66,7 +77,8 @@ class ObservedPod:
     @property
     def starts(self) -> bool:
         """It has a node and waits there for its volumes, Secrets or image."""
-        return self.phase == "Pending" and self.node != "" and self.stuck is None
+        waits = self.stuck is None and not self.initializes
+        return self.phase == "Pending" and self.node != "" and waits
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,15 @@ class ObservedJob(ObservedObject):
     deadline_exceeded: bool
     suspended: bool
     """A queue, such as Kueue's, has not admitted it yet."""
+    queue: str
+    """Its queue; empty where none is named."""
     pods: tuple[ObservedPod, ...]
+    """Those of a JobSet with its servers'."""
+    kind: ObjectKind = ObjectKind.JOB
+
+    @property
+    def stage_pods(self) -> tuple[ObservedPod, ...]:
+        return tuple(pod for pod in self.pods if pod.server is None)
 
     @property
     def is_placed(self) -> bool:
@@ -113,39 +133,84 @@ class ObservedServer(ObservedObject):
     pods: tuple[ObservedPod, ...]
 
 
+@dataclass(frozen=True, order=True)
+class OtherRun:
+    """Another run of the namespace; the older one comes first."""
+
+    since: str
+    """When the oldest of its pods was made."""
+    name: str
+    waits: bool
+    """One of its pods has no node."""
+    placed: int
+    """Pods that have one."""
+
+
 @dataclass(frozen=True)
 class ObservedCluster:
     jobs: tuple[ObservedJob, ...] = ()
     servers: tuple[ObservedServer, ...] = ()
     services: tuple[ObservedService, ...] = ()
     pods: tuple[ObservedPod, ...] = ()
+    since: str = ""
+    """When the oldest of `pods` was made."""
+    others: tuple[OtherRun, ...] = ()
     status: Mapping[str, str] = field(default_factory=dict)
     """Data of the status ConfigMap as it was written last."""
 
 
 def observe(
+    run: str,
     jobs: Sequence[Body],
     pods: Sequence[Body],
     deployments: Sequence[Body],
     services: Sequence[Body],
     status: Mapping[str, str],
+    job_sets: Sequence[Body] = (),
 ) -> ObservedCluster:
-    """Objects of one run; Jobs that belong to no stage (the controller's own) are left out."""
-    found = tuple(_pod(pod) for pod in pods)
+    """Objects of one run, and the pods of every run; Jobs of no stage (the controller's own) or of a JobSet are left
+    out."""
+    of_run: dict[str, list[Body]] = {run: []}
+    for body in pods:
+        of_run.setdefault(_labels(body).get(RUN, ""), []).append(body)
+    found = tuple(_pod(pod) for pod in of_run[run])
+    others = (_other_run(name, bodies) for name, bodies in of_run.items() if name not in ("", run))
     by_owner: dict[tuple[str | None, str | None], list[ObservedPod]] = {}
     for pod in found:
         by_owner.setdefault((pod.job, pod.server), []).append(pod)
-    stage_jobs = [job for job in jobs if step_of(_labels(job)) and _labels(job).get(ATTEMPT, "").isdigit()]
+    own = [job for job in jobs if JOB_SET not in _labels(job)]
+    stage_jobs, gangs = ([job for job in some if _is_attempt(job)] for some in (own, job_sets))
     servers = [deployment for deployment in deployments if SERVER in _labels(deployment)]
     return ObservedCluster(
-        jobs=tuple(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
+        jobs=(
+            *(_job(job, by_owner.get((job["metadata"]["name"], None), [])) for job in stage_jobs),
+            *(_job_set(body, jobs, found) for body in gangs),
+        ),
         servers=tuple(_server(body, by_owner.get((None, body["metadata"]["name"]), [])) for body in servers),
         services=tuple(
             ObservedService(**_identity(body), body_hash=_annotation(body, BODY_HASH)) for body in services
         ),
         pods=found,
+        since=_oldest(of_run[run]),
+        others=tuple(sorted(others)),
         status=dict(status),
     )
+
+
+def _other_run(name: str, bodies: Sequence[Body]) -> OtherRun:
+    pods = [pod for pod in map(_pod, bodies) if pod.step or pod.server]
+    waits = any(pod.unscheduled is not None and not pod.queue and not pod.ending for pod in pods)
+    placed = sum(bool(pod.node) and pod.holds_node for pod in pods)
+    return OtherRun(_oldest(bodies), name, waits, placed)
+
+
+def _oldest(bodies: Sequence[Body]) -> str:
+    return min((body["metadata"]["creationTimestamp"] for body in bodies), default="")
+
+
+def _is_attempt(body: Body) -> bool:
+    labels = _labels(body)
+    return step_of(labels) is not None and labels.get(ATTEMPT, "").isdigit()
 
 
 def step_of(labels: Mapping[str, str]) -> RunStage | None:
@@ -177,8 +242,25 @@ def _job(body: Body, pods: Sequence[ObservedPod]) -> ObservedJob:
         spec_hash=_annotation(body, SPEC_HASH),
         state=JobState.FAILED if failed else state,
         suspended=bool((body.get("spec") or {}).get("suspend")),
+        queue=labels.get(QUEUE, ""),
         deadline_exceeded=failed is not None and failed.get("reason") == "DeadlineExceeded",
         pods=tuple(pods),
+    )
+
+
+def _job_set(body: Body, jobs: Sequence[Body], pods: Sequence[ObservedPod]) -> ObservedJob:
+    name, conditions = body["metadata"]["name"], _conditions(body)
+    state = JobState.SUCCEEDED if "Completed" in conditions else JobState.ACTIVE
+    # A JobSet says only that one of its Jobs failed; the Job says why.
+    failed = (_conditions(job).get("Failed") for job in jobs if _labels(job).get(JOB_SET) == name)
+    return replace(
+        _job(body, [pod for pod in pods if pod.job_set == name]),
+        kind=ObjectKind.JOB_SET,
+        state=JobState.FAILED if "Failed" in conditions else state,
+        deadline_exceeded="Failed" in conditions
+        and any(
+            condition is not None and condition.get("reason") == "DeadlineExceeded" for condition in failed
+        ),
     )
 
 
@@ -200,7 +282,9 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
 def _pod(body: Body) -> ObservedPod:
     labels, status = _labels(body), body.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
-    containers = status.get("containerStatuses") or []
+    # An init container counts as long as it runs, and where it ended badly.
+    first = [each for each in status.get("initContainerStatuses") or [] if not _ended_well(each)]
+    containers = [*first, *(status.get("containerStatuses") or [])]
     states = [container.get(when) or {} for container in containers for when in ("state", "lastState")]
     ended: Body = next((state["terminated"] for state in states if "terminated" in state), {})
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
@@ -213,6 +297,7 @@ def _pod(body: Body) -> ObservedPod:
         name=body["metadata"]["name"],
         step=step_of(labels),
         job=labels.get("job-name"),
+        job_set=labels.get(JOB_SET),
         server=labels.get(SERVER),
         phase=phase,
         ending="deletionTimestamp" in body["metadata"],
@@ -221,9 +306,16 @@ def _pod(body: Body) -> ObservedPod:
         disrupted=status.get("reason") in _DISRUPTIONS or target.get("status") == "True",
         message=lines[-1][:400] if lines else "",
         unscheduled=scheduled.get("message", "no node yet") if is_unscheduled else None,
+        queue=labels.get(QUEUE, "") if is_unscheduled and scheduled.get("reason") == _GATED else "",
         stuck=_stuck(containers),
+        initializes=any("running" in (each.get("state") or {}) for each in first),
         node=(body.get("spec") or {}).get("nodeName") or "",
     )
+
+
+def _ended_well(container: Body) -> bool:
+    ended = (container.get("state") or {}).get("terminated")
+    return ended is not None and ended.get("exitCode") == 0
 
 
 def _stuck(containers: Sequence[Body]) -> str | None:

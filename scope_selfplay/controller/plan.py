@@ -21,6 +21,7 @@ from scope_selfplay.controller.attempts import (
     review_attempts,
     shards_in_use,
 )
+from scope_selfplay.controller.gangs import gang
 from scope_selfplay.controller.giving_back import give_back
 from scope_selfplay.controller.manifests import RunStage, shard_name
 from scope_selfplay.controller.observed import JobState, ObservedCluster, ObservedJob
@@ -44,6 +45,7 @@ from scope_selfplay.controller.waiting import (
     check_late_servers,
     earlier_pods,
     late_servers,
+    refused_by_server,
     wait_for_gpus,
     why_job_waits,
     why_server_waits,
@@ -77,6 +79,8 @@ def next_actions(
     if (end := _end_of_run(wanted, ledger, volume, steps, stopped)) is not None:
         decision += PlanPart(end=end)
     elif step is not None:
+        if volume.room:
+            decision += _event("LittleRoom", volume.room, warning=True)
         pursued, ledger = _advance_stage(situation, wanted.edited, ledger, step)
         decision += pursued
     if decision.end is not None:
@@ -134,8 +138,11 @@ def _advance_stage(
         return decision, ledger
     if active:
         decision = _watch(situation, decision, active, servers)
-        return decision if edited else decision + _start_jobs(situation, histories, step, servers), ledger
-    if in_the_way := earlier_pods(situation, servers):
+        if edited or situation.is_gang:
+            return decision, ledger
+        return decision + _start_jobs(situation, histories, step, servers), ledger
+    # In a gang servers come and go with their stage.
+    if in_the_way := earlier_pods(situation, () if situation.is_gang else servers):
         return decision + wait_for_gpus(situation, step, in_the_way), ledger
     return _serve_and_start(situation, decision, ledger, step, servers)
 
@@ -165,9 +172,10 @@ def _remove_others(situation: Situation, step: RunStage, servers: Sequence[Serve
     """Delete at once what this step does not need: servers, Services and Jobs of other stages."""
     keep, decision = {(server.name, server.step) for server in servers}, PlanPart()
     for server in situation.observed.servers:
-        if (server.name, server.step) not in keep:
+        if situation.is_gang or (server.name, server.step) not in keep:
             decision += situation.delete(ObjectKind.DEPLOYMENT, server)
-    if nodes_of(situation.context.config, step.stage) > 1:
+    config = situation.context.config
+    if config.cluster.gang is None and nodes_of(config, step.stage) > 1:
         keep.add((rank_service(situation.context, step)["metadata"]["name"], step))
     for service in situation.observed.services:
         if (service.name, service.step) not in keep:
@@ -182,6 +190,8 @@ def _watch(
     situation: Situation, decision: PlanPart, active: Sequence[ObservedJob], servers: Sequence[Server]
 ) -> PlanPart:
     """While Jobs run: what their pods and those of their servers wait for; how the Jobs end decides what follows."""
+    if (end := refused_by_server(active)) is not None:
+        return decision + PlanPart(end=end)
     late = [server.name for server in late_servers(situation, servers)]
     decision = sum((why_job_waits(situation, job) for job in active), decision)
     found = [server for server in situation.observed.servers if server.name in late]
@@ -240,9 +250,10 @@ def _start_job(
         if not is_over:
             why = f"{shard}: {history.why}; trying again within {pause:.0f} s"
             return decision + PlanPart(message=why)
-    body = stage_job(situation.context, attempt, servers)
+    make = gang if situation.is_gang else stage_job
+    body = make(situation.context, attempt, servers)
     name = body["metadata"]["name"]
-    decision += PlanPart((Create(body),), message=f"starting {name}")
+    decision += PlanPart((Create(ObjectKind(body["kind"]), body),), message=f"starting {name}")
     if history.outcome is not None:
         is_trouble = history.outcome is not AttemptOutcome.STOPPED
         decision += _event("Retry", f"{name}: {history.why}", warning=is_trouble)
@@ -256,7 +267,7 @@ def _wind_down(situation: Situation, decision: PlanPart, end: RunEnd, *, was_tol
     for job in situation.observed.jobs:
         if job.state is JobState.ACTIVE:
             may_end, ended = _end_job(situation, job)
-            removed += ended if is_good else situation.delete(ObjectKind.JOB, job)
+            removed += ended if is_good else situation.delete(job.kind, job)
             if is_good and may_end:
                 message = f"{job.name} has published its manifest; waiting until it ended"
     for server in situation.observed.servers:
@@ -271,9 +282,9 @@ def _wind_down(situation: Situation, decision: PlanPart, end: RunEnd, *, was_tol
 def _end_job(situation: Situation, job: ObservedJob) -> tuple[bool, PlanPart]:
     """Whether a Job may end by itself, because it has published its manifest; the deletion of one that may not."""
     if job.step not in situation.volume.done:
-        return False, situation.delete(ObjectKind.JOB, job)
+        return False, situation.delete(job.kind, job)
     is_late, looked = situation.has_waited(f"leaving/{job.uid}", _TIME_TO_END)
-    return not is_late, looked + situation.delete(ObjectKind.JOB, job) if is_late else looked
+    return not is_late, looked + situation.delete(job.kind, job) if is_late else looked
 
 
 def _refused(edited: Sequence[str]) -> RunEnd:
@@ -309,6 +320,8 @@ def _status(
         status |= {"step": step.name, "iteration": str(step.iteration), "stage": step.stage.job_name}
     if situation.volume.training and end is None:
         status["training"] = situation.volume.training
+    if situation.volume.room and end is None:
+        status["volume"] = situation.volume.room
     if situation.volume.below_target:
         status["below_target"] = "; ".join(situation.volume.below_target)
     return status | {"ledger": ledger.model_dump_json()}

@@ -68,6 +68,8 @@ class VolumeState:
     """Iterations whose task making ended below its target, in words."""
     training: str = ""
     """How far the training that is going on is, in words."""
+    room: str = ""
+    """What the stage at work said of too little room on the volume."""
 
     @property
     def promoted(self) -> tuple[bool, ...]:
@@ -121,8 +123,9 @@ def stop_of(config: RunConfig, volume: VolumeState) -> tuple[int, str] | None:
 
 @dataclass(frozen=True)
 class Create:
-    """A Job: created once under its name, never changed."""
+    """A Job or a JobSet: created once under its name, never changed."""
 
+    kind: ObjectKind
     body: Body
 
 
@@ -191,6 +194,11 @@ class Situation:
     def has_waited(self, clock: str, seconds: float) -> tuple[bool, PlanPart]:
         """Whether so long has passed on a clock, and the part of the plan that keeps the clock going."""
         return self.waited.get(clock, 0.0) >= seconds, PlanPart(clocks=frozenset({clock}))
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether a stage is one JobSet with its servers."""
+        return self.context.config.cluster.gang is not None
 
     def owns(self, found: ObservedObject) -> bool:
         return found.owner == self.context.owner.uid

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.config.cluster import PolicyServerConfig, ServerConfig
+from scope_selfplay.controller.compile_caches import cache_mount
 from scope_selfplay.controller.manifests import (
     CONFIG_FOLDER,
     KEY_VARIABLE,
@@ -25,7 +26,13 @@ from scope_selfplay.controller.manifests import (
     stamped,
 )
 from scope_selfplay.controller.parallelism import parallelism_of
-from scope_selfplay.schedule import PolicyVersion, challenger_of, promoted_solver, solver_of
+from scope_selfplay.schedule import (
+    PolicyVersion,
+    challenger_of,
+    is_challenger_trained,
+    promoted_solver,
+    solver_of,
+)
 from scope_selfplay.store import RunFolder, Stage
 
 _PARTNERS = (Component.SOLVER, Component.CHALLENGER)
@@ -58,12 +65,16 @@ except OSError:
 
 @dataclass(frozen=True)
 class Server:
-    """`step` is the stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`."""
+    """`step` is the first stage that it serves, None for the whole run; `model` a folder on the volume, or `embedded`.
+
+    Replicas have a name each, so that a stage can choose which one it asks.
+    """
 
     component: Component
     name: str
     model: str
     step: RunStage | None
+    replica: int = 0
 
     @property
     def url(self) -> str:
@@ -73,7 +84,7 @@ class Server:
 def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> tuple[Server, ...]:
     """The servers of one stage; `promoted[t]` says whether S_t was promoted, for every t before the iteration.
 
-    A and B meet the Solver that was promoted last, C none, D only the Solver that was just trained.
+    A and B meet the Solver that was promoted last, the same servers, C none, D only the Solver that was just trained.
     """
     solver = promoted_solver(step.iteration - 1, lambda iteration: promoted[iteration])
     policies: dict[Component, PolicyVersion] = {}
@@ -95,12 +106,28 @@ def servers_of(config: RunConfig, step: RunStage, promoted: Sequence[bool]) -> t
         (Component.RETRIEVER, config.cluster.retriever.index, None),
     ]
     for component, policy in policies.items():
-        models.append((component, str(policy.checkpoint(folder) or config.model.path), step))
+        model = str(policy.checkpoint(folder) or config.model.path)
+        models.append((component, model, _first_served(config, step, component)))
     return tuple(
-        Server(component, server_name(config.name, component, served_step), model, served_step)
-        for component, model, served_step in models
+        Server(component, server_name(config.name, component, first, replica), model, first, replica)
+        for component, model, first in models
         if settings_of(config, component).serve
+        for replica in range(replicas_of(config, component))
     )
+
+
+def _first_served(config: RunConfig, step: RunStage, component: Component) -> RunStage:
+    """The Solver of B is that of A, where the iteration has one: its servers go on."""
+    is_kept = component is Component.SOLVER and step.stage is Stage.TASKS
+    if is_kept and step.iteration > 0 and is_challenger_trained(config, step.iteration):
+        return RunStage(step.iteration, Stage.CHALLENGER)
+    return step
+
+
+def replicas_of(config: RunConfig, component: Component) -> int:
+    """How many servers, each with GPUs of its own, serve the same."""
+    settings = settings_of(config, component)
+    return settings.replicas if isinstance(settings, PolicyServerConfig) else 1
 
 
 def settings_of(config: RunConfig, component: Component) -> ServerConfig:
@@ -119,7 +146,13 @@ def endpoint_settings(config: RunConfig, servers: Sequence[Server]) -> list[str]
     }
     settings: list[str] = []
     for server in servers:
+        if server.replica:
+            continue
         group, address = groups[server.component]
+        if others := [
+            f"{each.url}/v1" for each in servers if each.replica and each.component is server.component
+        ]:
+            settings.append(f"{group}.replicas=[{', '.join(others)}]")
         settings.append(f"{group}.{address.format(server.url)}")
         if config.cluster.key_secret is not None:
             settings.append(f"{group}.api_key_env={KEY_VARIABLE}")
@@ -139,6 +172,9 @@ def server_deployment(context: ManifestContext, server: Server) -> Body:
         if mount["name"] == "data":
             # A server reads models and indexes; it writes nothing there.
             mount["readOnly"] = True
+    if is_vllm(config, server.component):
+        mounts = template["spec"]["containers"][0]["volumeMounts"]
+        mounts.append(cache_mount(config, server.component, server.replica))
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
@@ -223,12 +259,21 @@ def _server_command(config: RunConfig, server: Server) -> list[str]:
     match server.component:
         case Component.RETRIEVER:
             command = ["scope", "serve-retriever", server.model]
+            if (workers := config.cluster.retriever.workers) > 1 and not _names_workers(settings.args):
+                command.append(f"--workers={workers}")
         case Component.JUDGE:
             command = ["scope", "serve-judge", "--config", f"{CONFIG_FOLDER}/run.yaml"]
         case _:
+            model = config.model
             command = ["scope", "serve-model", server.model]
+            command += ["--slots", str(model.slots), "--max-length", str(model.max_length)]
+    # What a run's config says for one server comes last, and counts.
     option = "--token-env" if server.component is Component.RETRIEVER else "--api-key-env"
     return [*command, *address, *([f"{option}={KEY_VARIABLE}"] if has_key else []), *settings.args]
+
+
+def _names_workers(arguments: Sequence[str]) -> bool:
+    return any(argument.partition("=")[0] == "--workers" for argument in arguments)
 
 
 def _server_labels(config: RunConfig, server: Server) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import RunStage
-from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store import RunFolder, Stage, StageFolder
 
 _TAIL = 64 * 1024
 _RECENT = 5
@@ -17,7 +17,7 @@ _RECENT = 5
 def training_progress(folder: RunFolder, config: RunConfig, step: RunStage) -> str:
     """Empty for a stage that does not train, or has not finished a step yet."""
     steps = {Stage.CHALLENGER: config.challenger.steps, Stage.SOLVER: config.solver.steps}.get(step.stage)
-    rows = _last_rows(folder.stage(*step).metrics) if steps else []
+    rows = last_rows(folder.stage(*step).metrics) if steps else []
     if not rows or steps is None:
         return ""
     done = int(rows[-1].get("step", len(rows)))
@@ -28,11 +28,19 @@ def training_progress(folder: RunFolder, config: RunConfig, step: RunStage) -> s
     return f"{line}, reward {reward:.3f}" if isinstance(reward, int | float) else line
 
 
+def room_note(folder: StageFolder) -> str:
+    """What a stage said of too little room on the volume when it began."""
+    try:
+        return folder.room.read_text().strip()
+    except OSError:
+        return ""
+
+
 def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
-def _last_rows(path: Path) -> list[dict[str, Any]]:
+def last_rows(path: Path) -> list[dict[str, Any]]:
     """What cannot be read is left out: the line is for people, and the last row may be half written."""
     try:
         with path.open("rb") as file:

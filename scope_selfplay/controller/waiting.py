@@ -51,6 +51,9 @@ def apply_servers(
         found, dropped = deployments.get(server.name), given_up.get(server.name)
         service = server_service(context, server)
         decision += _apply(ObjectKind.SERVICE, service, services.get(server.name))
+        if context.config.cluster.gang is not None:
+            # The server itself is a Job of the stage's JobSet.
+            continue
         if dropped is not None and found is None:
             pause = pause_after(dropped.times)
             is_over, looked = now.has_waited(f"pause/{server.name}/{dropped.times}", pause)
@@ -62,7 +65,7 @@ def apply_servers(
         if dropped is None or found is None or found.uid != dropped.uid:
             deployment = server_deployment(context, server)
             decision += _apply(ObjectKind.DEPLOYMENT, deployment, found.body_hash if found else None)
-    if nodes_of(context.config, step.stage) > 1:
+    if nodes_of(context.config, step.stage) > 1 and context.config.cluster.gang is None:
         service = rank_service(context, step)
         decision += _apply(ObjectKind.SERVICE, service, services.get(service["metadata"]["name"]))
     return decision
@@ -75,7 +78,9 @@ def _apply(kind: ObjectKind, body: Body, found: str | None) -> PlanPart:
 
 
 def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
-    """Those of a stage's servers that do not answer now, or are not there."""
+    """Those of a stage's servers that do not answer now, or are not there; a gang's stage waits for its own."""
+    if now.context.config.cluster.gang is not None:
+        return []
     ready = {found.name for found in now.observed.servers if found.ready}
     return [server for server in servers if server.name not in ready]
 
@@ -126,15 +131,24 @@ def _check_late(
 
 
 def why_job_waits(now: Situation, job: ObservedJob) -> PlanPart:
+    if job.suspended:
+        waits = f"{job.name} waits for admission by {_queue(job.queue)}"
+        return PlanPart(message=waits) + _warn_late(now, f"suspended/{job.uid}", "Queued", waits)
     if job.pods:
         return sum((_why_pod_waits(now, pod) for pod in job.pods), PlanPart())
-    if job.suspended:
-        waits = f"{job.name} waits until its queue admits it"
-        return PlanPart(message=waits) + _warn_late(now, f"suspended/{job.uid}", "Queued", waits)
     is_late, looked = now.has_waited(f"nopod/{job.uid}", _EVENT_AFTER)
     # The message is left to what is known about the Job's servers.
     told = ControllerEvent("NoPod", f"{job.name} has no pod for five minutes; a quota?", True)
     return looked + PlanPart(events=(told,)) if is_late else looked
+
+
+def refused_by_server(jobs: Sequence[ObservedJob]) -> RunEnd | None:
+    """How the run ends where a server of a gang says that it was given wrong input: it would say so for ever."""
+    pods = (pod for job in jobs for pod in job.pods if pod.server is not None)
+    refused = next((pod for pod in pods if pod.exit_code == ExitCode.USER), None)
+    if refused is None:
+        return None
+    return RunEnd(ExitCode.USER, f"{refused.server}: {refused.message or 'ended with exit 64; see its log'}")
 
 
 def why_server_waits(now: Situation, server: ObservedServer) -> PlanPart:
@@ -149,6 +163,9 @@ def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
     if pod.stuck is not None:
         said = f" ({pod.message})" if pod.message else ""
         return warn("PodStuck", f"{pod.name}: {pod.stuck}{said}")
+    if pod.queue:
+        waits = f"{pod.name} waits for admission by {_queue(pod.queue)}"
+        return PlanPart(message=waits) + _warn_late(now, f"pending/{pod.name}", "Queued", waits)
     if pod.unscheduled is not None:
         waits = f"{pod.name} waits for a node: {pod.unscheduled}"
         return PlanPart(message=waits) + _warn_late(now, f"pending/{pod.name}", "Pending", waits)
@@ -160,6 +177,10 @@ def _why_pod_waits(now: Situation, pod: ObservedPod) -> PlanPart:
         )
         return _warn_late(now, f"starting/{pod.name}", "NotStarting", waits)
     return PlanPart()
+
+
+def _queue(name: str) -> str:
+    return f"queue {name}" if name else "its queue"
 
 
 def _warn_late(now: Situation, clock: str, reason: str, message: str) -> PlanPart:

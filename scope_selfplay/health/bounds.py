@@ -70,6 +70,13 @@ _TASKS: Mapping[str, Bounds] = {
     "opening_growth": Bounds(
         "openings of tasks against iteration 1", "times", 0.5, None, "tasks begin to ask for the same"
     ),
+    "phrase_rise": Bounds(
+        "tasks with a phrase, more than in iteration 1",
+        "share",
+        None,
+        0.5,
+        "the Challenger repeats it, in whatever else it asks",
+    ),
     "topic_drift": Bounds(
         "topic drift since iteration 1", "bits", None, 0.2, "the tasks' subjects have moved"
     ),

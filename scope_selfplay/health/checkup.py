@@ -46,6 +46,7 @@ from scope_selfplay.health.variety import (
     number_of_patterns,
     opening_growth,
     pattern_growth,
+    phrase_rise,
     repeated_criterion,
 )
 from scope_selfplay.store.folders import Stage
@@ -100,6 +101,7 @@ def _of_texts(reader: RunReader, iteration: int, made: Mapping[int, Sequence[Mad
         first = made[min(made)]
         values["pattern_growth"] = pattern_growth(first, now)
         values["opening_growth"] = opening_growth(first, now)
+        values["phrase_rise"] = phrase_rise(first, now)
         values["topic_drift"] = topic_drift([task.text for task in first], texts)
     return values
 

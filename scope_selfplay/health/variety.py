@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from scope_selfplay.health.bounds import LEAST_TASKS
 from scope_selfplay.health.signals import Evidence, Measured, evidence
-from scope_selfplay.health.wording import effective_number, opening, patterns_of
+from scope_selfplay.health.wording import effective_number, opening, patterns_of, phrases
 from scope_selfplay.store.reader import RunReader
 
 SAMPLE = 5_000
@@ -79,6 +80,24 @@ def opening_growth(before: Sequence[MadeTask], after: Sequence[MadeTask]) -> Mea
     size = min(len(before), len(after), PATTERNS_SAMPLE)
     first, later = ([opening(task.text) for task in tasks[:size]] for tasks in (before, after))
     return _growth(first, later, after[:size])
+
+
+def phrase_rise(before: Sequence[MadeTask], after: Sequence[MadeTask]) -> Measured | None:
+    """The largest rise in the share of tasks with one phrase; behind it the tasks that have it.
+
+    A text's pattern is the whole text, so it changes with every word; a phrase finds what tasks repeat within others.
+    """
+    earlier, later = ([phrases(task.text) for task in tasks[:PATTERNS_SAMPLE]] for tasks in (before, after))
+    if min(len(earlier), len(later)) < LEAST_TASKS:
+        return None
+    shares = [
+        {phrase: count / len(own) for phrase, count in Counter(chain.from_iterable(own)).items()}
+        for own in (earlier, later)
+    ]
+    rises = {phrase: share - shares[0].get(phrase, 0.0) for phrase, share in shares[1].items()}
+    found = max(rises, key=rises.__getitem__, default="")
+    behind = tuple(task.evidence() for task, own in zip(after, later, strict=False) if found in own)
+    return Measured(rises.get(found, 0.0), about=found, behind=behind)
 
 
 def _patterns(tasks: Sequence[MadeTask]) -> list[str]:

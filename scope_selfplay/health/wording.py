@@ -64,6 +64,12 @@ def opening(text: str) -> str:
     return " ".join(word.text for word in _words(text)[:LEAST_WORDS])
 
 
+def phrases(text: str) -> set[str]:
+    """All that it says in `LEAST_WORDS` words in a row."""
+    words = [word.text for word in _words(text)]
+    return {" ".join(words[place : place + LEAST_WORDS]) for place in range(len(words) - LEAST_WORDS + 1)}
+
+
 def word_count(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(text))
 

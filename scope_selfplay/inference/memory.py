@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scope_selfplay.container import memory_left
 from scope_selfplay.errors import ConfigError
 
 _GIB = 2.0**30
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def free_bytes(device: Any) -> int | None:
         # What torch holds without using it is free, too.
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free) + held
-    known = [each for each in (_available(), _left_in_cgroup()) if each is not None]
+    known = [each for each in (_available(), memory_left()) if each is not None]
     return min(known, default=None)
 
 
@@ -74,12 +74,3 @@ def _available() -> int | None:
         except (ValueError, OSError):
             return None
     return int(found.split()[1]) * 1024
-
-
-def _left_in_cgroup() -> int | None:
-    """A container's limit, less what it uses; None without one."""
-    try:
-        limit, used = ((_CGROUP / name).read_text() for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
-    except (OSError, ValueError):
-        return None

@@ -15,7 +15,8 @@ class Message(NamedTuple):
 class Generate(NamedTuple):
     """One assistant turn. Generation ends after an end-of-sequence token, a stop string (kept) or `max_tokens`.
 
-    `turn` counts the turns of its episode from 0: where not all are served at once, later ones come first.
+    `turn` counts the turns of its episode from 0: where not all are served at once, later ones come first. `opening`
+    names its first prompt: all turns of the episodes that have it share their beginning.
     """
 
     prompt_ids: tuple[int, ...]
@@ -23,6 +24,7 @@ class Generate(NamedTuple):
     stop: tuple[str, ...] = ()
     greedy: bool = False
     turn: int = 0
+    opening: str = ""
 
 
 class Sample(NamedTuple):

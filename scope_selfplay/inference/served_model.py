@@ -20,6 +20,7 @@ from scope_selfplay.inference.protocol import Generate, Sample
 from scope_selfplay.keys import Key, seed_from
 from scope_selfplay.schemas import Finish
 from scope_selfplay.wire.json_client import JsonClient, PerLoop, Refused, ServerUnavailable
+from scope_selfplay.wire.replicas import ReplicatedClient
 
 WEIGHTS_HEADER = "X-Scope-Weights"
 _MISCONFIGURED = frozenset({401, 403, 404})
@@ -50,15 +51,16 @@ class Served:
 
 
 class ServedModel:
-    """A `PolicyModel` over HTTP, for every event loop of a run. `connect` opens a client of the server.
+    """A `PolicyModel` over HTTP, for every event loop of a run. `connect` opens a client of the server's replicas.
 
-    At most `concurrency` turns are asked for at once, later turns of an episode before first ones. A server that
+    Episodes with the same first prompt are asked of the same replica, which keeps what their prompts share. At most
+    `concurrency` turns are asked for at once, later turns of an episode before first ones. A server that
     `takes_priority` (vLLM with `--scheduling-policy priority`) is told that order too, for its own queue.
     """
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[JsonClient]],
+        connect: Callable[[], AbstractAsyncContextManager[ReplicatedClient]],
         served: Served,
         codec: ChatCodec,
         *,
@@ -105,7 +107,10 @@ class ServedModel:
         body = json.dumps(self._body(request, key)).encode()
         client = await self._clients.here()
         try:
-            answer = await client.ask("POST", "/completions", body, check=self._check_weights)
+            subject = request.opening or str(key[:-1])
+            answer = await client.ask(
+                "POST", "/completions", body, subject=subject, check=self._check_weights
+            )
         except ServerUnavailable as fault:
             self._outage = InferenceError(
                 f"{fault}; see that the server runs, then run the same command again"

@@ -20,7 +20,6 @@ from scope_selfplay.judge.metrics import JudgeMetrics, Source
 from scope_selfplay.judge.parsing import has_ended_thinking, thinking_of
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT, JudgePrompt
 from scope_selfplay.keys import seed_from
-from scope_selfplay.prompts import PromptRole
 from scope_selfplay.schemas import Fault, Finish, Verdict
 
 T = TypeVar("T")
@@ -113,7 +112,7 @@ class JudgeCaller:
             request = self._request(prompt, call, attempt)
             key = cache_key(model, request)
             try:
-                completion, source = await self._complete(pool, prompt.role, request, key)
+                completion, source = await self._complete(pool, prompt, request, key)
             except ChatFault as fault:
                 if fault.too_long and prompt.shorter is not None:
                     # Whoever writes a text that does not fit is judged by what does: a refusal would mask its reward.
@@ -160,30 +159,32 @@ class JudgeCaller:
         )
 
     async def _complete(
-        self, pool: EndpointPool, role: PromptRole, request: ChatRequest, key: bytes
+        self, pool: EndpointPool, prompt: JudgePrompt[T], request: ChatRequest, key: bytes
     ) -> tuple[ChatReply, Source]:
         if (known := self._cache.get(key)) is not None:
-            self.metrics.count_reply(role, Source.CACHED)
+            self.metrics.count_reply(prompt.role, Source.CACHED)
             return known, Source.CACHED
         task = pool.in_flight.get(key)
         source = Source.ASKED if task is None else Source.JOINED
-        self.metrics.count_reply(role, source)
+        self.metrics.count_reply(prompt.role, source)
         if task is None:
-            task = asyncio.ensure_future(self._send(pool, role, request))
+            task = asyncio.ensure_future(self._send(pool, prompt, request))
             pool.in_flight[key] = task
             task.add_done_callback(lambda done: _forget(pool, key, done))
         # Shielded: one caller who goes away must not take the completion from the others.
         return await asyncio.shield(task), source
 
-    async def _send(self, pool: EndpointPool, role: PromptRole, request: ChatRequest) -> ChatReply:
+    async def _send(self, pool: EndpointPool, prompt: JudgePrompt[T], request: ChatRequest) -> ChatReply:
         left = self._stage_end - time.monotonic()
         try:
             async with asyncio.timeout(left if left < float("inf") else None):
-                endpoint = pool.endpoints[ROLE_OF_PROMPT[role]]
-                reply = await endpoint.ask(request, seconds=self._config.patience.call)
+                endpoint = pool.endpoints[ROLE_OF_PROMPT[prompt.role]]
+                reply = await endpoint.ask(
+                    request, subject=prompt.subject, seconds=self._config.patience.call
+                )
         except TimeoutError:
             raise ChatFault(Fault.TIMED_OUT, _STAGE_IS_OVER) from None
-        self.metrics.count_tokens(role, reply.tokens_in, reply.tokens_out)
+        self.metrics.count_tokens(prompt.role, reply.tokens_in, reply.tokens_out)
         return reply
 
 

@@ -40,7 +40,10 @@ class Endpoint:
         metrics: JudgeMetrics,
         jitter: random.Random,
         say: Callable[[str], None] = lambda text: None,
+        is_replica: bool = False,
     ) -> None:
+        """Calls do not wait for a replica that is down, which others can take; it is probed for as long as it is."""
+        self._is_replica = is_replica
         self._silence = Silence(say)
         self._client = client
         self._timeouts = timeouts
@@ -80,6 +83,14 @@ class Endpoint:
                     if now >= self._paused_until:
                         self._gate.shrink()
                     self._paused_until = max(self._paused_until, now + (fault.after or _BUSY_PAUSE))
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    async def until_well(self) -> None:
+        """Waits until it answers again, however long that takes."""
+        await self._healthy.wait()
 
     async def close(self) -> None:
         for task in (self._watcher, self._prober):
@@ -122,26 +133,28 @@ class Endpoint:
             if not task.done():
                 task.cancel()
         if task.cancelled() or not task.done():
-            raise ChatFault(Fault.TIMED_OUT, f"{self._client.url}: hangs; the call was given up")
+            raise ChatFault(Fault.TIMED_OUT, f"{self.url}: hangs; the call was given up")
         return task.result()
 
     async def _wait_until_healthy(self) -> None:
+        if self.breaker.is_open and self._is_replica:
+            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: is down")
         if self.breaker.is_open and not self.breaker.is_given_up:
             await self._healthy.wait()
         if self.breaker.is_given_up:
-            down = f"{self._client.url}: down for more than {self._timeouts.outage:.0f} s"
+            down = f"{self.url}: down for more than {self._timeouts.outage:.0f} s"
             raise ChatFault(Fault.UNAVAILABLE, down)
 
     def _open(self) -> None:
         """Let calls wait, and probe until the endpoint is well again."""
         self._metrics.breaker_open.set(1)
-        self._silence.begin(f"the judge at {self._client.url} does not answer", self._timeouts.outage)
+        self._silence.begin(f"the judge at {self.url} does not answer", self._timeouts.outage)
         self._healthy.clear()
         if self._prober is None or self._prober.done():
             self._prober = self._loop.create_task(self._probe_until_healthy())
 
     async def _probe_until_healthy(self) -> None:
-        while self.breaker.is_open and not self.breaker.is_given_up:
+        while self.breaker.is_open and (self._is_replica or not self.breaker.is_given_up):
             await asyncio.sleep(self.breaker.pause)
             if not self.breaker.is_open:
                 break
@@ -154,7 +167,7 @@ class Endpoint:
     def _recover(self) -> None:
         self._last_sign = self._loop.time()
         self.breaker.succeed()
-        self._silence.end(f"the judge at {self._client.url}")
+        self._silence.end(f"the judge at {self.url}")
         if not self._healthy.is_set():
             self._metrics.breaker_open.set(0)
             self._healthy.set()
@@ -223,10 +236,11 @@ class CircuitBreaker:
 
     @property
     def pause(self) -> float:
-        """Seconds before the next probe, at most until the outage is given up."""
+        """Seconds before the next probe; those of an outage that is not given up yet end with it."""
         assert self._opened_at is not None, "a closed breaker is not probed"
         wanted = min(self._first_pause * 2.0**self._probes, self._longest_pause)
-        return max(0.0, min(wanted, self._opened_at + self._outage - self._clock()))
+        left = self._opened_at + self._outage - self._clock()
+        return wanted if self.is_given_up else min(wanted, left)
 
     def succeed(self) -> None:
         self._in_a_row = 0

@@ -7,6 +7,7 @@ style, relevance in the wild, or any language but the embedded one.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scope_selfplay.embedded.language import (
     BY_NOUN,
@@ -118,10 +119,12 @@ class LexicalJudge:
     ) -> Comparison:
         if isinstance(rubric, Criterion):
             rubric = Rubric(task_id=task.id, criteria=(rubric,))
-        rubric = rubric or self._rubric(task)
-        if rubric is None:
-            raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
-        outcome = Outcome(*(_share_stated(rubric, rollout.answer) for rollout in (first, second)))
+            outcome = Outcome(*(_share_stated(rubric, rollout.answer) for rollout in (first, second)))
+        else:
+            rubric = rubric or self._rubric(task)
+            if rubric is None:
+                raise ValueError(f"task {task.id} is not about this world: it cannot be compared on")
+            outcome = _outcome(*(_Worth.of(task, rubric, rollout.answer) for rollout in (first, second)))
         verdict = Verdict(
             value=outcome.first >= outcome.second, reasoning=f"{outcome.first:.2f}:{outcome.second:.2f}"
         )
@@ -139,12 +142,14 @@ class LexicalJudge:
         rubric = rubric or self._rubric(task)
         if rubric is None:
             return Selected(None, _FOREIGN)
-        scores = [_share_stated(rubric, candidate.answer) for candidate in candidates]
+        worths = [_Worth.of(task, rubric, candidate.answer) for candidate in candidates]
         # Ties are broken by a shuffle that follows from the candidates, so that no place in the list is favoured.
         order = list(range(len(candidates)))
         random.Random("".join(candidate.id for candidate in candidates)).shuffle(order)
-        verdict = Verdict(value=True, reasoning=" ".join(f"{score:.2f}" for score in scores))
-        return Selected(sorted(order, key=lambda row: -scores[row])[:winners], verdict)
+        verdict = Verdict(value=True, reasoning=" ".join(f"{worth.share:.2f}" for worth in worths))
+        return Selected(
+            sorted(order, key=lambda row: (-worths[row].share, worths[row].unasked))[:winners], verdict
+        )
 
     async def score(
         self, task: Task, rollout: Rollout, rubric: Rubric | Criterion | None, *, scale: Scale
@@ -181,12 +186,17 @@ class LexicalJudge:
 
 def is_stated(criterion: str, answer: str) -> bool:
     """Whether an answer states a criterion's fact; the first mention counts, so listing guesses does not pay."""
-    subject, _, value = criterion.removeprefix("Identifies ").removesuffix(".").rpartition(" as ")
-    noun = subject.removeprefix("the ").partition(" of ")[0]
+    value = criterion.removesuffix(".").rpartition(" as ")[2]
+    noun = _noun(criterion)
     if noun in BY_NOUN:
         facts = (found for line in sentences(answer) if (found := read_attribute(line)))
         return next((said for about, said in facts if about == noun), None) == value
     return next((name for line in sentences(answer) if (name := read_name(line))), None) == value
+
+
+def _noun(criterion: str) -> str:
+    """What a criterion about a fact asks for; something that is no noun where it is about a place."""
+    return criterion.removeprefix("Identifies ").removeprefix("the ").partition(" of ")[0]
 
 
 def _fact_criterion(target: Entity, noun: str, documents: Sequence[Document]) -> Criterion:
@@ -228,6 +238,30 @@ def _sources(stated: Sequence[tuple[str, str]], documents: Sequence[Document]) -
 def _share_stated(rubric: Rubric, answer: str | None) -> float:
     met = [is_stated(criterion.text, answer or "") for criterion in rubric.criteria]
     return sum(met) / len(met)
+
+
+class _Worth(NamedTuple):
+    """What answers are compared by: the share of the rubric that they state, and the facts that nobody asked for."""
+
+    share: float
+    unasked: int
+
+    @classmethod
+    def of(cls, task: Task, rubric: Rubric, answer: str | None) -> "_Worth":
+        question = read_question(task.text)
+        asked = {*(question.nouns if question else ()), *(_noun(each.text) for each in rubric.criteria)}
+        told = {found[0] for line in sentences(answer or "") if (found := read_attribute(line))}
+        return cls(_share_stated(rubric, answer), len(told - asked))
+
+
+def _outcome(first: _Worth, second: _Worth) -> Outcome:
+    """Of two that state the same, the one that says less beside it is better, by a hundredth a fact."""
+    if first.share != second.share:
+        return Outcome(first.share, second.share)
+    fewest = min(first.unasked, second.unasked)
+    lost = [0.01 * (each.unasked - fewest) for each in (first, second)]
+    best = first.share or max(lost)
+    return Outcome(best - lost[0], best - lost[1])
 
 
 def _source_verdict(found: _Resolved, document: Document | None) -> Verdict:

@@ -97,6 +97,8 @@ class JudgePrompt(NamedTuple, Generic[T]):
     choices: tuple[str, ...] = ()
     pattern: str = ""
     repeat: int = 0
+    subject: str = ""
+    """The task: prompts about the same one share their beginning."""
     shorter: "Callable[[], JudgePrompt[T]] | None" = None
     """The same question with texts of half the length, where it does not fit the judge's context."""
 
@@ -109,7 +111,8 @@ def _can_be_shorter(
 ) -> "Callable[Concatenate[JudgePrompts, P], JudgePrompt[T]]":
     @wraps(ask)
     def with_shorter(self: "JudgePrompts", *args: P.args, **kwargs: P.kwargs) -> JudgePrompt[T]:
-        prompt = ask(self, *args, **kwargs)
+        task = next((each for each in (*args, *kwargs.values()) if isinstance(each, Task)), None)
+        prompt = ask(self, *args, **kwargs)._replace(subject=task.text if task is not None else "")
         if (halved := self.halved()) is None:
             return prompt
         return prompt._replace(shorter=lambda: with_shorter(halved, *args, **kwargs))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.judge.fences import fence_key
-from scope_selfplay.store.files import disk_faults
+from scope_selfplay.store.files import disk_faults, publish_once
 
 KEY_FILE = "fence.key"
 _BYTES = 32
@@ -41,11 +41,6 @@ def _make(path: Path, key: bytes) -> None:
         own.touch(mode=0o600)
         own.write_text(f"{key.hex()}\n", "ascii")
         try:
-            os.link(own, path)
-        except FileExistsError:
-            pass
-        except OSError:
-            # A file system without hard links.
-            own.replace(path)
+            publish_once(own, path)
         finally:
             own.unlink(missing_ok=True)

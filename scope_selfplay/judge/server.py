@@ -7,14 +7,19 @@ cannot read it refuses with status 400, as an engine does a prompt that is too l
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from scope_selfplay.gates import GATES, Gate
-from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
+from scope_selfplay.inference.chat_server import Responder, ServedReply, ServedRequest, endpoint, reply_app
 from scope_selfplay.judge.fences import Fenced, read_fences, text_outside
 from scope_selfplay.judge.lexical import LexicalJudge
 from scope_selfplay.judge.prompts import PREFERENCES, SCORES
@@ -32,12 +37,37 @@ CRITERION_MET = 0.5
 def lexical_app(documents: Sequence[Document], api_key: str | None = None) -> Starlette:
     """An application that judges by the facts of `documents`; the model's name is the judge's identity."""
     judge = LexicalJudge(documents)
-    return reply_app(partial(lexical_reply, judge), model=judge.identity, api_key=api_key)
+    return _measured_app(partial(lexical_reply, judge), judge.identity, api_key)
 
 
 def random_judge_app(api_key: str | None = None) -> Starlette:
     """An application that answers every prompt of a pack with a random verdict, and judges nothing."""
-    return reply_app(random_reply, model=RANDOM_MODEL, api_key=api_key)
+    return _measured_app(random_reply, RANDOM_MODEL, api_key)
+
+
+def _measured_app(respond: Responder, model: str, api_key: str | None) -> Starlette:
+    """With /metrics, which needs no key, as vLLM's does not."""
+    registry = CollectorRegistry()
+    seconds = Histogram(
+        "scope_judge_server_request_seconds", "Seconds per judgement", ["outcome"], registry=registry
+    )
+
+    async def measured(served: ServedRequest) -> ServedReply:
+        began, outcome = time.perf_counter(), "refused"
+        try:
+            reply = respond(served)
+            reply = await reply if isinstance(reply, Awaitable) else reply
+            outcome = "answered"
+        finally:
+            seconds.labels(outcome).observe(time.perf_counter() - began)
+        return reply
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(registry), headers={"Content-Type": "text/plain"})
+
+    app = reply_app(measured, model=model, api_key=api_key)
+    app.routes.append(Route("/metrics", endpoint(metrics)))
+    return app
 
 
 async def lexical_reply(judge: LexicalJudge, served: ServedRequest) -> ServedReply:

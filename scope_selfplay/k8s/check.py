@@ -1,29 +1,33 @@
 """`scope k8s check`: everything wrong with a run's folder before it is applied, alone or on its cluster.
 
-References and policies are in `check_references`, quotas and nodes in `check_cluster`; here are the config's own
-settings and the schemas of Kubernetes releases, which the package `kubernetes-validate` brings along.
+References and policies are in `check_references`, images in `check_images`, quotas and nodes in `check_cluster`; here
+are the config's own settings and the schemas of Kubernetes releases, which the package `kubernetes-validate` brings
+along.
 """
 
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
+from scope_selfplay.controller.gangs import check_gang_name
 from scope_selfplay.controller.manifests import Component, gpus_of, pack_map
-from scope_selfplay.controller.servers import is_vllm, settings_of
+from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (
     claim_problems,
     one_node_problems,
     own_quota_problems,
     peak_gpus,
+    queue_problems,
     quota_problems,
-    storage_problems,
 )
+from scope_selfplay.k8s.check_images import image_notes, image_problems
 from scope_selfplay.k8s.check_nodes import node_problems
 from scope_selfplay.k8s.check_references import (
     external_server_problems,
@@ -31,10 +35,15 @@ from scope_selfplay.k8s.check_references import (
     tool_server_problems,
 )
 from scope_selfplay.k8s.check_rules import rule_problems
+from scope_selfplay.k8s.check_secrets import secret_problems, tracking_problems
+from scope_selfplay.k8s.check_version import version_notes, version_problems
+from scope_selfplay.k8s.check_volume import probe_note, probe_problems, storage_problems
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
-from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of
+from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of, unpacked
 from scope_selfplay.k8s.patches import CLAIM
 from scope_selfplay.k8s.shared import SHARED
+from scope_selfplay.planning.assumptions import Assumptions
+from scope_selfplay.planning.retrieval import retrieval_plan
 from scope_selfplay.preflight import InputCheck, State
 from scope_selfplay.preflight.examine import examine_for_cluster
 from scope_selfplay.schedule import is_challenger_trained
@@ -62,14 +71,14 @@ def check_folder(folder: Path) -> RunCheck:
     objects = applied_objects(folder)
     config = config_of(objects, folder)
     packs = packs_of(objects, config.name)
-    everything = [*objects, *planned_objects(config, packs)]
+    created = [*objects, *planned_objects(config, packs)]
+    everything = unpacked(created)
     checks = examine_for_cluster(config)
     # A claim of another name than the base's exists outside the folder: only the cluster knows whether it does.
     claim = config.cluster.volume_claim
     elsewhere = [f"PersistentVolumeClaim/{claim}"] if claim != CLAIM else []
-    # Before Kubernetes 1.34 a Service is named by RFC 1035; the controller refuses such a run too. Every object is
-    # named after the run.
-    rules = rule_problems(everything) if config.name[0].isalpha() else [_name_problem(config)]
+    # The controller refuses such a run too, and every object is named after it.
+    rules = list(_name_problems(config)) or rule_problems(everything)
     found = [
         *reference_problems(everything, elsewhere),
         *rules,
@@ -78,24 +87,33 @@ def check_folder(folder: Path) -> RunCheck:
         *own_quota_problems(config, everything),
         *_judge_problems(config),
         *_trainer_problems(config),
-        *_gpu_image_problems(config),
+        *image_problems(config),
         *external_server_problems(config, everything),
         *tool_server_problems(config, everything),
+        *tracking_problems(config, everything),
         *(ManifestProblem(check.what, _said(check)) for check in checks if check.state is State.STOP),
     ]
     notes = [
-        *_notes(config),
+        *image_notes(config),
+        *_gpu_notes(config),
+        *_retriever_notes(config),
         *(f"{check.what}: {_said(check)}" for check in checks if check.state is not State.STOP),
     ]
     if _has_schemas():
         found += schema_problems(everything)
     else:
         notes.append("schemas not checked: pip install 'scope-selfplay[k8s]'")
-    return RunCheck(config, everything, found, notes)
+    return RunCheck(config, created, found, notes)
 
 
-def _name_problem(config: RunConfig) -> ManifestProblem:
-    return ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
+def _name_problems(config: RunConfig) -> Iterator[ManifestProblem]:
+    # Before Kubernetes 1.34 a Service is named by RFC 1035.
+    if not config.name[0].isalpha():
+        yield ManifestProblem("name", f"is {config.name!r}; on a cluster a run's id begins with a letter")
+    try:
+        check_gang_name(config)
+    except ConfigError as error:
+        yield ManifestProblem("name", str(error).removeprefix("name: "))
 
 
 def _said(check: InputCheck) -> str:
@@ -107,14 +125,20 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
 
     Raises OutsideError for a cluster that does not answer.
     """
-    config, objects, problems, notes = checked
+    config, created, problems, notes = checked
+    objects = unpacked(created)
     parts = [place for place in (folder / SHARED, folder) if place.is_dir()]
+    version = cluster.version()
+    notes = [*notes, *version_notes(version)]
     problems = [
         *problems,
+        *version_problems(objects, version),
         *(ManifestProblem("cluster", line) for part in parts for line in cluster.refusals(part)),
     ]
     checks: dict[str, Callable[[], Iterator[ManifestProblem]]] = {
+        "the queue": lambda: queue_problems(config, cluster),
         "the volume": lambda: claim_problems(config, objects, cluster),
+        "Secrets": lambda: secret_problems(config, cluster),
         "storage classes": lambda: storage_problems(objects, cluster),
         "nodes and their GPUs": lambda: node_problems(config, objects, cluster),
         "quotas": lambda: quota_problems(config, objects, cluster),
@@ -124,7 +148,10 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
             problems += list(check())
         except ConfigError as error:
             notes = [*notes, f"{what} not checked: {error}"]
-    return RunCheck(config, objects, problems, notes)
+    # Who may not see pods knows nothing of a probe.
+    with suppress(ConfigError):
+        problems, notes = [*problems, *probe_problems(cluster)], [*notes, probe_note(cluster)]
+    return RunCheck(config, created, problems, notes)
 
 
 def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
@@ -178,15 +205,13 @@ def _folder_problems(
                 yield ManifestProblem(pods.owner, f"{message}; make them the same")
 
 
-def _notes(config: RunConfig) -> Iterator[str]:
-    images = config.cluster.images
-    named = {images.worker, images.trainer, images.server, images.retriever} - {""}
-    loose = sorted(image for image in named if "@sha256:" not in image)
-    if loose:
-        yield f"images without a digest may change under a run: {', '.join(loose)}"
+def _gpu_notes(config: RunConfig) -> Iterator[str]:
     peaks = peak_gpus(config)
-    if any(peaks.values()):
-        yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
+    if not any(peaks.values()):
+        return
+    yield "GPUs: " + ", ".join(f"{stage} {count}" for stage, count in peaks.items())
+    if config.cluster.key_secret is None:
+        yield "cluster.key_secret: not set, so servers are closed only where the cluster enforces NetworkPolicies"
 
 
 def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
@@ -199,6 +224,16 @@ def _judge_problems(config: RunConfig) -> Iterator[ManifestProblem]:
             "cluster.judge",
             "has no GPU, so it would judge the articles of the embedded world, and the corpus is "
             f"{config.corpus.path}; give it gpus and a model, or `args: [--rehearsal]` for a random judge",
+        )
+
+
+def _retriever_notes(config: RunConfig) -> Iterator[str]:
+    """Planned for Wikipedia's passages: the server alone knows what its index takes, and refuses at its start."""
+    server, plan = config.cluster.retriever, retrieval_plan(config, Assumptions())
+    if plan is not None and plan.is_short:
+        yield (
+            f"cluster.retriever: has memory {server.memory}; {server.workers} search processes and an index of "
+            f"{plan.passages:,} passages need {plan.memory_gib:.0f}Gi"
         )
 
 
@@ -224,26 +259,9 @@ def _trainer_problems(config: RunConfig) -> Iterator[ManifestProblem]:
             yield ManifestProblem(f"cluster.{name}", message)
 
 
-def _gpu_image_problems(config: RunConfig) -> Iterator[ManifestProblem]:
-    """What runs on a GPU has CUDA in its image, and the worker's has none."""
-    cluster, stages = config.cluster, ("train_challenger", "train_solver")
-    trainers = [stage for stage in stages if gpus_of(cluster, getattr(cluster, stage))]
-    servers = [
-        component.value
-        for component in (Component.JUDGE, Component.SOLVER, Component.CHALLENGER)
-        if settings_of(config, component).serve and is_vllm(config, component)
-    ]
-    for name, users in (("trainer", trainers), ("server", servers)):
-        if users and not getattr(cluster.images, name):
-            yield ManifestProblem(
-                f"cluster.images.{name}",
-                f"is not named, so {', '.join(users)} would get GPUs and the image of the workers, which has no CUDA; "
-                "name one built from k8s/images/trainer.Dockerfile",
-            )
-
-
 def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
-    """Every object that one of the releases would not take; fields that a release does not know count.
+    """Every object that one of the releases would not take; fields that a release does not know count. What an operator
+    brings, such as a PodMonitor, only its cluster can judge.
 
     Raises ConfigError where the package is missing.
     """
@@ -253,6 +271,8 @@ def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     for version in VERSIONS:
         for body in objects:
             kind, api = str(body.get("kind")), str(body.get("apiVersion"))
+            if _is_of_others(api):
+                continue
             # rbac.authorization.k8s.io/v1 -> rbac-v1, as the files are named.
             validator = _validator(version, kind.lower(), re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api))
             if validator is None:
@@ -263,6 +283,12 @@ def schema_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
                 message = f"Kubernetes {version}: {where}: {error.message[:300]}"
                 found.append(ManifestProblem(name_of(body), message))
     return found
+
+
+def _is_of_others(api: str) -> bool:
+    """Whether an API group is none of Kubernetes' own: those have no dot, or end in .k8s.io and are no experiment."""
+    group = api.partition("/")[0] if "/" in api else ""
+    return "." in group and not (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
 
 
 def _has_schemas() -> bool:

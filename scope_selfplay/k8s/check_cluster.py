@@ -1,4 +1,4 @@
-"""Whether a run fits its cluster: quotas, the volume's claim, storage classes; nodes are in `check_nodes`.
+"""Whether a run fits its cluster: quotas, the volume's claim; what fills it: `check_volume`; nodes: `check_nodes`.
 
 What this user may not look at is a note, not a fault: rights in one namespace are enough to run.
 """
@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.errors import ConfigError
+from scope_selfplay.k8s.check_volume import CLAIM_KIND
 from scope_selfplay.k8s.kubectl import Kubectl
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, pods_of, stage_objects
 from scope_selfplay.k8s.quantities import Amounts, amount, count_pods, readable
 
-_CLAIM = "PersistentVolumeClaim"
 _COUNTED = {
     "Job": ("jobs", "count/jobs.batch"),
     "Deployment": ("deployments", "count/deployments.apps"),
@@ -127,46 +128,39 @@ def one_node_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[Ma
 def claim_problems(config: RunConfig, objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
     """A claim that the run does not bring itself must exist. Raises ConfigError where claims may not be seen."""
     name, mode = config.cluster.volume_claim, config.cluster.access_mode
-    if f"{_CLAIM}/{name}" in map(name_of, objects):
+    if f"{CLAIM_KIND}/{name}" in map(name_of, objects):
         return
     claim = cluster.get("persistentvolumeclaims", name)
     if claim is None:
         message = "does not exist; create it, or leave cluster.volume_claim out"
-        yield ManifestProblem(f"{_CLAIM}/{name}", message)
+        yield ManifestProblem(f"{CLAIM_KIND}/{name}", message)
         return
     modes = claim["spec"].get("accessModes") or []
     if not {mode, "ReadWriteMany"} & set(modes):
         yield ManifestProblem(
-            f"{_CLAIM}/{name}",
+            f"{CLAIM_KIND}/{name}",
             f"is {', '.join(modes)}, and the run wants {mode}; make another claim, or set cluster.access_mode and "
             "cluster.node_selector",
         )
 
 
-def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
-    """Claims that nothing would fill. Raises ConfigError where storage classes may not be seen."""
-    classes = {body["metadata"]["name"]: body for body in cluster.objects("storageclasses")}
-    known = ", ".join(classes) or "none"
-    for claim in (body for body in objects if body.get("kind") == _CLAIM):
-        bound = cluster.get("persistentvolumeclaims", claim["metadata"]["name"])
-        if bound is not None and (bound.get("status") or {}).get("phase") == "Bound":
-            continue
-        wanted = claim["spec"].get("storageClassName")
-        if wanted and wanted not in classes:
-            message = f"wants the StorageClass {wanted}; there are {known}"
-            yield ManifestProblem(name_of(claim), message)
-        elif wanted is None and not any(map(is_default_class, classes.values())):
-            yield ManifestProblem(
-                name_of(claim),
-                f"names no StorageClass and the cluster has no default one; there are {known}; "
-                "name one, or make a PersistentVolume for it",
-            )
-
-
-def is_default_class(storage_class: Body) -> bool:
-    """Whether claims that name no StorageClass get this one."""
-    annotations = storage_class["metadata"].get("annotations") or {}
-    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
+def queue_problems(config: RunConfig, cluster: Kubectl) -> Iterator[ManifestProblem]:
+    """A gang needs JobSet, Kueue and its queue. Raises ConfigError where they may not be seen."""
+    if config.cluster.gang is None:
+        return
+    name = config.cluster.gang.queue
+    try:
+        cluster.objects("jobsets.jobset.x-k8s.io")
+        queue = cluster.get("localqueues.kueue.x-k8s.io", name)
+    except ConfigError as error:
+        if "resource type" not in str(error):
+            raise
+        message = f"needs JobSet and Kueue, and {error}; install them, or leave cluster.gang out"
+        yield ManifestProblem("cluster.gang", message)
+        return
+    if queue is None:
+        message = f"names {name}, and the namespace has no such LocalQueue; create it, or name another one"
+        yield ManifestProblem("cluster.gang.queue", message)
 
 
 def claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
@@ -176,7 +170,7 @@ def claims_of_one_node(config: RunConfig, objects: Sequence[Body]) -> set[str]:
     return configured | {
         body["metadata"]["name"]
         for body in objects
-        if body.get("kind") == _CLAIM and body["spec"]["accessModes"] == ["ReadWriteOnce"]
+        if body.get("kind") == CLAIM_KIND and body["spec"]["accessModes"] == ["ReadWriteOnce"]
     }
 
 

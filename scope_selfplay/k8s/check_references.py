@@ -7,7 +7,7 @@ the run that the config names and no policy lets a pod out to. Pure.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,9 @@ from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, matc
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
 _PORTS = {"http": 80, "https": 443}
+_COMPONENT = "app.kubernetes.io/component"
+FETCHING = "fetch-model"
+"""The component of pods that fetch what a run needs: the only ones that leave the cluster."""
 
 
 def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ()) -> list[ManifestProblem]:
@@ -25,11 +28,17 @@ def reference_problems(objects: Sequence[Body], elsewhere: Collection[str] = ())
     names = Counter(map(name_of, objects))
     message = "appears twice; give one of them another name"
     found = [ManifestProblem(name, message) for name, count in names.items() if count > 1]
-    found += _label_problems(objects)
+    found += [*_label_problems(objects), *_namespace_problems(objects)]
     known = {*names, *elsewhere}
     all_pods = pods_of(objects)
+    data = {
+        body["metadata"]["name"]: {*(body.get("data") or {}), *(body.get("binaryData") or {})}
+        for body in objects
+        if body.get("kind") == "ConfigMap"
+    }
     for pods in all_pods:
         found += _pod_problems(pods, known)
+        found += _key_problems(pods, data)
     for body in objects:
         match body.get("kind"):
             case "Deployment" | "Job":
@@ -61,6 +70,16 @@ def _label_problems(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
                     yield ManifestProblem(name_of(body), message)
 
 
+def _namespace_problems(objects: Sequence[Body]) -> Iterator[ManifestProblem]:
+    """An object finds by name what lies in its own namespace. Those that name none go where the others are applied."""
+    named = [(name_of(body), space) for body in objects if (space := body["metadata"].get("namespace"))]
+    for expected, _ in Counter(space for _, space in named).most_common(1):
+        for name, space in named:
+            if space != expected:
+                message = f"is in the namespace {space} and finds nothing of {expected}, where the others are"
+                yield ManifestProblem(name, f"{message}; set one for all, by `namespace:` of a kustomization")
+
+
 def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
     account = pods.spec.get("serviceAccountName")
     if account is not None and f"ServiceAccount/{account}" not in known:
@@ -83,6 +102,24 @@ def _pod_problems(pods: Pods, known: set[str]) -> Iterator[ManifestProblem]:
                 yield ManifestProblem(pods.owner, message)
     for name in sorted(volumes.keys() - mounted):
         yield ManifestProblem(pods.owner, f"has a volume {name} that no container mounts")
+
+
+def _key_problems(pods: Pods, data: Mapping[str, Collection[str]]) -> Iterator[ManifestProblem]:
+    """Keys that a pod takes out of a ConfigMap that has none such: it never starts."""
+    taken = [
+        (source["name"], source["key"])
+        for container in pods.containers
+        for _, source in _config_sources(container)
+        if "key" in source and not source.get("optional")
+    ]
+    for volume in pods.spec.get("volumes") or []:
+        config = volume.get("configMap") or {}
+        taken += [
+            (config["name"], item["key"]) for item in config.get("items") or [] if not config.get("optional")
+        ]
+    for name, key in taken:
+        if key not in data.get(name, [key]):
+            yield ManifestProblem(pods.owner, f"takes {key} of ConfigMap {name}, which has no such key")
 
 
 def _config_sources(container: Body) -> Iterator[tuple[str, Body]]:
@@ -119,7 +156,8 @@ def _policy_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProbl
     """A rule that matches no pods allows a connection that is never used."""
     name, spec = name_of(body), body["spec"]
     chosen = [candidate for candidate in pods if matches(spec.get("podSelector"), candidate.labels)]
-    if not chosen:
+    # What a run prepares with is applied before it, from a folder of its own.
+    if not chosen and (spec.get("podSelector") or {}).get("matchLabels", {}).get(_COMPONENT) != FETCHING:
         yield ManifestProblem(name, "its podSelector matches no pods of the run")
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for rule in spec.get(direction) or []:
@@ -152,7 +190,12 @@ def _problems_of_call(caller: Pods, url: str, objects: Sequence[Body]) -> Iterat
     services = {body["metadata"]["name"]: body for body in objects if body.get("kind") == "Service"}
     service = services.get(host)
     if service is None:
-        yield ManifestProblem(caller.owner, f"calls {url}, and there is no Service {host}")
+        port = address.port or _PORTS.get(address.scheme, 80)
+        if not allows(policies, "Egress", caller, None, port, pods_of(objects)):
+            message = f"calls {url}, and there is no Service {host}"
+            if caller.labels.get(_COMPONENT) == FETCHING:
+                message = f"calls {url}, and no NetworkPolicy lets it out to port {port}"
+            yield ManifestProblem(caller.owner, message)
         return
     selector = {"matchLabels": service["spec"].get("selector") or {}}
     for server in (candidate for candidate in pods_of(objects) if matches(selector, candidate.labels)):
@@ -178,7 +221,7 @@ def tool_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator
 def _addresses(pods: Pods) -> list[str]:
     words = [
         str(word)
-        for container in pods.spec.get("containers") or []
+        for container in pods.containers
         for word in [*(container.get("command") or []), *(container.get("args") or [])]
     ]
     return sorted({match for word in words for match in _URL.findall(word)})

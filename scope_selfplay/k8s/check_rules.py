@@ -1,37 +1,31 @@
 """What an API server refuses though the schema takes it: its rules that need no cluster. Objects in, problems out.
 Pure.
 
-Names, labels, ports, quantities, access modes, policies of restart, probes; what only a cluster knows (admission,
-quotas, nodes) is in `check_cluster`.
+Names, labels, ports, selectors and what contradicts itself are here, pods in `check_pods`, what a single field may hold
+in `check_values`; what only a cluster knows (admission, quotas, nodes) is in `check_cluster`.
 """
 
-import ipaddress
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, name_of, pods_of
+from scope_selfplay.k8s.check_pods import (
+    pod_problems,
+    ports_problems,
+    quantity_problems,
+    selector_problems,
+    twice,
+)
+from scope_selfplay.k8s.check_values import DOMAIN, KEY, LABEL, QUANTITY, VALUE, key_problems, object_values
+from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, pods_of
 from scope_selfplay.k8s.quantities import amount
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_PORT_NAME = re.compile(r"(?=.{1,15}$)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_QUANTITY = re.compile(r"[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+_DATA_KEY = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z0-9]{1,253}")
+_LARGEST_DATA = 2**20
+_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+"""Those of Kubernetes itself: the only ones without a domain."""
 _ACCESS = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_COUNTS = (
-    *("activeDeadlineSeconds", "backoffLimit", "completions", "parallelism", "replicas"),
-    "ttlSecondsAfterFinished",
-)
-_CHOICES = {
-    "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
-    "terminationMessagePolicy": ("File", "FallbackToLogsOnError"),
-}
 
 
 def rule_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
@@ -40,7 +34,7 @@ def rule_problems(objects: Sequence[Body]) -> list[ManifestProblem]:
     for body in objects:
         found += [ManifestProblem(name_of(body), message) for message in _object_problems(body)]
     for pods in pods_of(objects):
-        found += [ManifestProblem(pods.owner, message) for message in _pod_problems(pods)]
+        found += [ManifestProblem(pods.owner, message) for message in pod_problems(pods.spec)]
     return found
 
 
@@ -48,30 +42,37 @@ def _object_problems(body: Body) -> Iterator[str]:
     kind, metadata, spec = body.get("kind"), body.get("metadata") or {}, body.get("spec") or {}
     name = str(metadata.get("name"))
     # A Job's name is a label of its pods; before Kubernetes 1.34 a Service is named by RFC 1035.
-    rule = {"Job": _LABEL, "Service": _SERVICE}.get(str(kind), _DOMAIN)
+    rule = {"Job": LABEL, "Service": _SERVICE}.get(str(kind), DOMAIN)
     if not rule.fullmatch(name):
-        yield f"metadata.name is {name!r}; small letters, digits and -, at most {253 if rule is _DOMAIN else 63}"
+        yield f"metadata.name is {name!r}; small letters, digits and -, at most {253 if rule is DOMAIN else 63}"
     yield from _labels(metadata)
+    for finalizer in metadata.get("finalizers") or []:
+        if finalizer not in _FINALIZERS and not ("/" in finalizer and KEY.fullmatch(finalizer)):
+            yield f"has the finalizer {finalizer!r}; domain/name"
+    yield from object_values(body)
     match kind:
         case "Job" | "Deployment":
             yield from _workload_problems(str(kind), spec)
         case "PersistentVolumeClaim":
             yield from _claim_problems(spec)
         case "Service":
-            yield from _ports(spec.get("ports") or [], "port")
-            if not spec.get("ports") and spec.get("clusterIP") != "None":
-                yield "has no ports"
+            yield from _service_problems(spec)
         case "NetworkPolicy":
             yield from _policy_problems(spec)
         case "ResourceQuota":
-            yield from _quantities("hard", spec.get("hard") or {})
+            yield from quantity_problems("hard", spec.get("hard") or {})
+        case "ConfigMap":
+            yield from _data_problems(body)
+        case "Role":
+            yield from _role_problems(body)
 
 
 def _labels(metadata: Body) -> Iterator[str]:
+    yield from key_problems("labels", metadata.get("labels") or {})
+    # Capitals in the domain of an annotation's key count as small letters.
+    yield from key_problems("annotations", {key.lower(): key for key in metadata.get("annotations") or {}})
     for key, value in (metadata.get("labels") or {}).items():
-        if not _KEY.fullmatch(str(key)):
-            yield f"labels has the key {key!r}, which no API server takes"
-        if isinstance(value, str) and not _VALUE.fullmatch(value):
+        if isinstance(value, str) and not VALUE.fullmatch(value):
             yield f"labels.{key} is {value!r}; at most 63 letters, digits, -, _ and ."
 
 
@@ -82,11 +83,37 @@ def _workload_problems(kind: str, spec: Body) -> Iterator[str]:
     allowed = ("Never", "OnFailure") if kind == "Job" else ("Always",)
     if policy not in allowed:
         yield f"has restartPolicy {policy}; {kind}s take {' or '.join(allowed)}"
-    for field in _COUNTS:
-        if isinstance(spec.get(field), int) and spec[field] < 0:
-            yield f"spec.{field} is {spec[field]}; at least 0"
-    if kind == "Deployment" and not spec.get("selector"):
+    if kind == "Job":
+        yield from _job_problems(spec, policy)
+    elif not spec.get("selector"):
         yield "has no selector"
+    else:
+        yield from selector_problems("selector", spec["selector"])
+        yield from _rollout_problems(spec)
+
+
+def _job_problems(spec: Body, restarts: str) -> Iterator[str]:
+    if spec.get("completionMode") == "Indexed" and spec.get("completions") is None:
+        yield "has completionMode Indexed without completions"
+    rules = (spec.get("podFailurePolicy") or {}).get("rules") or []
+    if rules and restarts != "Never":
+        yield f"has a podFailurePolicy with restartPolicy {restarts}; only with Never"
+    for rule in rules:
+        codes = rule.get("onExitCodes") or {}
+        if codes.get("operator") == "In" and 0 in (codes.get("values") or []):
+            yield "has a podFailurePolicy for exit code 0, which is no failure"
+
+
+def _rollout_problems(spec: Body) -> Iterator[str]:
+    strategy = spec.get("strategy") or {}
+    rolling = strategy.get("rollingUpdate") or {}
+    if strategy.get("type") == "Recreate" and rolling:
+        yield "has the strategy Recreate with rollingUpdate; only RollingUpdate takes it"
+    if all(str(rolling.get(field, 1)) in ("0", "0%") for field in ("maxSurge", "maxUnavailable")):
+        yield "has maxSurge and maxUnavailable 0; one of them must let a pod be replaced"
+    deadline = spec.get("progressDeadlineSeconds")
+    if (600 if deadline is None else deadline) <= (spec.get("minReadySeconds") or 0):
+        yield "has a progressDeadlineSeconds that is not above its minReadySeconds"
 
 
 def _claim_problems(spec: Body) -> Iterator[str]:
@@ -94,139 +121,85 @@ def _claim_problems(spec: Body) -> Iterator[str]:
     if not modes or set(modes) - set(_ACCESS):
         yield f"has accessModes {modes}; one or more of {', '.join(_ACCESS)}"
     requests = (spec.get("resources") or {}).get("requests") or {}
-    if "storage" not in requests:
+    size = str(requests.get("storage", ""))
+    if not size:
         yield "requests no storage"
-    yield from _quantities("resources.requests", requests)
+    elif QUANTITY.fullmatch(size) and not amount(size):
+        yield f"requests {size} storage; more than nothing"
+    yield from quantity_problems("resources.requests", requests)
+
+
+def _service_problems(spec: Body) -> Iterator[str]:
+    ports = spec.get("ports") or []
+    yield from ports_problems(ports, "port")
+    if not ports and spec.get("clusterIP") != "None":
+        yield "has no ports"
+    yield from twice("port", (f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in ports))
+    yield from twice("port named", (port["name"] for port in ports if "name" in port))
+    if len(ports) > 1 and any("name" not in port for port in ports):
+        yield "has several ports, and one without a name"
+    if spec.get("type", "ClusterIP") == "ClusterIP" and any(port.get("nodePort") for port in ports):
+        yield "has a nodePort; its type must be NodePort or LoadBalancer"
 
 
 def _policy_problems(spec: Body) -> Iterator[str]:
+    yield from selector_problems("podSelector", spec.get("podSelector") or {})
     for kind in spec.get("policyTypes") or []:
         if kind not in ("Ingress", "Egress"):
             yield f"has the policyType {kind}; Ingress or Egress"
     for rule in [*(spec.get("ingress") or []), *(spec.get("egress") or [])]:
-        yield from _ports(rule.get("ports") or [], "port")
+        yield from ports_problems(rule.get("ports") or [], "port")
+        for port in rule.get("ports") or []:
+            if "endPort" in port and (
+                not isinstance(port.get("port"), int) or port["endPort"] < port["port"]
+            ):
+                yield f"has the ports {port.get('port')} to {port['endPort']}; two numbers in their order"
         for peer in [*(rule.get("from") or []), *(rule.get("to") or [])]:
-            block = peer.get("ipBlock") or {}
-            for cidr in [block.get("cidr"), *(block.get("except") or [])] if block else []:
-                if not _is_network(str(cidr)):
-                    yield f"has the ipBlock {cidr}, which is no network"
+            yield from _peer_problems(peer)
 
 
-def _is_network(cidr: str) -> bool:
+def _peer_problems(peer: Body) -> Iterator[str]:
+    block = peer.get("ipBlock") or {}
+    if not peer:
+        yield "has a peer that names nobody; leave out from or to for everybody"
+    if block and len(peer) > 1:
+        yield "has a peer with an ipBlock and a selector; one of them"
+    for kind in ("podSelector", "namespaceSelector"):
+        yield from selector_problems(kind, peer.get(kind) or {})
+    for cidr in [block.get("cidr"), *(block.get("except") or [])] if block else []:
+        if _network(str(cidr)) is None:
+            yield f"has the ipBlock {cidr}, which is no network"
+        elif cidr != block["cidr"] and not _is_within(str(cidr), str(block["cidr"])):
+            yield f"leaves {cidr} out of the ipBlock {block['cidr']}, which does not hold it"
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    found, around = _network(inner), _network(outer)
+    if isinstance(found, IPv4Network) and isinstance(around, IPv4Network):
+        return found.subnet_of(around)
+    return isinstance(found, IPv6Network) and isinstance(around, IPv6Network) and found.subnet_of(around)
+
+
+def _network(cidr: str) -> IPv4Network | IPv6Network | None:
     try:
-        ipaddress.ip_network(cidr, strict=False)
+        return ip_network(cidr, strict=False) if "/" in cidr else None
     except ValueError:
-        return False
-    return "/" in cidr
+        return None
 
 
-def _ports(ports: Iterable[Body], field: str) -> Iterator[str]:
-    for port in ports:
-        for key in (field, "targetPort"):
-            value = port.get(key)
-            if isinstance(value, int) and not 1 <= value <= 65535:
-                yield f"has {key} {value}; 1 to 65535"
-            elif isinstance(value, str) and not _PORT_NAME.fullmatch(value):
-                yield f"has {key} {value!r}; a port's name has at most 15 small letters, digits and -"
-        if port.get("protocol", "TCP") not in ("TCP", "UDP", "SCTP"):
-            yield f"has the protocol {port['protocol']}; TCP, UDP or SCTP"
+def _data_problems(body: Body) -> Iterator[str]:
+    data, encoded = body.get("data") or {}, body.get("binaryData") or {}
+    for key in (*data, *encoded):
+        if not _DATA_KEY.fullmatch(str(key)):
+            yield f"has the key {key!r}; letters, digits, -, _ and ."
+    size = sum(len(str(value).encode()) for value in data.values())
+    size += sum(len(value) * 3 // 4 for value in encoded.values())
+    if size > _LARGEST_DATA:
+        yield f"holds {size:,} bytes; at most {_LARGEST_DATA:,}"
 
 
-def _pod_problems(pods: Pods) -> Iterator[str]:
-    spec = pods.spec
-    yield from _twice("volume", (volume.get("name") for volume in spec.get("volumes") or []))
-    yield from _twice("container", (container.get("name") for container in pods.containers))
-    for volume in spec.get("volumes") or []:
-        sources = sorted(set(volume) - {"name"})
-        if len(sources) != 1:
-            yield f"volume {volume.get('name')} has {len(sources)} sources ({', '.join(sources)}); expected one"
-        if not _LABEL.fullmatch(str(volume.get("name"))):
-            yield f"has a volume named {volume.get('name')!r}; small letters, digits and -, at most 63"
-    for toleration in spec.get("tolerations") or []:
-        yield from _toleration_problems(toleration)
-    for container in pods.containers:
-        yield from (
-            f"container {container.get('name')}: {message}" for message in _container_problems(container)
-        )
-
-
-def _toleration_problems(toleration: Body) -> Iterator[str]:
-    operator, key = toleration.get("operator", "Equal"), toleration.get("key", "")
-    if operator == "Exists" and toleration.get("value"):
-        yield f"tolerates {key} with operator Exists and a value; leave the value out, or use Equal"
-    if not key and operator != "Exists":
-        yield "tolerates a taint without key; only with operator Exists"
-    if toleration.get("effect") and toleration["effect"] not in _EFFECTS:
-        yield f"tolerates {key} with effect {toleration['effect']}; {', '.join(_EFFECTS)}"
-
-
-def _container_problems(container: Body) -> Iterator[str]:
-    if not _LABEL.fullmatch(str(container.get("name"))):
-        yield "its name is not one of small letters, digits and -, at most 63"
-    image = container.get("image")
-    if not image or image != image.strip() or " " in image:
-        yield f"has the image {image!r}"
-    ports = container.get("ports") or []
-    yield from _ports(ports, "containerPort")
-    for port in ports:
-        if "name" in port and not _PORT_NAME.fullmatch(str(port["name"])):
-            yield f"has a port named {port['name']!r}; at most 15 small letters, digits and -"
-    yield from _twice("port", (port.get("name") for port in ports if "name" in port))
-    yield from _twice("mountPath", (mount.get("mountPath") for mount in container.get("volumeMounts") or []))
-    for variable in container.get("env") or []:
-        if not _VARIABLE.fullmatch(str(variable.get("name"))):
-            yield f"has a variable named {variable.get('name')!r}"
-        if variable.get("value") and variable.get("valueFrom"):
-            yield f"variable {variable['name']} has both value and valueFrom"
-    for field, choices in _CHOICES.items():
-        if container.get(field) is not None and container[field] not in choices:
-            yield f"has {field} {container[field]}; {', '.join(choices)}"
-    yield from _probe_problems(container)
-    yield from _resource_problems(container.get("resources") or {})
-
-
-def _probe_problems(container: Body) -> Iterator[str]:
-    names = {port.get("name") for port in container.get("ports") or []}
-    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-        probe = container.get(kind) or {}
-        for field in ("periodSeconds", "timeoutSeconds", "failureThreshold"):
-            if probe.get(field, 1) < 1:
-                yield f"{kind}.{field} is {probe[field]}; at least 1"
-        if kind != "readinessProbe" and probe.get("successThreshold", 1) != 1:
-            yield f"{kind}.successThreshold is {probe['successThreshold']}; it must be 1"
-        port = (probe.get("httpGet") or probe.get("tcpSocket") or {}).get("port")
-        if isinstance(port, str) and port not in names:
-            yield f"{kind} asks port {port}, which it does not have"
-
-
-def _resource_problems(resources: Body) -> Iterator[str]:
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    yield from _quantities("requests", requests)
-    yield from _quantities("limits", limits)
-    for resource in sorted({*requests, *limits}):
-        asked, limit = requests.get(resource), limits.get(resource)
-        if "/" in resource:
-            # Devices are whole, and not shared out twice.
-            if limit is None or (asked is not None and str(asked) != str(limit)):
-                yield f"requests {asked} {resource} and limits {limit}; devices need equal ones"
-            elif not str(limit).isdigit():
-                yield f"limits {limit} {resource}; devices are whole"
-        elif asked is not None and limit is not None and _more(asked, limit):
-            yield f"requests {asked} {resource}, more than its limit of {limit}"
-
-
-def _more(asked: Any, limit: Any) -> bool:
-    both = [str(asked), str(limit)]
-    return all(_QUANTITY.fullmatch(each) for each in both) and amount(asked) > amount(limit)
-
-
-def _quantities(where: str, amounts: Mapping[str, Any]) -> Iterator[str]:
-    for resource, quantity in amounts.items():
-        if not _QUANTITY.fullmatch(str(quantity)):
-            yield f"{where}.{resource} is {quantity!r}, which is no quantity such as 500m, 2 or 16Gi"
-
-
-def _twice(what: str, names: Iterable[Any]) -> Iterator[str]:
-    for name, count in Counter(names).items():
-        if count > 1:
-            yield f"has the {what} {name} {count} times"
+def _role_problems(body: Body) -> Iterator[str]:
+    for rule in body.get("rules") or []:
+        for field in ("apiGroups", "resources", "verbs"):
+            if not rule.get(field):
+                yield f"has a rule without {field}"

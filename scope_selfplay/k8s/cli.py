@@ -1,4 +1,4 @@
-"""`scope k8s render|show|check|status|logs|doctor`; everything here can be done with kubectl alone."""
+"""`scope k8s render|show|check|status|logs|fetch|doctor`; everything here can be done with kubectl alone."""
 
 import json
 import sys
@@ -64,24 +64,46 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     folder = config.parent.parent if in_place else top / "k8s" / "runs" / run.name
     layout = RunFolderLayout(packs=packs, components=components or components_of(folder))
     files = run_folder(run, config.read_text(encoding="utf-8"), layout)
-    for path in write_folder(folder, files, force=force):
-        click.echo(path)
+    written = write_folder(folder, files, force=force)
     link_config(folder)
+    for path in [*written, *_write_planned(folder)]:
+        click.echo(path)
     if layout.components:
         click.echo(f"components: {', '.join(layout.components)}", err=True)
     _print_next_steps(run, folder)
 
 
+def _write_planned(folder: Path) -> list[Path]:
+    """What is planned follows from the rest, so it is always written anew."""
+    from scope_selfplay.errors import ConfigError
+    from scope_selfplay.k8s.planned import planned_files
+    from scope_selfplay.k8s.render import write_folder
+
+    try:
+        files = planned_files(folder)
+    except ConfigError as error:
+        click.echo(f"note: planned.yaml is not written: {error}", err=True)
+        return []
+    return write_folder(folder, files, force=True)
+
+
 def _print_next_steps(run: "RunConfig", folder: Path) -> None:
+    from scope_selfplay.k8s.check_secrets import secrets_of
     from scope_selfplay.k8s.prepare import manual_steps, prepare_parts
 
     for line in manual_steps(run):
         click.echo(f"note: {line}", err=True)
     click.echo(f"next: scope k8s check {folder}; kubectl apply -k {folder}", err=True)
-    before = ", then ".join(
-        f"{folder}/{part}" for part in ("shared", *(f"prepare/{part}" for part in prepare_parts(run)))
-    )
-    click.echo(f"before that, each when the one before it is done: {before}", err=True)
+    before = [secret.advice for secret in secrets_of(run).values() if secret.keys]
+    before.append(f"kubectl apply -k {folder}/shared")
+    parts = prepare_parts(run)
+    if [part for part in parts if part != "warm-start"]:
+        before.append(f"kubectl apply -k {folder}/prepare")
+    if "warm-start" in parts:
+        before.append(f"kubectl apply -k {folder}/prepare/warm-start (when prepare/models is done)")
+    if [part for part in parts if part != "warm-start"]:
+        before.append(f"kubectl wait --for=condition=complete --timeout=72h job -l scope/prepares={run.name}")
+    click.echo(f"before that: {'; '.join(before)}", err=True)
 
 
 @k8s.command()
@@ -161,6 +183,58 @@ def logs(run: str, stage: str | None, follow: bool, namespace: str | None) -> No
     cluster = Kubectl(namespace)
     more = ["--follow"] if follow else []
     sys.exit(cluster.follow("logs", f"job/{newest_job(cluster, run, stage)}", "--all-containers", *more))
+
+
+@k8s.command()
+@click.argument("run")
+@click.option(
+    "--to",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder in which the run's folder lies.",
+)
+@click.option(
+    "--checkpoints", is_flag=True, help="The weights, too: 16 GB a checkpoint of 8 billion parameters."
+)
+@click.option("--force", is_flag=True, help="Replace files that did not come from the volume.")
+@click.option("--folder", type=_FOLDER, help="The run's folder, where its controller's Job is deleted.")
+@click.option(
+    "--patience",
+    type=float,
+    default=300,
+    show_default=True,
+    help="Seconds to wait for a pod that reads the volume.",
+)
+@_NAMESPACE
+@_JSON
+def fetch(
+    run: str,
+    to: Path,
+    checkpoints: bool,
+    force: bool,
+    folder: Path | None,
+    patience: float,
+    namespace: str | None,
+    as_json: bool,
+) -> None:
+    """Bring RUN's results from the volume: corpora, records, metrics, ratings, pages. May be repeated and goes on.
+
+    A pod reads the volume for as long as this takes; the run may be at work, be finished, or be deleted.
+    """
+    from scope_selfplay.k8s.fetch import fetch as fetch_files
+    from scope_selfplay.k8s.kubectl import Kubectl
+    from scope_selfplay.k8s.reader import controller_of, reader
+    from scope_selfplay.terminal import shown_progress
+
+    cluster = Kubectl(namespace)
+    controller = controller_of(cluster, run, folder)
+    with shown_progress() as progress, reader(cluster, controller, run, patience) as pod:
+        done = fetch_files(pod, run, to, progress, checkpoints=checkpoints, force=force)
+    if as_json:
+        click.echo(json.dumps(vars(done), indent=1))
+    else:
+        click.echo(done.folder)
 
 
 @k8s.command()

@@ -1,12 +1,15 @@
 """`scope k8s doctor`: what this cluster can run for this user, and what is missing. Changes nothing."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from scope_selfplay.doctor import Finding
 from scope_selfplay.errors import ScopeError
-from scope_selfplay.k8s.check_cluster import is_default_class
 from scope_selfplay.k8s.check_nodes import gpus_offered
+from scope_selfplay.k8s.check_version import OLDEST, is_older
+from scope_selfplay.k8s.check_volume import is_default_class, probe_note, probe_result, volume_for
 from scope_selfplay.k8s.kubectl import Body, Kubectl
+from scope_selfplay.k8s.patches import CLAIM
 
 _NEEDED = {
     "run": ("jobs.batch", "configmaps", "persistentvolumeclaims", "serviceaccounts"),
@@ -26,13 +29,19 @@ def examine(cluster: Kubectl) -> list[Finding]:
         advice = "choose a context: `kubectl config use-context`, or KUBECONFIG"
         return [Finding("cluster", False, str(error), advice)]
     findings = [Finding("cluster", True, f"Kubernetes {version}")]
+    if is_older(version):
+        advice = (
+            f"runs are checked from {OLDEST} on; on one before 1.26 add the component older-kubernetes, and leave out "
+            "kueue and several nodes"
+        )
+        findings.append(Finding("version", False, f"{version} is older than {OLDEST}", advice))
     for what, resources in _NEEDED.items():
         lacking = ", ".join(resource for resource in resources if not cluster.may("create", resource))
         found = f"lacking: {lacking}" if lacking else "all there"
         advice = f"ask for the right to create {lacking} in this namespace"
         findings.append(Finding(f"rights to {what}", not lacking, found, advice))
     for what, kind, finding_of, subject in (
-        ("storage", "storageclasses", _storage, ""),
+        ("storage", "storageclasses", partial(_storage, cluster), ""),
         ("GPUs", "nodes", _gpus, "nodes "),
         ("quotas", "resourcequotas", _quotas, ""),
     ):
@@ -40,15 +49,26 @@ def examine(cluster: Kubectl) -> list[Finding]:
             findings.append(finding_of(cluster.objects(kind)))
         except ScopeError as error:
             findings.append(Finding(what, True, f"{subject}cannot be seen ({error})"))
-    return findings
+    return [*findings, _volume(cluster)]
 
 
-def _storage(classes: Sequence[Body]) -> Finding:
+def _volume(cluster: Kubectl) -> Finding:
+    try:
+        _, failed = probe_result(cluster)
+        return Finding("volume", not failed, probe_note(cluster), "take a volume that can do it")
+    except ScopeError as error:
+        return Finding("volume", True, f"its probe cannot be seen ({error})")
+
+
+def _storage(cluster: Kubectl, classes: Sequence[Body]) -> Finding:
+    """A volume that waits for the claim as the base has it is as good as a class."""
     names = [
         f"{body['metadata']['name']}{' (default)' if is_default_class(body) else ''}" for body in classes
     ]
-    advice = "make a PersistentVolume for the claim scope-data, or ask for a StorageClass with ReadWriteMany"
-    return Finding("storage", bool(names), ", ".join(names) or "no StorageClass", advice)
+    advice = f"make a PersistentVolume for the claim {CLAIM}, or ask for a StorageClass with ReadWriteMany"
+    waits = volume_for(CLAIM, cluster)
+    found = [*names, *([f"the PersistentVolume {waits} waits for {CLAIM}"] if waits else [])]
+    return Finding("storage", bool(found), ", ".join(found) or "no StorageClass", advice)
 
 
 def _gpus(nodes: Sequence[Body]) -> Finding:

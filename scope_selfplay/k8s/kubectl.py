@@ -50,6 +50,13 @@ class Kubectl:
         body: Body | None = json.loads(text or "null")
         return body
 
+    @property
+    def namespace(self) -> str:
+        """The namespace that is asked."""
+        if self._where:
+            return self._where[1]
+        return self._run("config", "view", "--minify", "--output=jsonpath={..namespace}").stdout or "default"
+
     def may(self, verb: str, resource: str) -> bool:
         return self._run("auth", "can-i", verb, resource).stdout.strip() == "yes"
 
@@ -74,26 +81,40 @@ class Kubectl:
         body = json.loads(self._output("version", "--output=json"))
         return str(body.get("serverVersion", {}).get("gitVersion", "unknown"))
 
+    def create(self, body: Body) -> None:
+        """Raises as `objects` does."""
+        self._output("create", "--filename=-", text=json.dumps(body))
+
+    def delete(self, kind: str, name: str) -> None:
+        """Without waiting, and without an error where it is gone or the cluster is away."""
+        self._run("delete", kind, name, "--wait=false", "--ignore-not-found")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """A kubectl that runs beside us, for as long as it takes."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen([_program(), *self._where, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
+
     def follow(self, *arguments: str) -> int:
         """Hand the terminal to kubectl, for as long as a person wants."""
         return subprocess.run([_program(), *self._where, *arguments], check=False).returncode
 
-    def _output(self, *arguments: str) -> str:
-        done = self._run(*arguments)
+    def _output(self, *arguments: str, text: str | None = None) -> str:
+        done = self._run(*arguments, text=text)
         if done.returncode == 0:
             return done.stdout
         line = _reasons(done.stderr)[-1]
         raise _down(line) if _is_down(line) else ConfigError(f"the cluster refuses: {line[:300]}")
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run(*self._where, "--request-timeout=20s", *arguments)
+    def _run(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        return run(*self._where, "--request-timeout=20s", *arguments, text=text)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Raises ConfigError without kubectl, OutsideError when it takes too long."""
+def run(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`text` is its input. Raises ConfigError without kubectl, OutsideError when it takes too long."""
+    command = [_program(), *arguments]
     try:
         return subprocess.run(
-            [_program(), *arguments], capture_output=True, text=True, check=False, timeout=_TIMEOUT
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT, input=text
         )
     except subprocess.TimeoutExpired:
         raise OutsideError(
@@ -108,6 +129,11 @@ def _program() -> str:
             "kubectl: not found; install it (1.21 or newer has kustomize inside), see kubernetes.io/docs/tasks/tools"
         )
     return found
+
+
+def last_reason(said: bytes) -> str:
+    """The last line of what a kubectl wrote to its stderr."""
+    return _reasons(said.decode(errors="replace"))[-1][:300]
 
 
 def _is_down(line: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.controller.gangs import gang, jobs_of
 from scope_selfplay.controller.manifests import ManifestContext, Owner, RunStage
 from scope_selfplay.controller.servers import Server, server_deployment, server_service, servers_of
 from scope_selfplay.controller.stage_jobs import (
@@ -80,8 +81,13 @@ def stage_objects(config: RunConfig) -> dict[str, list[Body]]:
         step = RunStage(1, stage)
         # The Job that collects comes when the workers are done.
         bodies = _stage_bodies(context, step, at_once=shard_count(config, stage))
-        found[stage.job_name] = [*bodies, *_server_bodies(context, _servers(config, step))]
+        found[stage.job_name] = [*unpacked(bodies), *_server_bodies(context, _servers(config, step))]
     return found
+
+
+def unpacked(objects: Iterable[Body]) -> list[Body]:
+    """The objects with the Jobs of a JobSet in its place, which are what the cluster then has."""
+    return [each for body in objects for each in (jobs_of(body) if body.get("kind") == "JobSet" else [body])]
 
 
 def _context(config: RunConfig, packs: Sequence[str]) -> ManifestContext:
@@ -94,18 +100,21 @@ def _servers(config: RunConfig, step: RunStage) -> tuple[Server, ...]:
 
 def _stage_bodies(context: ManifestContext, step: RunStage, *, at_once: int | None = None) -> list[Body]:
     config = context.config
-    shards = stage_shards(shard_count(config, step.stage))[:at_once]
     servers = _servers(config, step)
+    if config.cluster.gang is not None:
+        return [gang(context, StageAttempt(step, 1), servers)]
+    shards = stage_shards(shard_count(config, step.stage))[:at_once]
     bodies = [stage_job(context, StageAttempt(step, 1, shard), servers) for shard in shards]
     return [*bodies, rank_service(context, step)] if nodes_of(config, step.stage) > 1 else bodies
 
 
 def _server_bodies(context: ManifestContext, servers: Iterable[Server]) -> list[Body]:
-    return [
-        body
-        for server in servers
-        for body in (server_deployment(context, server), server_service(context, server))
-    ]
+    bodies = []
+    for server in servers:
+        # In a gang the server is a Job of every stage's JobSet.
+        bodies += [] if context.config.cluster.gang else [server_deployment(context, server)]
+        bodies.append(server_service(context, server))
+    return bodies
 
 
 def name_of(body: Body) -> str:

@@ -68,13 +68,14 @@ def pod_changes(cluster: ClusterConfig, *, has_gpus: bool = False) -> list[Body]
     return changes
 
 
-def merge_patches(cluster: ClusterConfig, job: str, *patches: PodPatch) -> list[Body]:
+def merge_patches(cluster: ClusterConfig, name: str, *patches: PodPatch, kind: str = "Job") -> list[Body]:
     """Merged key by key: the run's nodes, since a component may have added a label of its own; then patches of pods."""
     nodes = {"spec": {"nodeSelector": dict(cluster.node_selector)}} if cluster.node_selector else {}
-    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job}}
+    api = "batch/v1" if kind == "Job" else "apps/v1"
+    head = {"apiVersion": api, "kind": kind, "metadata": {"name": name}}
     return [
         {
-            "target": {"kind": "Job", "name": job},
+            "target": {"kind": kind, "name": name},
             "patch": yaml_text({**head, "spec": {"template": template}}),
         }
         for template in (nodes, cluster.pod, *patches)

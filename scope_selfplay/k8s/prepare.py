@@ -1,17 +1,21 @@
 """What a run needs on its volume before it starts, as folders to apply one after the other. Pure.
 
+prepare/volume    the Job that tries out what the volume can do
 prepare/models    one Job for each model that `cluster.prepare` names
+prepare/files     the Jobs that fetch the corpus, and vectors for its index
 prepare/warm-start  the Job that trains the base model on trajectories
-prepare/index     the Job that builds the retriever's index
+prepare/index     the Job that builds the retriever's index, when what it is made from is there
 
-Before them comes `shared`, with the claim. A run in tiny mode has none of them: its policy is in the image, and its
-index is made before its controller starts.
+`prepare` itself is all of them but the warm start, whose trajectories a person brings. Before them comes `shared`, with
+the claim. A run in tiny mode has none of them: its policy is in the image, and its index is made before its controller
+starts. Jobs are named after the run: two runs of a namespace may want different models.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
+from scope_selfplay.config.cluster import ClusterConfig, PrepareConfig
 from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.controller.manifests import VOLUME, Component
 from scope_selfplay.controller.servers import is_vllm
@@ -23,6 +27,7 @@ from scope_selfplay.k8s.patches import (
     TOP,
     Body,
     RunFolderLayout,
+    add,
     image_parts,
     merge_patches,
     patch,
@@ -33,10 +38,16 @@ from scope_selfplay.k8s.patches import (
 from scope_selfplay.k8s.shared import namespace_of
 
 _NOTES = {
+    "volume": "# After ../../shared. `kubectl logs` of its Job, or `scope k8s check --cluster`, shows the line.\n",
     "models": "# After ../../shared. To fetch another model: delete the Job, change run.yaml, render again.\n",
+    "files": "# After ../../shared. What is there and whole is left alone.\n",
     "warm-start": "# After ../models, and with the trajectories on the volume. The run starts from what it writes.\n",
-    "index": "# After ../models, and with the corpus on the volume.\n",
+    "index": "# Waits for ../models and ../files, or for what is copied to the volume in their place.\n",
 }
+_ALL = (
+    "# Everything that one command can prepare; `kubectl wait` for the Jobs with the label scope/prepares.\n"
+)
+_PREPARES = "scope/prepares"
 
 
 _NO_GPUS = PodConfig()
@@ -61,31 +72,43 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """Every file below prepare/ by its path in the run's folder; none where the run needs nothing."""
     parts = prepare_parts(config)
     bodies: dict[str, Body] = {}
+    if "volume" in parts:
+        bodies["volume"] = _jobs(config, layout, ["volume"], {"probe-volume": ["--folder", VOLUME]})
     if "models" in parts:
         models = model_downloads(config)
-        folders = ["models/network", *(f"models/{model.part}" for model in models)]
+        folders = [f"models/{model.part}" for model in models]
         options = {f"fetch-{model.part}": model.options for model in models}
         bodies["models"] = _jobs(config, layout, folders, options)
+    if "files" in parts:
+        files = file_downloads(config)
+        options = {f"fetch-{part}": given for part, given in files.items()}
+        bodies["files"] = _jobs(config, layout, [f"files/{part}" for part in files], options)
     if "warm-start" in parts:
         bodies["warm-start"] = _warm_start(config, layout)
     if "index" in parts:
-        bodies["index"] = _jobs(config, layout, ["index"], {"build-index": _index_options(config)})
+        bodies["index"] = _index(config, layout)
     head = {"apiVersion": f"{API}/v1beta1", "kind": "Kustomization"}
-    return {
+    texts = {
         f"prepare/{part}/kustomization.yaml": _NOTES[part]
         + yaml_text(head | {name: value for name, value in body.items() if value})
         for part, body in bodies.items()
     }
+    together = [part for part in bodies if part != "warm-start"]
+    if together:
+        texts["prepare/kustomization.yaml"] = _ALL + yaml_text(head | {"resources": together})
+    return texts
 
 
 def prepare_parts(config: RunConfig) -> list[str]:
     """The folders below prepare/ that the run has, in the order in which they are applied."""
     parts = {
         "models": model_downloads(config),
+        "files": file_downloads(config),
         "warm-start": warm_start_options(config),
         "index": _index_options(config),
     }
-    return [part for part, content in parts.items() if content]
+    found = [part for part, content in parts.items() if content]
+    return ["volume", *found] if found else []
 
 
 def model_downloads(config: RunConfig) -> list[ModelDownload]:
@@ -102,6 +125,23 @@ def model_downloads(config: RunConfig) -> list[ModelDownload]:
     return found
 
 
+def file_downloads(config: RunConfig) -> dict[str, list[str]]:
+    """Options of the Jobs `fetch-corpus` and `fetch-vectors`, where the corpus lies on the volume."""
+    prepare = config.cluster.prepare
+    wanted = {
+        "corpus": (prepare.corpus, config.corpus.path),
+        "vectors": (prepare.vectors if _index_options(config) else None, _vectors_file(prepare)),
+    }
+    return {
+        part: [
+            *("--file", file, "--sha256", published.sha256),
+            *(word for url in published.urls for word in ("--url", url)),
+        ]
+        for part, (published, file) in wanted.items()
+        if published is not None and _is_on_volume(config, file)
+    }
+
+
 def manual_steps(config: RunConfig) -> Iterator[str]:
     """What the run expects on the volume and no Job brings there, one line for each."""
     fetched = {model.folder for model in model_downloads(config)}
@@ -111,8 +151,8 @@ def manual_steps(config: RunConfig) -> Iterator[str]:
     warm_start = config.cluster.prepare.warm_start
     for file in warm_start.trajectories if warm_start and _is_on_volume(config, config.model.path) else ():
         yield f"copy the trajectories to {file}"
-    if _is_on_volume(config, config.corpus.path):
-        yield f"copy the corpus to {config.corpus.path}"
+    if _is_on_volume(config, config.corpus.path) and config.cluster.prepare.corpus is None:
+        yield f"copy the corpus to {config.corpus.path}, or name its URL: cluster.prepare.corpus"
 
 
 def warm_start_options(config: RunConfig) -> list[str]:
@@ -141,10 +181,8 @@ def _warm_start(config: RunConfig, layout: RunFolderLayout) -> Body:
     settings, cluster = config.cluster.prepare.warm_start, config.cluster
     assert settings is not None
     body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)}, settings)
-    gpus = {cluster.gpu_resource: str(settings.gpus)} if settings.gpus else {}
-    resources = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
     changes = [
-        replace(f"{CONTAINER}/resources", {"requests": resources, "limits": dict(resources)}),
+        replace(f"{CONTAINER}/resources", _resources(cluster, settings)),
         replace(f"{CONTAINER}/env/1/value", str(max(1, settings.gpus))),
         replace("/spec/activeDeadlineSeconds", settings.deadline),
         replace(f"{POD}/terminationGracePeriodSeconds", settings.grace),
@@ -155,6 +193,25 @@ def _warm_start(config: RunConfig, layout: RunFolderLayout) -> Body:
         "images": [{"name": IMAGE, **image_parts(image)}],
         "patches": [*body["patches"], patch("Job", "warm-start", changes)],
     }
+
+
+def _index(config: RunConfig, layout: RunFolderLayout) -> Body:
+    """The Job with its own size, and with the trainer's image where it has a GPU: the worker's has no torch."""
+    settings, cluster = config.cluster.prepare.index_job, config.cluster
+    body = _jobs(config, layout, ["index"], {"build-index": _index_options(config)}, settings)
+    changes = [replace(f"{CONTAINER}/resources", _resources(cluster, settings))]
+    image = cluster.images.trainer if settings.gpus else ""
+    return {
+        **body,
+        "images": [{"name": IMAGE, **image_parts(image or cluster.images.worker)}],
+        "patches": [*body["patches"], patch("Job", "build-index", changes)],
+    }
+
+
+def _resources(cluster: ClusterConfig, pod: PodConfig) -> Body:
+    gpus = {cluster.gpu_resource: str(pod.gpus)} if pod.gpus else {}
+    wanted = {"cpu": pod.cpu, "memory": pod.memory, **gpus}
+    return {"requests": wanted, "limits": dict(wanted)}
 
 
 def _base_folder(config: RunConfig) -> str:
@@ -174,10 +231,12 @@ def _jobs(
     patches = []
     for job, given in options.items():
         placed = pod_changes(config.cluster, has_gpus=pod.gpus > 0)
-        patches.append(patch("Job", job, [replace(f"{CONTAINER}/args", list(given)), *placed]))
+        mine = add(f"/metadata/labels/{_PREPARES.replace('/', '~1')}", config.name)
+        patches.append(patch("Job", job, [mine, replace(f"{CONTAINER}/args", list(given)), *placed]))
         patches += merge_patches(config.cluster, job, pod.pod)
     return {
         "namespace": namespace_of(layout),
+        "namePrefix": f"{config.name}-",
         "resources": [f"../../{TOP}/k8s/prepare/{folder}" for folder in folders],
         # The others change what only a running run has.
         "components": [layout.component(name, up=2) for name in layout.components if name == "single-node"],
@@ -191,14 +250,22 @@ def _index_options(config: RunConfig) -> list[str]:
     cluster = config.cluster
     if not cluster.retriever.serve or not _is_on_volume(config, config.corpus.path):
         return []
-    encoder = cluster.prepare.encoder
-    more = [*cluster.prepare.index, *(["--encoder", _encoder_folder(encoder)] if encoder else [])]
+    prepare = cluster.prepare
+    more = [*prepare.index, *(["--encoder", _encoder_folder(prepare.encoder)] if prepare.encoder else [])]
+    if prepare.vectors is not None:
+        more += ["--vectors", _vectors_file(prepare)]
+    elif prepare.index_job.gpus:
+        more += ["--device", "cuda"]
     where = ["--index", cluster.retriever.index, "--source", config.corpus.path]
     return [*where, *(["--", *more] if more else [])]
 
 
 def _encoder_folder(repository: str) -> str:
     return f"{VOLUME}/models/{repository.partition('@')[0].rpartition('/')[2]}"
+
+
+def _vectors_file(prepare: PrepareConfig) -> str:
+    return f"{VOLUME}/corpus/vectors-{prepare.vectors.sha256[:12]}.faiss" if prepare.vectors else ""
 
 
 def _judge_folder(config: RunConfig) -> str:

@@ -5,6 +5,7 @@ shared/kustomization.yaml                   the claim, accounts and policies of 
 setup/run.yaml, setup/kustomization.yaml    config, prompt packs, images: what every Job of the run needs
 kustomization.yaml                          the whole run
 iteration-NN/kustomization.yaml             the controller for this iteration alone
+viewer/kustomization.yaml                   its web page
 evaluate/kustomization.yaml                 checkpoints on benchmarks, where cluster.evaluate names some
 prepare/.../kustomization.yaml              what the run needs on the volume before it starts: see `prepare`
 """
@@ -38,6 +39,7 @@ from scope_selfplay.k8s.patches import (
 )
 from scope_selfplay.k8s.prepare import prepare_files
 from scope_selfplay.k8s.shared import SHARED, all_components, namespace_of, own_components, shared_files
+from scope_selfplay.k8s.viewer import viewer_files
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_chain, pack_path, shipped_prompts
 from scope_selfplay.run_directory import with_judge_prompts
@@ -67,9 +69,8 @@ def run_folder(config: RunConfig, run_yaml: str, layout: RunFolderLayout) -> dic
         ]
         body = _controller(f"../{TOP}/k8s/base", "../setup", changes)
         files[f"iteration-{number}/kustomization.yaml"] = yaml_text(body)
-    return (
-        files | shared_files(config, layout) | prepare_files(config, layout) | evaluate_files(config, layout)
-    )
+    optional = evaluate_files(config, layout) | viewer_files(config, layout)
+    return files | shared_files(config, layout) | prepare_files(config, layout) | optional
 
 
 def _controller(base: str, component: str, changes: Sequence[Body]) -> Body:
@@ -177,7 +178,7 @@ def packs_needed(config: RunConfig) -> list[str]:
 
 def copy_shared_parts(top: Path, packs: list[str]) -> None:
     """Put the shared parts and the packs below `top`, where they are not there already."""
-    for part in ("base", "components", "evaluate", "prepare", "shared"):
+    for part in ("base", "components", "evaluate", "prepare", "shared", "viewer"):
         if not (top / "k8s" / part).is_dir():
             shutil.copytree(shipped_kustomize() / part, top / "k8s" / part)
     for pack in packs:

@@ -31,6 +31,17 @@ class Assumptions(NamedTuple):
     """Tokens per second that an engine writes with full batches."""
     prefill_rate: float = 20_000.0
     """Tokens per second that an engine reads."""
+    passages: int = 21_015_324
+    """Passages of the retriever's corpus (DPR's Wikipedia of 2018)."""
+    encode_rate: float = 5.5
+    """Passages of 153 tokens that one CPU core encodes per second: measured, E5-base's shape in ONNX Runtime on a busy
+    core with AVX-512 (docs/retrieval.md)."""
+    gpu_encode_rate: float = 3000.0
+    """Passages that a GPU encodes per second; not measured. The operations alone would allow four times as many."""
+    searches: float = 3.0
+    """Searches of a Solver's rollout."""
+    query_rate: float = 22.0
+    """Queries of 19 tokens that one CPU core encodes and searches per second: measured as `encode_rate`, one by one."""
     flops: float = 990e12
     """Peak bf16 operations per second of the GPU."""
     utilisation: float = 0.35

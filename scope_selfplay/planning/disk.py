@@ -8,7 +8,6 @@ from scope_selfplay.planning.model_size import ModelSize
 from scope_selfplay.planning.sharding import FULL, export_bytes
 
 _GIB = 2.0**30
-_KEPT_CHECKPOINTS = 2
 
 
 class StageDisk(NamedTuple):
@@ -19,16 +18,19 @@ class StageDisk(NamedTuple):
 
 
 def training_disk(model: ModelConfig, settings: TrainConfig, size: ModelSize, text: float) -> StageDisk:
-    """`text` is the GiB of the stage's records. A new checkpoint is whole before the oldest of two is removed."""
+    """`text` is the GiB of the stage's records. A new checkpoint is whole before the oldest is removed."""
     export = export_bytes(model, size) / _GIB
     checkpoint = checkpoint_gib(model, size)
     if model.lora.rank:
         export += FULL * model.lora.rank * size.shape.adapted(model.lora.target_modules) / _GIB
-    saves = -(-settings.steps // settings.save_every)
+    return StageDisk(training_peak(settings, checkpoint, export) + text, export + text)
+
+
+def training_peak(settings: TrainConfig, checkpoint: float, export: float) -> float:
+    """The most that a training has on disk at once, in the unit of its two sizes, apart from its records."""
+    saves, keep = -(-settings.steps // settings.save_every), settings.keep_checkpoints
     # The export begins when the last checkpoint is on disk.
-    most = min(saves, _KEPT_CHECKPOINTS + 1) * checkpoint
-    ends = min(saves, _KEPT_CHECKPOINTS) * checkpoint + export
-    return StageDisk(max(most, ends) + text, export + text)
+    return max(min(saves, keep + 1) * checkpoint, min(saves, keep) * checkpoint + export)
 
 
 def checkpoint_gib(model: ModelConfig, size: ModelSize) -> float:

@@ -8,7 +8,7 @@ before the update; then there are gradients, gathered units and activations. Wha
 from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
-from scope_selfplay.config.cluster import StageConfig
+from scope_selfplay.config.cluster import Sharding, TrainingStageConfig
 from scope_selfplay.config.pods import PodConfig
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.model_size import ModelSize, judge_size
@@ -39,7 +39,8 @@ Parts = dict[str, float]
 class PodMemory(NamedTuple):
     """GiB per GPU of one pod at its peak, and GiB of its host; `parts` and `host_parts` add up to them.
 
-    `peak` is when a GPU holds most. `requested` is the pod's memory in the config, of which `host_gib` must fit.
+    `nodes` have such a pod each. `peak` is when a GPU holds most. `requested` is the pod's memory in the config, of
+    which `host_gib` must fit.
     """
 
     pod: str
@@ -53,10 +54,14 @@ class PodMemory(NamedTuple):
     requested: float
     host_fits: bool
     advice: str
+    nodes: int = 1
 
 
 class Trainer(NamedTuple):
-    """One stage's training: `learnt` are its parameters with gradients, `size` those of the model."""
+    """One stage's training: `learnt` are its parameters with gradients, `size` those of the model.
+
+    `processes` are those of one pod, each with a GPU.
+    """
 
     model: ModelConfig
     settings: TrainConfig
@@ -65,10 +70,18 @@ class Trainer(NamedTuple):
     assumptions: Assumptions
     under_fsdp: bool = False
     """FSDP wraps a process that trains alone, too; several always."""
+    nodes: int = 1
+    sharding: Sharding = "full"
+
+    @property
+    def sharers(self) -> int:
+        """GPUs that hold one copy of weights, gradients and optimizer between them."""
+        one_node = self.sharding == "hybrid" and self.processes > 1
+        return self.processes if one_node else self.processes * self.nodes
 
     @property
     def sharded(self) -> bool:
-        return self.under_fsdp or self.processes > 1
+        return self.under_fsdp or self.sharers > 1
 
     @property
     def adapter(self) -> int:
@@ -89,21 +102,17 @@ def pod_memory(
     config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions
 ) -> tuple[PodMemory, ...]:
     cluster = config.cluster
-    requests: dict[str, StageConfig | PodConfig] = {
-        "challenger trainer": cluster.train_challenger,
-        "solver trainer": cluster.train_solver,
-        "solver": cluster.solver,
-        "judge": cluster.judge,
-    }
+    requests: dict[str, PodConfig] = {"solver": cluster.solver, "judge": cluster.judge}
     judge = judge_size(cluster.judge.model, size)
     pods: list[PodMemory] = []
     for stage, parts in LAYOUTS[gpus].items():
         for name, count in parts.items():
             if name == "trainer":
                 settings = config.challenger if stage == "challenger" else config.solver
+                pod = _trainer_pods(config, stage)
                 trainer = Trainer(config.model, settings, count, size, assumptions)
-                name = f"{stage} trainer"
-                pods.append(_trainer(name, trainer, gib_of(requests[name].memory)))
+                trainer = trainer._replace(nodes=pod.nodes, sharding=pod.sharding)
+                pods.append(_trainer(f"{stage} trainer", trainer, gib_of(pod.memory)))
                 continue
             # A judge that is another model may need more GPUs than the layout gives it.
             count = max(count, cluster.judge.gpus) if name == "judge" else count
@@ -113,6 +122,14 @@ def pod_memory(
     return tuple(pods)
 
 
+def most_gpus(config: RunConfig, layout: int) -> int:
+    """GPUs of the largest stage of a layout, with those of all nodes that train together."""
+    return max(
+        sum(parts.values()) + parts["trainer"] * (_trainer_pods(config, stage).nodes - 1)
+        for stage, parts in LAYOUTS[layout].items()
+    )
+
+
 def gib_of(quantity: str) -> float:
     """GiB of a Kubernetes quantity such as `192Gi`."""
     powers = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -120,8 +137,12 @@ def gib_of(quantity: str) -> float:
     return float(number) * powers.get(quantity.removeprefix(number), 1.0) / GIB
 
 
+def _trainer_pods(config: RunConfig, stage: str) -> TrainingStageConfig:
+    return config.cluster.train_challenger if stage == "challenger" else config.cluster.train_solver
+
+
 def _trainer(pod: str, trainer: Trainer, requested: float) -> PodMemory:
-    peaks = gpu_peaks(trainer, offloaded=trainer.processes in OFFLOADED)
+    peaks = gpu_peaks(trainer, offloaded=trainer.sharers in OFFLOADED)
     peak = max(peaks, key=lambda name: sum(peaks[name].values()))
     parts, host = peaks[peak], _host(trainer)
     total, host_total = sum(parts.values()), sum(host.values())
@@ -142,13 +163,14 @@ def _trainer(pod: str, trainer: Trainer, requested: float) -> PodMemory:
         requested=requested,
         host_fits=host_fits,
         advice="; ".join(advice),
+        nodes=trainer.nodes,
     )
 
 
 def gpu_peaks(trainer: Trainer, *, offloaded: bool) -> dict[str, Parts]:
     """GiB of one GPU while it samples and while it updates."""
-    assumptions, learnt = trainer.assumptions, trainer.learnt / trainer.processes
-    whole = trainer.size.parameters / trainer.processes
+    assumptions, learnt = trainer.assumptions, trainer.learnt / trainer.sharers
+    whole = trainer.size.parameters / trainer.sharers
     on_gpu = 0.0 if offloaded else 1 / GIB
     # One process alone runs its reference under autocast, from float32.
     reference = HALF if trainer.sharded else FULL
@@ -203,17 +225,17 @@ def _host(trainer: Trainer) -> Parts:
     A sharded checkpoint is written tensor by tensor. The export gathers the weights on the first process, and one file
     of them; at the start that process reads them in float32, when there are no shards yet, so the larger counts.
     """
-    processes, size = trainer.processes, trainer.size
+    processes, sharers, size = trainer.processes, trainer.sharers, trainer.size
     parts = {"processes": processes * trainer.assumptions.process_gib}
     loading = FULL * size.parameters / GIB
-    if processes in OFFLOADED:
+    if sharers in OFFLOADED:
         # Adam's moments are ordinary tensors; what travels to the GPU and back is pinned.
-        pinned = processes * pinned_bytes(size, processes, FULL) / GIB
+        pinned = processes * pinned_bytes(size, sharers, FULL) / GIB
         share = trainer.learnt / size.parameters
         parts["weights"] = pinned
         parts["gradients"] = pinned * share
-        parts["optimizer"] = 2 * FULL * trainer.learnt / GIB
-        parts["reference"] = processes * pinned_bytes(size, processes, HALF) / GIB * trainer.has_reference
+        parts["optimizer"] = 2 * FULL * trainer.learnt / GIB * processes / sharers
+        parts["reference"] = processes * pinned_bytes(size, sharers, HALF) / GIB * trainer.has_reference
         loading = 0.0
     export = (export_bytes(trainer.model, size) + EXPORT_FILE) / GIB
     parts["loading or export"] = max(export, loading)
@@ -223,7 +245,7 @@ def _host(trainer: Trainer) -> Parts:
 def _gpu_advice(trainer: Trainer) -> str:
     assumptions, settings = trainer.assumptions, trainer.settings
     others = [*_smaller_engine(trainer), "more GPUs"]
-    if trainer.processes not in OFFLOADED:
+    if trainer.sharers not in OFFLOADED:
         offloaded = max(sum(parts.values()) for parts in gpu_peaks(trainer, offloaded=True).values())
         enough = "fits" if offloaded <= assumptions.gpu_gib else "still does not fit"
         others.insert(0, f"FSDP's offload to the host ({offloaded:.0f} GiB, which {enough})")
@@ -238,7 +260,7 @@ def _gpu_advice(trainer: Trainer) -> str:
 
 def _smaller_engine(trainer: Trainer) -> list[str]:
     """The share that a colocated engine can have, where that is less than it would take."""
-    peaks, gpu = gpu_peaks(trainer, offloaded=trainer.processes in OFFLOADED), trainer.assumptions.gpu_gib
+    peaks, gpu = gpu_peaks(trainer, offloaded=trainer.sharers in OFFLOADED), trainer.assumptions.gpu_gib
     sampling = peaks["sampling"]
     share = int(100 * (gpu - sum(sampling.values()) + sampling["engine"]) / gpu) / 100
     if sum(peaks["updating"].values()) > gpu or not 0 < share < trainer.model.vllm_memory:

@@ -79,6 +79,7 @@ class ModelSize(NamedTuple):
         return max(self.parameters - tables - self.shape.hidden, 0.0) / self.shape.layers
 
 
+_SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"}
 KNOWN: Mapping[str, ModelShape] = {
     "qwen3-8b": ModelShape(36, 4096, 4096, 1024, 12_288, 151_936),
     "qwen3-4b": ModelShape(36, 2560, 4096, 1024, 9728, 151_936, tied=True),
@@ -96,9 +97,10 @@ def model_size(path: str, parameters: float | None = None) -> ModelSize:
     """
     folder = Path(__file__).parents[1] / "embedded" / "policy" if path == "embedded" else Path(path)
     file = folder / "config.json"
-    known = _shape(json.loads(file.read_bytes())) if file.is_file() else _known(folder.name)
+    read = _shape(json.loads(file.read_bytes())) if file.is_file() else None
+    known = read or _known(folder.name)
     if known is not None:
-        found = str(file) if file.is_file() else f"the name {folder.name}"
+        found = str(file) if read is not None else f"the name {folder.name}"
         if parameters is not None:
             return ModelSize(parameters, known.cache_bytes, "--parameters", known)
         return ModelSize(known.parameters, known.cache_bytes, found, known)
@@ -136,7 +138,10 @@ def _known(name: str) -> ModelShape | None:
     return KNOWN[fitting[0]] if fitting else None
 
 
-def _shape(config: dict[str, Any]) -> ModelShape:
+def _shape(config: dict[str, Any]) -> ModelShape | None:
+    """None for a family that calls its sizes otherwise."""
+    if any(name not in config for name in _SIZES):
+        return None
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     key_heads = int(config.get("num_key_value_heads") or heads)
     width = int(config.get("head_dim") or hidden // heads)

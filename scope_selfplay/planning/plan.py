@@ -9,8 +9,9 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.disk import StageDisk, records_gib, training_disk
 from scope_selfplay.planning.judge_load import JudgeLoad, comparison, gates_and_rubric, grading, step_load
-from scope_selfplay.planning.memory import LAYOUTS, PodMemory, pod_memory
+from scope_selfplay.planning.memory import LAYOUTS, PodMemory, most_gpus, pod_memory
 from scope_selfplay.planning.model_size import ModelSize, judge_size, model_size
+from scope_selfplay.planning.retrieval import RetrievalPlan, retrieval_plan
 from scope_selfplay.schedule import is_challenger_trained
 from scope_selfplay.store import Stage
 
@@ -49,6 +50,7 @@ class ResourcePlan(NamedTuple):
     once: tuple[StagePlan, ...]
     stages: tuple[StagePlan, ...]
     pods: tuple[PodMemory, ...]
+    retrieval: RetrievalPlan | None
     assumptions: Assumptions
 
     @property
@@ -86,11 +88,12 @@ def make_plan(
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
     return ResourcePlan(
         size,
-        gpus,
+        most_gpus(config, gpus),
         config.iterations,
         tuple(plan(stage) for stage in _before(config, gates, assumptions)),
         tuple(plan(stage) for stage in _stages(config, gates, assumptions)),
         pod_memory(config, gpus, size, assumptions),
+        retrieval_plan(config, assumptions),
         assumptions,
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from scope_selfplay.planning.memory import Parts, PodMemory
 from scope_selfplay.planning.plan import ResourcePlan, StagePlan
+from scope_selfplay.planning.retrieval import RetrievalPlan
 
 _COUNTS = ("prompts", "challenger_rollouts", "solver_rollouts", "judge_calls", "tokens")
 _HOURS = ("generate_hours", "judge_hours", "train_hours")
@@ -25,6 +26,7 @@ def as_data(plan: ResourcePlan) -> dict[str, object]:
         "iteration": {name: plan.total(name) for name in (*_COUNTS, *_HOURS)},
         "gpu_hours": plan.gpu_hours,
         "volume_gib": plan.volume_gib,
+        "retrieval": plan.retrieval._asdict() if plan.retrieval else None,
         "pods": [pod._asdict() for pod in plan.pods],
         "assumptions": plan.assumptions._asdict(),
     }
@@ -54,12 +56,26 @@ def _of_gpus(plan: ResourcePlan) -> Iterator[str]:
         f"GPU hours of the run, busy: {plan.gpu_hours:,.0f} (an estimate, nothing of it was measured); "
         f"disk: {plan.volume_gib:,.0f} GiB at most"
     )
+    if plan.retrieval is not None:
+        yield from _retrieval(plan.retrieval)
     yield ""
     yield from _columns(_pod_rows(plan))
     yield ""
     for pod in plan.pods:
         yield from _pod_details(pod)
     yield ""
+
+
+def _retrieval(found: RetrievalPlan) -> Iterator[str]:
+    yield (
+        f"retriever: encoding {found.passages:,} passages once: {found.encode_hours:,.1f} h by {found.encoded_by} "
+        f"({found.core_hours:,.0f} core-hours on CPUs)"
+    )
+    yield (
+        f"  {found.searches:,} searches in a step of the Solver: {found.search_seconds:,.0f} s on "
+        f"{found.search_cpus:g} CPUs; the server needs {found.memory_gib:,.0f} of the {found.requested_gib:,.0f} GiB "
+        "that it has" + (" (too little)" if found.is_short else "")
+    )
 
 
 def _stage_rows(plan: ResourcePlan) -> list[tuple[str, ...]]:
@@ -90,7 +106,7 @@ def _pod_rows(plan: ResourcePlan) -> list[tuple[str, ...]]:
     pods = [
         (
             pod.pod,
-            str(pod.gpus),
+            _gpus(pod),
             f"{pod.gib:.0f}",
             pod.peak,
             "fits" if pod.fits else "DOES NOT FIT",
@@ -104,9 +120,13 @@ def _pod_rows(plan: ResourcePlan) -> list[tuple[str, ...]]:
 
 
 def _pod_details(pod: PodMemory) -> Iterator[str]:
-    yield f"{pod.pod} on {pod.gpus} GPU(s): {_shown(pod.parts)}; host: {_shown(pod.host_parts)}" + (
+    yield f"{pod.pod} on {_gpus(pod)} GPU(s): {_shown(pod.parts)}; host: {_shown(pod.host_parts)}" + (
         f"; {pod.advice}" if pod.advice else ""
     )
+
+
+def _gpus(pod: PodMemory) -> str:
+    return f"{pod.nodes} x {pod.gpus}" if pod.nodes > 1 else str(pod.gpus)
 
 
 def _shown(parts: Parts) -> str:

@@ -25,7 +25,7 @@ def _disk(plan: ResourcePlan, root: Path) -> InputCheck:
     found = f"{_gib(plan.volume_gib)} at most, {_gib(free)} free in {place}"
     if free >= plan.volume_gib:
         return InputCheck("disk", State.OK, found)
-    advice = "make room, give another --root, or raise save_every; `scope plan` shows it by stage"
+    advice = "make room, give another --root, or lower keep_checkpoints; `scope plan` shows it by stage"
     return InputCheck("disk", State.WARNING, found, advice, is_outside=True)
 
 

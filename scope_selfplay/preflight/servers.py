@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from scope_selfplay.config import JudgeConfig, PartnerConfig, RunConfig
 from scope_selfplay.embedded.world import read_article
-from scope_selfplay.engines import ask_partner, partner_of
+from scope_selfplay.engines import ask_replicas, partner_of
 from scope_selfplay.errors import OutsideError, ScopeError
 from scope_selfplay.judge.endpoint_pool import ask_endpoints
 from scope_selfplay.preflight.checks import InputCheck, State
@@ -74,8 +74,9 @@ def _judge(what: str, settings: JudgeConfig, documents: Sequence[Document]) -> I
 
 
 def _partner(config: RunConfig, role: Role, partner: PartnerConfig) -> InputCheck:
-    served = _run(ask_partner(f"partners.{role.value}", partner, config.partners))
-    return InputCheck(f"partner {role.value}", State.OK, f"{served.model} answers")
+    served, *others = _run(ask_replicas(f"partners.{role.value}", partner, config.partners))
+    replicas = f", and {len(others)} more" if others else ""
+    return InputCheck(f"partner {role.value}", State.OK, f"{served.model} answers{replicas}")
 
 
 def _run(asking: Coroutine[Any, Any, T]) -> T:

@@ -28,6 +28,7 @@ from scope_selfplay.rewards import (
     summed_objectives,
 )
 from scope_selfplay.schemas import Check, Rollout, RolloutStatus, Rubric, Task
+from scope_selfplay.text_match import f1
 
 Verify = Callable[[str, str], float | None]
 """(answer, reference) -> a reward in [0, 1]; None where the answer or the reference cannot be read."""
@@ -223,5 +224,10 @@ def exact_match(answer: str, reference: str) -> float:
     return float(answer.casefold().split() == reference.casefold().split())
 
 
-VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward}
+def shared_words(answer: str, reference: str) -> float:
+    """The F1 of the words of both; 1 for equal ones, case, punctuation and articles aside."""
+    return f1(answer, [reference])
+
+
+VERIFIERS: Mapping[str, Verify] = {"exact": exact_match, "boxed": boxed_reward, "f1": shared_words}
 """By the name in `solver.reward.check`."""

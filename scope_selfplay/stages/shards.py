@@ -30,6 +30,7 @@ from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.pipeline import CandidateRecords
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, CandidateStatus
+from scope_selfplay.stages.room import warn_of_little_room
 from scope_selfplay.stages.stage_runner import begin_attempt, check_budget, inputs_of, run_stage, shares_in
 from scope_selfplay.stages.task_making import (
     Make,
@@ -76,6 +77,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     positions = {source.document.id: row for row, source in enumerate(sources)}
     own = new_folder(folder, shard)
     begin_attempt(own.path, own.path)
+    warn_of_little_room(run, iteration, Stage.TASKS)
     shared = SharedProgress(folder, positions)
     target, context = task_target(run, iteration), run.stage_context(iteration, Stage.TASKS)
     make = task_maker(run, iteration, context)

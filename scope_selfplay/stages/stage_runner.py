@@ -22,6 +22,7 @@ from scope_selfplay.run import Run
 from scope_selfplay.run_directory import task_types_of
 from scope_selfplay.schedule import stages_of
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Score, Selection, Verdict
+from scope_selfplay.stages.room import warn_of_little_room
 from scope_selfplay.store import (
     Stage,
     StageFolder,
@@ -100,6 +101,7 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     begin_format(folder.work)
     earlier, began = begin_attempt(folder.path, folder.work), time.monotonic()
     earlier += time_of_attempts(shares_in(folder))
+    warn_of_little_room(run, begun.iteration, Stage(begun.stage))
     work(folder)
     asked = canary_words(count_canaries(read_canaries(run.folder, begun.iteration, Stage(begun.stage))))
     if asked:

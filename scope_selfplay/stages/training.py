@@ -10,6 +10,7 @@ from scope_selfplay.keys import seed_from
 from scope_selfplay.progress import Progress, first_and_last
 from scope_selfplay.run import Run
 from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Score, Selection, Value
+from scope_selfplay.stages.room import check_room_to_train
 from scope_selfplay.stages.solver_tasks import tasks_to_train_on
 from scope_selfplay.stages.stage_runner import (
     check_budget,
@@ -164,6 +165,8 @@ def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], s
 
         return checked
 
+    if job.ranks.leads:
+        check_room_to_train(job)
     iteration, curve = job.start.lineage.iteration, _curve(run, stage)
     run.progress.begin(f"iteration {iteration}: train the {stage.value.capitalize()}", job.settings.steps)
     train_grpo(job, make_checked_sampler)

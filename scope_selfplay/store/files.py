@@ -6,11 +6,13 @@ anywhere else is an error that names file and line.
 """
 
 import contextlib
+import errno
 import json
 import mmap
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -20,6 +22,12 @@ from pydantic import BaseModel, ValidationError
 
 from scope_selfplay.errors import RecordError, StorageError
 
+LINK_FAULTS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""What systems say of a link that a volume does not have."""
+FOLDER_FAULTS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+"""What they say where a folder cannot be flushed: SMB, some FUSE volumes."""
+CLAIM_SECONDS = 5.0
+"""How long one that claimed a name may take for its rename."""
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
 
@@ -41,13 +49,37 @@ def write_atomic(path: Path, content: bytes | str, *, exclusive: bool = False) -
                 file.flush()
                 os.fsync(file.fileno())
             if exclusive:
-                with contextlib.suppress(FileExistsError):
-                    os.link(temporary, path)
+                publish_once(temporary, path)
             else:
                 temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+def publish_once(temporary: Path, path: Path) -> None:
+    """Give a finished file its name; where another has it already, nothing changes. May leave `temporary`.
+
+    By a link, which fails where the name is taken. SMB and some FUSE volumes have none: there the first to create a
+    file beside it renames, and readers never see a part either way. Whoever finds that file and not the name waits
+    a while for its maker; one that was killed in between left its turn to the next.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in LINK_FAULTS:
+            raise
+        claim = path.with_name(f".{path.name}.claim")
+        try:
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            end = time.monotonic() + CLAIM_SECONDS
+            while not path.exists() and time.monotonic() < end:
+                time.sleep(0.05)
+        if not path.exists():
+            temporary.replace(path)
 
 
 def point_at(link: Path, target: Path) -> bool:
@@ -74,10 +106,13 @@ def part_of(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder survive a power cut."""
+    """Make renames and new names in a folder survive a power cut, where the volume can do that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in FOLDER_FAULTS:
+            raise
     finally:
         os.close(handle)
 

@@ -82,6 +82,8 @@ class StageFolder:
         self.checkpoint = path / "checkpoint"
         # Hidden: what a stage needs to go on after a kill; removed once its manifest exists.
         self.work = path / ".work"
+        # One line for people, while there is less room on the volume than the stage is expected to need.
+        self.room = self.work / "room"
 
     @property
     def manifest(self) -> StageManifest | None:
@@ -108,6 +110,8 @@ class RunFolder:
         self.canaries = path / "canaries"
         # Judgements that were asked again.
         self.audit = path / "audit"
+        # What servers compile for a model when they start, for their next start.
+        self.caches = path / "cache"
         self.summary = path / "summary.json"
         self.log = path / "run.log"
 

@@ -130,6 +130,11 @@ class FakeServer:
         async with serving(app, port=port, protocol=protocol) as url:
             yield url
 
+    def cut(self) -> None:
+        """End every connection, as a process that dies does."""
+        for transport in self._transports.values():
+            transport.abort()
+
     async def _answer(self, request: Request, served: ServedRequest) -> ASGIApp:
         self.requests.append(served)
         self._at_once += 1

@@ -10,6 +10,7 @@ called; `fake_nodes.FakeNodes` is what then makes, runs and ends pods. Faults ar
 """
 
 import json
+import marshal
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Refusal(Exception):
 
 
 _KINDS = {(kind.group, kind.resource): kind for kind in ObjectKind}
-_PATH = re.compile(r"^/(?:api|apis/([a-z.0-9]+))/v1/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
+_PATH = re.compile(r"^/(?:api|apis/([a-z.0-9-]+))/v1(?:alpha2)?/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?$")
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 _SERVICE_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
 _LABEL = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
@@ -83,18 +84,30 @@ class FakeCluster:
         self._drops = drops
         self._verbs = verbs
         self._tick = tick
-        self._objects: dict[tuple[ObjectKind, str], Body] = {}
+        self._objects: dict[ObjectKind, dict[str, Body]] = {kind: {} for kind in ObjectKind}
         self._version = 0
 
     def advance(self, seconds: float) -> None:
         """Let time pass; whoever acts in a cluster acts then, once a tick."""
         while seconds > 0:
             step = min(self._tick, seconds)
-            self.now += step
             seconds -= step
-            for act in self.on_advance:
-                act(step)
-            self.collect_garbage()
+            self._act(step)
+
+    def _act(self, seconds: float) -> None:
+        self.now += seconds
+        for act in self.on_advance:
+            act(seconds)
+        self.collect_garbage()
+
+    def advance_to_change(self, seconds: float) -> float:
+        """Let time pass until something has changed, at most for so long; how long it was. The longer nothing
+        happens, the longer a tick."""
+        before, version, tick = self.now, self._version, 1.0
+        while self._version == version and self.now - before < seconds:
+            self._act(min(tick, before + seconds - self.now))
+            tick = min(2 * tick, self._tick)
+        return self.now - before
 
     def send(
         self, method: str, path: str, *, query: Mapping[str, str], body: Body | None, timeout: float
@@ -136,7 +149,7 @@ class FakeCluster:
 
     def objects(self, kind: ObjectKind) -> dict[str, Body]:
         """Everything of a kind by name; changing it changes the cluster."""
-        return {name: body for (found, name), body in self._objects.items() if found is kind}
+        return dict(self._objects[kind])
 
     def put(self, kind: ObjectKind, body: Body) -> Body:
         """Create an object as somebody else would, past faults, quotas and checks."""
@@ -144,39 +157,40 @@ class FakeCluster:
         metadata = {
             "uid": f"uid-{self._version}",
             "generation": 1,
-            "creationTimestamp": f"{self.now:.0f}",
+            "creationTimestamp": f"{self.now:012.0f}",
             **body["metadata"],
             "resourceVersion": str(self._version),
         }
         stored: Body = _copy({**body, "metadata": metadata})
-        self._objects[kind, metadata["name"]] = stored
+        self._objects[kind][metadata["name"]] = stored
         self.created[kind, metadata["name"]] = self.created.get((kind, metadata["name"]), 0) + 1
         return stored
 
     def touch(self, kind: ObjectKind, name: str) -> None:
         """A new version, after a change of an object that `objects` gave out."""
         self._version += 1
-        self._objects[kind, name]["metadata"]["resourceVersion"] = str(self._version)
+        self._objects[kind][name]["metadata"]["resourceVersion"] = str(self._version)
 
     def remove(self, kind: ObjectKind, name: str) -> None:
         """Delete at once what has no pods of its own, and ask pods to end."""
-        body = self._objects.get((kind, name))
+        body = self._objects[kind].get(name)
         if body is None:
             return
         if kind is ObjectKind.POD and body.get("status", {}).get("phase") in ("Pending", "Running"):
             body["metadata"].setdefault("deletionTimestamp", f"{self.now:.0f}")
             self.touch(kind, name)
         else:
-            del self._objects[kind, name]
+            del self._objects[kind][name]
 
     def erase(self, kind: ObjectKind, name: str) -> None:
         """What a kubelet does when a pod has ended: the object goes."""
-        self._objects.pop((kind, name), None)
+        self._objects[kind].pop(name, None)
 
     def collect_garbage(self) -> None:
         """Delete what is owned by objects that are gone; again, until nothing is."""
-        uids = {body["metadata"]["uid"] for body in self._objects.values()}
-        for (kind, name), body in list(self._objects.items()):
+        every = [(kind, name, body) for kind, found in self._objects.items() for name, body in found.items()]
+        uids = {body["metadata"]["uid"] for _, _, body in every}
+        for kind, name, body in every:
             owners = body["metadata"].get("ownerReferences") or []
             if owners and not any(owner["uid"] in uids for owner in owners):
                 self.remove(kind, name)
@@ -210,7 +224,7 @@ class FakeCluster:
 
     def _check_rights(self, method: str, kind: ObjectKind, name: str | None) -> None:
         verbs = {VERB_OF_METHOD.get(method) or ("list" if name is None else "get")}
-        if method == "PATCH" and (kind, name) not in self._objects:
+        if method == "PATCH" and name not in self._objects[kind]:
             verbs.add("create")
         for verb in sorted(verbs - self._verbs[kind.group, kind.resource]):
             raise Refusal(403, f'{kind.resource} is forbidden: cannot {verb} in API group "{kind.group}"')
@@ -219,11 +233,14 @@ class FakeCluster:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part).items()
         bodies = self.objects(kind).values()
         found = [body for body in bodies if wanted <= (body["metadata"].get("labels") or {}).items()]
-        return {"metadata": {"resourceVersion": str(self._version)}, "items": _copy(found)}
+        return {
+            "metadata": {"resourceVersion": str(self._version)},
+            "items": marshal.loads(marshal.dumps(found)),
+        }
 
     def _create(self, kind: ObjectKind, body: Body) -> Body:
         name = body["metadata"]["name"]
-        if (kind, name) in self._objects:
+        if name in self._objects[kind]:
             raise Refusal(409, f'{kind.resource} "{name}" already exists')
         _check(kind, body)
         limit = self.quota.get(kind.resource)
@@ -241,7 +258,7 @@ class FakeCluster:
 
     def _apply(self, kind: ObjectKind, body: Body) -> Body:
         name = body["metadata"]["name"]
-        if (kind, name) not in self._objects:
+        if name not in self._objects[kind]:
             if "resourceVersion" in body["metadata"]:
                 raise Refusal(409, f'{kind.resource} "{name}": the version asked for is gone')
             return self._create(kind, body)
@@ -271,7 +288,7 @@ class FakeCluster:
         return Reply(200, {}, {"status": "Success"})
 
     def _found(self, kind: ObjectKind, name: str | None) -> Body:
-        found = self._objects.get((kind, name or ""))
+        found = self._objects[kind].get(name or "")
         if found is None:
             raise Refusal(404, f'{kind.resource} "{name}" not found')
         return found

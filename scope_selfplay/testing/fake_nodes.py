@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.manifests import SHARD, RunStage
-from scope_selfplay.controller.observed import step_of
+from scope_selfplay.controller.manifests import SERVER, SHARD, RunStage
+from scope_selfplay.controller.observed import JOB_SET, step_of
 from scope_selfplay.store import RunFolder, Stage, StageManifest, publish_manifest, write_atomic
 from scope_selfplay.testing.fake_cluster import FakeCluster
 
@@ -85,8 +85,7 @@ class FakeNodes:
 
     def _tick(self, seconds: float) -> None:
         for name, job in self._cluster.objects(ObjectKind.JOB).items():
-            if "template" in job["spec"]:
-                self._drive_job(name, job)
+            self._drive_job(name, job)
         for name, deployment in self._cluster.objects(ObjectKind.DEPLOYMENT).items():
             self._drive_deployment(name, deployment)
         for name, pod in self._cluster.objects(ObjectKind.POD).items():
@@ -98,7 +97,7 @@ class FakeNodes:
     def taken(self) -> int:
         """GPUs that scheduled pods hold now."""
         pods = self._cluster.objects(ObjectKind.POD).values()
-        return sum(_gpus(pod) for pod in pods if pod["spec"].get("nodeName") and _is_alive(pod))
+        return sum(gpus_of_pod(pod) for pod in pods if pod["spec"].get("nodeName") and _is_alive(pod))
 
     def _drive_job(self, name: str, job: Body) -> None:
         status = job.setdefault("status", {})
@@ -112,6 +111,8 @@ class FakeNodes:
         began = float(job["metadata"]["creationTimestamp"])
         if self._cluster.now - began >= job["spec"].get("activeDeadlineSeconds", float("inf")):
             self._finish_job(name, job, "Failed", "DeadlineExceeded")
+            return
+        if "template" not in job["spec"]:
             return
         count = job["spec"].get("completions", 1)
         names = [f"{name}-{rank}-{job['metadata']['uid']}" for rank in range(count)]
@@ -141,7 +142,10 @@ class FakeNodes:
         for pod in pods:
             if pod["metadata"]["annotations"]["generation"] != str(generation):
                 self._cluster.remove(ObjectKind.POD, pod["metadata"]["name"])
-        pod_name, problems = f"{name}-{deployment['metadata']['uid']}-{generation}", list[Body]()
+        prefix, problems = f"{name}-{deployment['metadata']['uid']}-{generation}", list[Body]()
+        # One whose node went with it is made again.
+        gone = sum(pod.startswith(prefix) for kind, pod in self._cluster.created if kind is ObjectKind.POD)
+        pod_name = f"{prefix}r{gone}" if gone else prefix
         if not pods and self._pod_of(deployment, pod_name, None) is None:
             problems = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
         status = {
@@ -191,7 +195,7 @@ class FakeNodes:
 
     def _schedule(self, name: str, pod: Body) -> None:
         is_placed = bool(pod["spec"].get("nodeName"))
-        if not is_placed and self.taken() + _gpus(pod) > self.gpus:
+        if not is_placed and self.taken() + gpus_of_pod(pod) > self.gpus:
             message = f"0/1 nodes are available: 1 Insufficient {GPU}."
             condition = {"type": "PodScheduled", "status": "False", "message": message}
             self._set(name, pod, "Pending", conditions=[condition])
@@ -204,13 +208,15 @@ class FakeNodes:
             self._set(name, pod, "Running", conditions=[])
 
     def _run(self, name: str, pod: Body) -> None:
+        if self.awaits_servers(pod):
+            return
         running = self._in_state(name, "running")
         reference = pod["metadata"]["ownerReferences"][0]
         owners = self._cluster.objects(ObjectKind(reference["kind"])).values()
         owner = next((owner for owner in owners if owner["metadata"]["uid"] == reference["uid"]), None)
         if owner is None:
             return
-        if reference["kind"] == ObjectKind.DEPLOYMENT:
+        if SERVER in pod["metadata"]["labels"]:
             if running >= self.startup and not _is_ready(pod):
                 self._set(name, pod, "Running", conditions=[{"type": "Ready", "status": "True"}])
             return
@@ -222,6 +228,15 @@ class FakeNodes:
             container = {"name": "main", "state": {"terminated": terminated}}
             phase = "Failed" if ending.exit_code or ending.status else "Succeeded"
             self._set(name, pod, phase, **{"containerStatuses": [container], **ending.status})
+
+    def awaits_servers(self, pod: Body) -> bool:
+        """An init container of a JobSet's stage lets nothing begin before its servers answer."""
+        if not pod["spec"].get("initContainers"):
+            return False
+        gang = pod["metadata"]["labels"].get(JOB_SET)
+        pods = self._cluster.objects(ObjectKind.POD).values()
+        servers = [other for other in pods if other["metadata"]["labels"].get(JOB_SET) == gang]
+        return any(SERVER in other["metadata"]["labels"] and not _is_ready(other) for other in servers)
 
     def _set(self, name: str, pod: Body, phase: str, /, **rest: Any) -> None:
         status = {"phase": phase, **rest}
@@ -238,7 +253,8 @@ class FakeNodes:
         return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == uid]
 
 
-def _gpus(pod: Body) -> int:
+def gpus_of_pod(pod: Body) -> int:
+    """What a pod, or a template of pods, asks for."""
     containers = pod["spec"]["containers"]
     return sum(int(container["resources"]["limits"].get(GPU, 0)) for container in containers)
 

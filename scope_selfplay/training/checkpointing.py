@@ -37,6 +37,7 @@ class CheckpointedTrainer(GRPOTrainer):
     checkpoints: Checkpoints
     termination: Termination
     _staging = False
+    _saved = 0
 
     def newest_checkpoint(self, say: Callable[[str], None]) -> Path | None:
         """The newest that is whole. One process reads it all, which takes minutes, and tells the others: collective."""
@@ -46,7 +47,15 @@ class CheckpointedTrainer(GRPOTrainer):
 
     def _maybe_log_save_evaluate(self, *arguments: Any, **options: Any) -> None:
         super()._maybe_log_save_evaluate(*arguments, **options)
+        if self._saved < self.state.global_step and self._is_ending():
+            _, _, model, trial, *_ = arguments
+            self._save_checkpoint(model, trial)
         self.termination.release()
+
+    def _is_ending(self) -> bool:
+        """Whether SIGTERM has reached any process: collective, because all save or none."""
+        told = torch.tensor(float(self.termination.requested), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(told).item())
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.checkpoints.staging) if self._staging else super()._get_output_dir(trial)
@@ -68,6 +77,7 @@ class CheckpointedTrainer(GRPOTrainer):
         self.accelerator.wait_for_everyone()
         if leads:
             self.checkpoints.publish(step)
+        self._saved = step
         self.accelerator.wait_for_everyone()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -128,7 +138,8 @@ def _quiet_alone() -> Iterator[None]:
 def _faults_of_torch() -> Iterator[None]:
     """Raises an OSError where a file was cut off, which torch notices by its own position in it.
 
-    Faults of all processes come in one BaseException of torch's.
+    Faults of all processes come in one BaseException of torch's, also Ctrl-C in the middle of a write, which leaves a
+    file cut off behind it and is raised as itself.
     """
     try:
         yield
@@ -138,6 +149,8 @@ def _faults_of_torch() -> Iterator[None]:
             if isinstance(error, CheckpointException)
             else [error]
         )
+        if any(isinstance(each, KeyboardInterrupt) for one in met for each in (one, one.__context__)):
+            raise KeyboardInterrupt from error
         if any(word in str(each) for each in met for word in _CUT_OFF):
             raise OSError(errno.ENOSPC, "a file was cut off") from error
         raise next((each for each in met if isinstance(each, OSError)), met[0]) from error

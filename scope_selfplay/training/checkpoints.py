@@ -21,15 +21,15 @@ SHARDS = "shards"
 """The folder of the processes' parts, `__<rank>_<number>.distcp` each."""
 _PART = ".sums-"
 _READERS = 4
-_KEPT = 2
 _PREFIX = "checkpoint-"
 
 
 class Checkpoints:
-    """The checkpoints of one stage in its work folder; the newest two that are whole are kept."""
+    """The checkpoints of one stage in its work folder; the newest `keep` that are whole stay."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, keep: int = 2) -> None:
         self._work = work
+        self._keep = keep
         self.staging = work / ".staging"
         self._whole: set[str] = set()
 
@@ -71,14 +71,13 @@ class Checkpoints:
         return None
 
     def _all(self) -> Sequence[Path]:
-        found = [path for path in self._work.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
-        return sorted(found, key=step_of)
+        return [self._work / f"{_PREFIX}{step}" for step in saved_steps(self._work)]
 
     def _rotate(self, step: int) -> None:
-        """Keep the one of `step` and the newest whole one below it; damaged ones count for nothing and stay."""
+        """Keep the one of `step` and the newest whole ones below it; damaged ones count for nothing and stay."""
         # Those above were passed over when training went on from below.
         below = [path for path in self._all() if step_of(path) < step and self._is_whole(path)]
-        for path in below[: 1 - _KEPT]:
+        for path in below[: max(0, len(below) + 1 - self._keep)]:
             # Renamed first: what is half removed must not look like a damaged checkpoint.
             path.rename(self._work / ".removing")
             shutil.rmtree(self._work / ".removing")
@@ -88,6 +87,12 @@ class Checkpoints:
         if path.name not in self._whole and damage_of(path) is None:
             self._whole.add(path.name)
         return path.name in self._whole
+
+
+def saved_steps(work: Path) -> list[int]:
+    """The steps of which a stage's work folder has a checkpoint, whole or not, in order."""
+    names = (path.name.removeprefix(_PREFIX) for path in work.glob(f"{_PREFIX}*"))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def step_of(checkpoint: Path) -> int:

@@ -23,7 +23,7 @@ def reference_of(trainer: Any, rollouts: Sequence[RewardedRollout], budget: int)
     found: list[list[float]] = [[] for _ in rows]
     with trainer.reference.model() as model:
         for numbers in passes:
-            chosen = [WeightedRow(rows[number], 0.0, 0.0) for number in numbers if rows]
+            chosen = [WeightedRow(rows[number], 0.0, 1.0) for number in numbers if rows]
             part = pad_rows(chosen, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
             logps = trainer.logps_of(model, part).tolist()
             for number, line in zip(numbers if rows else (), logps, strict=False):

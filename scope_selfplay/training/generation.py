@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from scope_selfplay.config import ModelConfig, SolverConfig, TrainConfig
 from scope_selfplay.config.rewards import ExplicitReward
-from scope_selfplay.engines import in_process_engine, policy_format_for
+from scope_selfplay.engines import in_process_engine, policy_format_for, samples_exactly
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.in_process import InProcessModel
@@ -33,8 +33,9 @@ from scope_selfplay.training.learning_rate import warmup_steps
 from scope_selfplay.training.losses import Loss, loss_of
 from scope_selfplay.training.ranks import COLLECTIVE_SECONDS, check_engine, check_shares
 from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout
-from scope_selfplay.training.sharding import accelerator_config, sharded
+from scope_selfplay.training.sharding import sharded, trainer_devices
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.replicas import ReplicatedClient
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def sampling_source(job: GrpoJob, model: Any) -> Any:
         case "vllm_server":
             served = asyncio.run(_what_is_served(job.options.model))
             return ServedModel(
-                lambda: _client(job.options.model, "/v1"),
+                lambda: ReplicatedClient([_client(job.options.model, "/v1")]),
                 served,
                 job.codec,
                 **options,
@@ -224,7 +225,7 @@ def trl_config(job: GrpoJob) -> Any:
         num_completions_to_print=0,
         disable_tqdm=True,
         dataloader_pin_memory=False,
-        **_trl_devices(),
+        **trainer_devices(exact=samples_exactly(job.options.model, len(job.codec.tokenizer))),
         **trl_generation(job.options.model, job.max_length),
     )
 
@@ -238,19 +239,6 @@ def _scale_of(settings: TrainConfig, loss: Loss) -> str:
     reward = settings.reward if isinstance(settings, SolverConfig) else None
     by_step = isinstance(reward, ExplicitReward) and reward.aggregation == "normalize_then_sum"
     return "batch" if by_step else "group"
-
-
-def _trl_devices() -> dict[str, Any]:
-    """A GPU computes in bf16, and again what does not fit beside the weights."""
-    import torch
-
-    accelerated = torch.cuda.is_available() or sharded()
-    return {
-        "bf16": accelerated,
-        "use_cpu": not accelerated,
-        "gradient_checkpointing": accelerated,
-        "accelerator_config": accelerator_config(),
-    }
 
 
 def trl_generation(model: ModelConfig, max_length: int) -> dict[str, Any]:

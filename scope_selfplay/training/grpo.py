@@ -143,7 +143,7 @@ class EpisodeTrainer(UpdatingTrainer):
         model = job.options.model
         exact = samples_exactly(model, len(job.codec.tokenizer))
         self.sampling_cap = sampling_cap(job.settings, model.engine, exact=exact)
-        self.checkpoints = Checkpoints(job.folder.work)
+        self.checkpoints = Checkpoints(job.folder.work, job.settings.keep_checkpoints)
         self._step_begun: float | None = None
         self._update_begun = 0.0
         super().__init__(

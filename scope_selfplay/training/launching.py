@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from scope_selfplay.config.cluster import Sharding
 from scope_selfplay.errors import ConfigError, ExitCode
 
 # A rank that waits for its peers in a collective call does not notice that one has failed: the others then have this
@@ -45,10 +46,16 @@ class TrainingNode:
     number: int = 0
     rendezvous: str = ""
     """HOST:PORT of the first rank; a free port of this machine when empty."""
+    sharding: Sharding = "full"
 
     @property
     def world(self) -> int:
         return self.processes * self.nodes
+
+    @property
+    def sharers(self) -> int:
+        """Ranks that hold one copy of weights, gradients and optimizer between them."""
+        return self.processes if self.sharding == "hybrid" and self.processes > 1 else self.world
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class RankTimeouts:
 
 
 def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
-    """This node, from SCOPE_NODES, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX.
+    """This node, from SCOPE_NODES, SCOPE_SHARDING, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX.
 
     Raises ConfigError where these contradict each other.
     """
@@ -89,7 +96,10 @@ def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
         )
     if index >= nodes:
         raise ConfigError(f"JOB_COMPLETION_INDEX={index}, and SCOPE_NODES={nodes}; expected 0 to {nodes - 1}")
-    return TrainingNode(processes, nodes, index, rendezvous)
+    sharding = environment.get("SCOPE_SHARDING", "full")
+    if sharding not in ("full", "hybrid"):
+        raise ConfigError(f"SCOPE_SHARDING is {sharding!r}; expected full or hybrid")
+    return TrainingNode(processes, nodes, index, rendezvous, "hybrid" if sharding == "hybrid" else "full")
 
 
 def module_command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -140,7 +150,19 @@ def sharding_environment(node: TrainingNode, folder: Path) -> dict[str, str]:
         raise ConfigError(
             f"{node.processes} processes, and {gpus} GPUs here; each process trains on one: start {gpus}"
         )
-    return accelerate_environment(sharding_file(node.world, folder), node.world)
+    return node_environment(node, folder)
+
+
+def node_environment(node: TrainingNode, folder: Path) -> dict[str, str]:
+    """The settings for as many GPUs as share one copy, and accelerate's mesh of copies where there are several."""
+    known = accelerate_environment(sharding_file(node.sharers, folder), node.world)
+    if node.sharers == node.world:
+        return known
+    return known | {
+        "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
+        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(node.world // node.sharers),
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(node.sharers),
+    }
 
 
 def accelerate_environment(file: Path, world: int) -> dict[str, str]:

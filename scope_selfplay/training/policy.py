@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def stored_dtype(folder: Path) -> str:
             begin, end = tensor["data_offsets"]
             sizes[tensor["dtype"]] += end - begin
     return _DTYPES.get(max(sizes, key=sizes.__getitem__, default=""), "float32")
+
+
+def parameters_of(folder: Path) -> int:
+    """How many numbers the safetensors files of a model hold, tied ones once."""
+    headers = (_read_header(file)[0] for file in folder.glob("*.safetensors"))
+    return sum(prod(tensor["shape"]) for header in headers for tensor in header.values())
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any], int]:

@@ -3,6 +3,8 @@
 The launcher asks for it through accelerate's variables (`launching`, `k8s/base/accelerate`). Weights are read by the
 first rank of a node and handed out by the first of all; each layer is gathered while it computes, in bf16. Gradients
 are reduced in fp32, after every backward: those that are not reduced yet are whole, 16 GB for 8B parameters.
+
+With hybrid sharding a rank's share is one of its node's GPUs; the same shares of other nodes get the same gradients.
 """
 
 import os
@@ -27,6 +29,24 @@ def accelerator_config() -> dict[str, Any]:
     return {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if sharded() else {}
 
 
+def trainer_devices(*, exact: bool) -> dict[str, Any]:
+    """transformers' settings of where it trains. A GPU computes in bf16, and again what does not fit beside weights.
+
+    A CPU with matrix units computes in bf16, too, where what is sampled need not be `exact`; its weights stay float32.
+    """
+    import torch
+
+    from scope_selfplay.inference.packed_weights import can_pack
+
+    accelerated = torch.cuda.is_available() or sharded()
+    return {
+        "bf16": accelerated or (not exact and can_pack(torch.device("cpu"))),
+        "use_cpu": not accelerated,
+        "gradient_checkpointing": accelerated,
+        "accelerator_config": accelerator_config(),
+    }
+
+
 def keep_full_precision(accelerator: Any) -> None:
     """Reduce gradients in fp32, and return log-probabilities as they were computed.
 
@@ -38,6 +58,19 @@ def keep_full_precision(accelerator: Any) -> None:
     accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32
     )
+
+
+def defers_nodes(accelerator: Any) -> bool:
+    """Whether a share of the gradients may wait for those of other nodes until an update's last pass.
+
+    It waits on the GPU; where shares are kept in host memory there is no room for it.
+    """
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    mesh = accelerator.parallelism_config
+    if mesh is None or not mesh.dp_replicate_enabled:
+        return False
+    return not isinstance(accelerator.state.fsdp_plugin.cpu_offload, CPUOffloadPolicy)
 
 
 def shard_frozen(model: Any, accelerator: Any) -> Any:

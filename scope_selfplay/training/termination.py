@@ -1,4 +1,5 @@
-"""What SIGTERM does to a training: the step at work is abandoned, a step that is complete is saved first.
+"""What SIGTERM does to a training: the step at work is abandoned, a step that is complete is saved first, also where
+`save_every` would not have.
 
 A step of a large model takes tens of minutes and nobody waits so long; the last step that was saved is on disk.
 """
@@ -18,7 +19,7 @@ ABANDON_SECONDS = 10.0
 PEERS_SECONDS = 60.0
 """How long a process whose step is complete waits for the others, one of which may have abandoned it."""
 
-_HELD = b"SIGTERM: this step is saved first; the same command goes on from it\n"
+_HELD = b"SIGTERM: the step that is complete is saved first; the same command goes on from the newest checkpoint\n"
 _ENDING = b"SIGTERM: ending; the same command goes on from the newest checkpoint\n"
 
 
@@ -31,7 +32,8 @@ class Termination:
 
     def __init__(self, ranks: Ranks | None = None) -> None:
         self._ranks = ranks or Ranks()
-        self._requested = False
+        self.requested = False
+        """Whether SIGTERM has come."""
         self._held = False
         self._all_hold = False
         self._over = threading.Event()
@@ -52,7 +54,7 @@ class Termination:
             signal.signal(signal.SIGTERM, self._before)
             self._over.set()
             os.close(self._writer)
-        if not self._requested:
+        if not self.requested:
             return
         if self._ranks.processes > 1:
             # Nothing is torn down: NCCL would wait for peers that have ended.
@@ -72,13 +74,13 @@ class Termination:
 
     def release(self) -> None:
         self._held = self._all_hold = False
-        if self._requested:
+        if self.requested:
             raise SystemExit(int(ExitCode.TERMINATED))
 
     def _request(self, *_: object) -> None:
         # Once: a second one must not cut short what the first one began to close.
-        if not self._requested:
-            self._requested = True
+        if not self.requested:
+            self.requested = True
             # Not through Python's buffers, which may be in the middle of a write.
             os.write(2, _HELD if self._held else _ENDING)
             if not self._held:

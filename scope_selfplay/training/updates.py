@@ -25,21 +25,24 @@ class RowSize(NamedTuple):
 
 @dataclass(frozen=True)
 class ShareOfUpdate:
-    """What a process tells the others of its part of an update."""
+    """What a process tells the others of its part of an update: all its rollouts with the tokens that were sampled in
+    them, in all and in the longest, and the rows that are computed.
+    """
 
     rollouts: int
+    tokens: int
+    longest: int
     rows: Sequence[RowSize]
 
     @classmethod
-    def of(cls, rollouts: Sequence[RewardedRollout]) -> "ShareOfUpdate":
-        return cls(
-            len(rollouts),
-            [
-                RowSize(row.length, sum(row.mask), rollout.sampled_tokens)
-                for rollout in rollouts
-                for row in rollout.rows
-            ],
-        )
+    def of(cls, rollouts: Sequence[RewardedRollout], computed: Sequence[RewardedRollout]) -> "ShareOfUpdate":
+        sampled = [rollout.sampled_tokens for rollout in rollouts]
+        rows = [
+            RowSize(row.length, sum(row.mask), rollout.sampled_tokens)
+            for rollout in computed
+            for row in rollout.rows
+        ]
+        return cls(len(rollouts), sum(sampled), max(sampled, default=0), rows)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class UpdateCutter:
         process: int,
     ) -> Update:
         """The update with the rollouts of this process, number `process` of those that `shares` come from."""
-        longest = max((row.of_rollout for share in shares for row in share.rows), default=0)
+        longest = max(share.longest for share in shares)
         # A process without rows makes its passes with one that counts for nothing.
         lengths = [[row.length for row in share.rows] or [1] for share in shares]
         cuts = cut_passes(lengths, self.budget, packed=self.packed)
@@ -103,7 +106,7 @@ class UpdateCutter:
 
     def _divisor(self, shares: Sequence[ShareOfUpdate], longest: int) -> float:
         rollouts = sum(share.rollouts for share in shares)
-        tokens = sum(row.sampled for share in shares for row in share.rows)
+        tokens = sum(share.tokens for share in shares)
         return loss_divisor(self.mean, rollouts, tokens, longest=longest, budget=self.max_response)
 
     def _loss_weight(self, share: ShareOfUpdate, numbers: Sequence[int], longest: int) -> float:

@@ -4,8 +4,8 @@ TRL 1.16 would shuffle the rows of a generation and cut them into passes of equa
 padded to long ones, and would compute the padding. What a step was prepared as is given to `compute_loss` as it is.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 from trl.models.utils import disable_gradient_checkpointing
 
+from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.training.batches import Batch, SamplingDrift, logprob_drift
 from scope_selfplay.training.checkpointing import CheckpointedTrainer
 from scope_selfplay.training.forward_pass import packs_rows, score_tokens
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.losses import Loss
 from scope_selfplay.training.rows import RewardedRollout
+from scope_selfplay.training.sharding import defers_nodes
 from scope_selfplay.training.updates import ShareOfUpdate, Update, UpdateCutter
 
 _PER_TOKEN = ("kl", "entropy", "clip_ratio/region_mean", "cispo_clip_ratio")
@@ -29,6 +31,8 @@ class UpdatingTrainer(CheckpointedTrainer):
     """CheckpointedTrainer that updates from rewarded rollouts instead of TRL's samples."""
 
     use_vllm: bool
+    aux_loss_enabled: bool
+    temperature: float
     vllm_importance_sampling_correction: bool
     sampling_cap: float | None
     drift: SamplingDrift
@@ -64,9 +68,13 @@ class UpdatingTrainer(CheckpointedTrainer):
             self._tokenizer.pad_token_id,
             self.accelerator.device,
         )
-        own = [rollout for rollout, _ in counted]
-        shares = gather_object([ShareOfUpdate.of(own)])
-        return cutter.cut(own, [advantage for _, advantage in counted], shares, job.ranks.number)
+        taught = counted
+        if not job.settings.kl_beta and not self.aux_loss_enabled:
+            # Without a KL nothing is learnt from an advantage of 0: it counts, and is not computed.
+            taught = [pair for pair in counted if pair[1]]
+        own = [rollout for rollout, _ in taught]
+        shares = gather_object([ShareOfUpdate.of([rollout for rollout, _ in counted], own)])
+        return cutter.cut(own, [advantage for _, advantage in taught], shares, job.ranks.number)
 
     @torch.no_grad()
     def add_old_logps(self, updates: Sequence[Update]) -> None:
@@ -113,9 +121,23 @@ class UpdatingTrainer(CheckpointedTrainer):
         self._weigh_metrics(update.weights)
         return loss
 
-    def _unsynchronised(self, model: Any) -> AbstractContextManager[Any]:
-        """DDP reduces gradients in the last pass; FSDP in every one, since it would keep them whole until then."""
-        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+    @contextmanager
+    def _unsynchronised(self, model: Any) -> Iterator[None]:
+        """DDP reduces gradients in the last pass; FSDP in every one, since it would keep them whole until then.
+
+        Where each node has a copy, FSDP adds up those of a node in every pass, and those of all nodes in the last.
+        """
+        if isinstance(model, DistributedDataParallel):
+            with model.no_sync():
+                yield
+        elif defers_nodes(self.accelerator):
+            model.set_requires_all_reduce(False)
+            try:
+                yield
+            finally:
+                model.set_requires_all_reduce(True)
+        else:
+            yield
 
     def logps_of(self, model: Any, part: Batch) -> Any:
         """Log-probabilities of the completions of a pass, (rows, longest completion)."""
@@ -124,7 +146,14 @@ class UpdatingTrainer(CheckpointedTrainer):
             torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1),
             torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1),
             part["completion_ids"].size(1),
+            wanted=self._wanted(part),
         )[0]
+
+    def _wanted(self, part: Batch) -> Any:
+        """The sampled tokens alone where the words of a large vocabulary are the costliest part of a score."""
+        sampled = part["tool_mask"] > 0
+        # A pass that only others have rows for needs a token all the same.
+        return sampled if len(self._tokenizer) > LARGE_VOCABULARY and sampled.any() else None
 
     def _part_loss(self, model: Any, part: Batch) -> Any:
         before = self.use_vllm, self.vllm_importance_sampling_correction
@@ -148,6 +177,7 @@ class UpdatingTrainer(CheckpointedTrainer):
                 model, input_ids, attention_mask, logits_to_keep, *rest, **options
             )
         else:
+            wanted = options.get("wanted") if self._part is None else self._wanted(self._part)
             with self.accelerator.autocast():
                 logps, entropies = score_tokens(
                     model,
@@ -156,6 +186,8 @@ class UpdatingTrainer(CheckpointedTrainer):
                     logits_to_keep,
                     filler=self._tokenizer.pad_token_id,
                     packed=packs_rows(self.accelerator.unwrap_model(model).config),
+                    wanted=wanted,
+                    temperature=self.temperature,
                 )
             found = logps, entropies if options.get("compute_entropy") else None, None
         if self._part is not None:

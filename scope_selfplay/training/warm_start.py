@@ -21,6 +21,7 @@ from scope_selfplay.episodes import Episode, PolicyFormat, run_episode
 from scope_selfplay.errors import ConfigError, CorpusError, InferenceError, SearchError
 from scope_selfplay.inference import Generate, Sample, ids_of_turn
 from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.draws import LARGE_VOCABULARY
 from scope_selfplay.keys import Key
 from scope_selfplay.schemas import Finish, Rollout, Turn
 from scope_selfplay.tools import SEARCH, ToolResult, UseTool
@@ -28,7 +29,7 @@ from scope_selfplay.tools.showing import replayed
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.sharding import accelerator_config, join_ranks, keep_full_precision, sharded
+from scope_selfplay.training.sharding import join_ranks, keep_full_precision, sharded, trainer_devices
 from scope_selfplay.training.trained_model import Lineage, finish_checkpoint
 
 _IGNORED = -100
@@ -119,9 +120,10 @@ def sft(
     from scope_selfplay.training.exporting import export_dtype, save_weights, whole_weights
 
     work = out.with_name(f".{out.name}.work")
+    exact = len(codec.tokenizer) <= LARGE_VOCABULARY
     trainer = SFTTrainer(
         model=load_model(start, to_be_sharded=True),
-        args=_sft_config(work, settings, longest=max(row.length for row in rows)),
+        args=_sft_config(work, settings, longest=max(row.length for row in rows), exact=exact),
         train_dataset=Dataset.from_list([labelled(row) for row in rows]),
         processing_class=codec.tokenizer,
     )
@@ -160,11 +162,9 @@ def labelled(row: TrainingRow) -> dict[str, list[int]]:
     }
 
 
-def _sft_config(work: Path, settings: WarmStart, *, longest: int) -> Any:
-    import torch
+def _sft_config(work: Path, settings: WarmStart, *, longest: int, exact: bool) -> Any:
     from trl import SFTConfig
 
-    accelerated = torch.cuda.is_available() or sharded()
     return SFTConfig(
         output_dir=str(work),
         num_train_epochs=settings.epochs,
@@ -175,10 +175,7 @@ def _sft_config(work: Path, settings: WarmStart, *, longest: int) -> Any:
         # Nothing is cut: a row that lost its end would teach to stop anywhere.
         max_length=longest,
         seed=settings.seed % 2**31,
-        bf16=accelerated,
-        use_cpu=not accelerated,
-        gradient_checkpointing=accelerated,
-        accelerator_config=accelerator_config(),
+        **trainer_devices(exact=exact),
         ddp_timeout=_COLLECTIVE_SECONDS,
         logging_steps=1,
         save_strategy="no",

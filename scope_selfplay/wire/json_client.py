@@ -84,13 +84,13 @@ class Silence:
     def begin(self, reason: str, left: float) -> None:
         """It did not answer; `left` are the seconds for which it will be asked again."""
         if self._since is None:
-            self._since = time.time()
-            clock = time.strftime("%H:%M:%S", time.localtime(self._since))
+            self._since = time.monotonic()
+            clock = time.strftime("%H:%M:%S")
             self._say(f"{reason} (since {clock}); asking again for up to {left:.0f} s")
 
     def end(self, what: str) -> None:
         if self._since is not None:
-            self._say(f"{what} answers again, after {time.time() - self._since:.0f} s")
+            self._say(f"{what} answers again, after {time.monotonic() - self._since:.0f} s")
             self._since = None
 
 

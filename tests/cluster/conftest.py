@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from scope_selfplay.controller.api import VERBS
+from scope_selfplay.k8s.check_version import is_older
+from scope_selfplay.k8s.kubectl import Kubectl
 from tests.cluster.image import Image, image_for_pods
 
 
@@ -93,6 +95,17 @@ def kubectl(
     if check:
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
     return done
+
+
+def fit_to_server(run: Path) -> None:
+    """Adds the component `older-kubernetes` to a run's folder where this server needs it."""
+    file, component = run / "setup" / "kustomization.yaml", "../../../components/older-kubernetes"
+    body = yaml.safe_load(file.read_text())
+    listed = body.setdefault("components", [])
+    has_it = any(each.endswith("/older-kubernetes") for each in listed)
+    if is_older(Kubectl().version(), "1.26") and not has_it:
+        listed.append(component)
+        file.write_text(yaml.safe_dump(body))
 
 
 @pytest.fixture

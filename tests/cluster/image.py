@@ -13,10 +13,11 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-NAME = "localhost/scope-selfplay:test"
+NAME = "localhost/scope-selfplay-local:test"
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BIN = "scope-test/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64")
@@ -39,9 +40,15 @@ def image_for_pods(folder: Path) -> Image | None:
         return None
     if built := os.environ.get("SCOPE_IMAGE_ARCHIVE"):
         return Image(_import(address, Path(built)), [])
-    archive = folder / "image.tar"
-    build(archive)
-    return Image(_import(address, archive), host_volumes())
+    python = sys.executable
+    commands = dict.fromkeys(("python", "python3"), f"exec {python}")
+    commands["scope"] = f"exec {python} -m scope_selfplay.cli"
+    return Image(import_commands(folder, NAME, commands), host_volumes())
+
+
+def import_commands(folder: Path, name: str, commands: Mapping[str, str]) -> str:
+    """The name of an image of these commands alone, imported where CONTAINERD_ADDRESS says."""
+    return _import(os.environ["CONTAINERD_ADDRESS"], build(folder / "image.tar", name, commands))
 
 
 def _import(address: str, archive: Path) -> str:
@@ -75,9 +82,9 @@ def host_volumes() -> list[dict[str, Any]]:
     ]
 
 
-def build(target: Path) -> None:
-    """Write the image in the format of `docker save`."""
-    layer = _layer()
+def build(target: Path, name: str, commands: Mapping[str, str]) -> Path:
+    """Write the image in the format of `docker save`: commands by name, lines of the shell that take `"$@"`."""
+    layer = _layer(commands)
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -93,23 +100,20 @@ def build(target: Path) -> None:
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
-    manifest = [{"Config": "config.json", "RepoTags": [NAME], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(target, "w") as archive:
         _add(archive, "config.json", json.dumps(config).encode(), 0o644)
         _add(archive, "manifest.json", json.dumps(manifest).encode(), 0o644)
         _add(archive, "layer.tar", layer, 0o644)
+    return target
 
 
-def _layer() -> bytes:
+def _layer(commands: Mapping[str, str]) -> bytes:
     """The commands that manifests name, and the links of a merged /usr; mount points make themselves."""
-    python = Path(sys.executable)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in ("python", "python3"):
-            _add(archive, f"{_BIN}/{name}", f'#!/bin/sh\nexec {python} "$@"\n'.encode(), 0o755)
-        _add(
-            archive, f"{_BIN}/scope", f'#!/bin/sh\nexec {python} -m scope_selfplay.cli "$@"\n'.encode(), 0o755
-        )
+        for name, line in commands.items():
+            _add(archive, f"{_BIN}/{name}", f'#!/bin/sh\n{line} "$@"\n'.encode(), 0o755)
         for path in map(Path, _SYSTEM):
             if path.is_symlink():
                 link = tarfile.TarInfo(path.name)

@@ -5,6 +5,7 @@ SCOPE_IMAGE names or SCOPE_IMAGE_ARCHIVE holds (make test-images leaves one), el
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
 from scope_selfplay.controller.manifests import RunStage
 from scope_selfplay.controller.stage_jobs import StageAttempt, stage_job
-from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.render import copy_shared_parts, packs_needed, run_folder, write_folder
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
@@ -27,6 +28,7 @@ from scope_selfplay.schemas import Candidate
 from scope_selfplay.store import RunFolder, Stage, read_records
 from tests.cluster.conftest import kubectl
 from tests.cluster.image import Image
+from tests.cluster.run_folders import write_run
 from tests.unit.controller.examples import PAPER, config_of, context_of
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(3600)]
@@ -69,55 +71,22 @@ GPU = "nvidia.com/gpu"
 SLIM = {"cpu": "10m", "memory": "16Mi", "gpus": 6}
 
 
-# A node of two cores has no room for what the base asks for.
-OVERLAY = {
-    "resources": ["../tiny"],
-    "patches": [
-        {
-            "target": {"kind": "Job", "name": "tiny-controller"},
-            "patch": yaml.safe_dump(
-                [
-                    {
-                        "op": "replace",
-                        "path": f"/spec/template/spec/{each}/0/resources/requests/cpu",
-                        "value": "100m",
-                    }
-                    for each in ("containers", "initContainers")
-                ]
-            ),
-        }
-    ],
-}
-
-
 def written(top: Path, image: Image, changes: dict[str, Any], *components: str) -> Path:
     """The run folder of tiny with some settings changed and these components."""
     settings = yaml.safe_load(TINY.read_text())
     for group, values in changes.items():
         settings[group] = settings.get(group, {}) | values if isinstance(values, dict) else values
     settings["cluster"] |= SMALL | {"images": {"worker": image.name}, "volumes": image.volumes}
-    text = yaml.safe_dump(settings)
-    (top / "run.yaml").write_text(text)
-    config = load_config(top / "run.yaml")
-    packs = packs_needed(config)
-    copy_shared_parts(top, packs)
-    folder = top / "k8s" / "runs" / "tiny"
-    write_folder(
-        folder, run_folder(config, text, RunFolderLayout(components=components, packs=packs)), force=True
-    )
-    overlay = folder.with_name("small")
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(OVERLAY))
-    return overlay
+    return write_run(top, settings, small=("containers", "initContainers"), components=components)
 
 
-def when(true: Callable[[], Any], *, minutes: float, namespace: str) -> None:
+def when(true: Callable[[], Any], *, minutes: float, namespace: str, every: float = 1) -> None:
     end = time.monotonic() + 60 * minutes
     while not true():
         if time.monotonic() > end:
             state = kubectl("get", "pods,jobs,events", "--namespace", namespace, check=False).stdout
             pytest.fail(f"gave up waiting\n{state[-6000:]}")
-        time.sleep(1)
+        time.sleep(every)
 
 
 def condition(namespace: str, job: str) -> str:
@@ -125,11 +94,16 @@ def condition(namespace: str, job: str) -> str:
     return kubectl("get", "job", job, "--namespace", namespace, "--output", path, check=False).stdout
 
 
-def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, minutes: float) -> RunFolder:
-    """Apply, stop pods in the middle of their work, and wait for the end."""
+def start(folder: Path, namespace: str, volume: Path) -> RunFolder:
+    """Apply the shared objects and the run."""
     for part in (folder.with_name("tiny") / "shared", folder):
         kubectl("apply", "--kustomize", str(part), "--namespace", namespace)
-    run = RunFolder(volume / "runs" / "tiny")
+    return RunFolder(volume / "runs" / "tiny")
+
+
+def play(folder: Path, namespace: str, volume: Path, kills: Sequence[Kill], *, minutes: float) -> RunFolder:
+    """Apply, stop pods in the middle of their work, and wait for the end."""
+    run = start(folder, namespace, volume)
     for stage, pods in kills:
         records = getattr(run.stage(1, stage), "candidates" if stage is Stage.TASKS else "metrics")
         when(partial(has_lines, records), minutes=minutes, namespace=namespace)
@@ -187,6 +161,29 @@ def test_an_iteration_with_real_pods_makes_the_corpus_of_one_process(
     status_map = kubectl("get", "configmap", "tiny-status", "--namespace", namespace, "--output=json").stdout
     print(json.dumps(json.loads(status_map)["data"], indent=1)[:2000])
     same_results_as_at_home(run, tmp_path / "run.yaml", tmp_path / "home")
+
+
+def test_results_are_fetched_from_a_volume_whose_run_was_deleted(
+    pods_image: Image, namespace: str, volume: Path, tmp_path: Path
+) -> None:
+    """Nothing but the namespace's shared part is there: the pod is made from the run's folder."""
+    folder = written(tmp_path, pods_image, SHORT).with_name("tiny")
+    kubectl("apply", "--kustomize", str(folder / "shared"), "--namespace", namespace)
+    run = RunFolder(volume / "runs" / "tiny")
+    files = {"summary.json": b"{}", "iteration-01/tasks/candidates.jsonl": os.urandom(3_000_000)}
+    weights = {"iteration-01/solver/checkpoint/model.safetensors": os.urandom(20_000_000)}
+    for name, content in (files | weights).items():
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_bytes(content)
+    command = ["k8s", "fetch", "tiny", "--to", str(tmp_path / "here"), "--folder", str(folder), "--json"]
+    for more, expected in ([], files), ([], {}), (["--checkpoints"], weights):
+        done = CliRunner().invoke(cli, [*command, "--namespace", namespace, *more])
+        assert done.exit_code == 0, f"{done.output} {done.exception!r}"
+        assert sorted(json.loads(done.stdout)["files"]) == sorted(expected)
+        for name, content in expected.items():
+            assert (tmp_path / "here" / "tiny" / name).read_bytes() == content
+    pods = ("get", "pods", "--namespace", namespace, "--output=name")
+    when(lambda: not kubectl(*pods).stdout, minutes=1, namespace=namespace)
 
 
 def test_the_scheduler_holds_two_trainings_to_the_gpus_that_there_are(api: Any, namespace: str) -> None:

@@ -12,19 +12,21 @@ All cases of the selected tests run in the same two ranks, but for those that ne
 ends its ranks is started by `start_ranks`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scope_selfplay.config.cluster import Sharding
 from scope_selfplay.training.launching import (
     RankEnding,
     RankTimeouts,
     TrainingNode,
     accelerate_environment,
     module_command,
+    node_environment,
     rank_environments,
     run_ranks,
     sharding_file,
@@ -58,13 +60,39 @@ def name_of(case: Case) -> str:
 
 
 def start_ranks(
-    cases: Sequence[str], folder: Path, say: Callable[[str], None], *, gpus: int = 4, grace: float = 60.0
+    cases: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    ranks: int = RANKS,
+    gpus: int = 4,
+    grace: float = 60.0,
 ) -> RankEnding:
     """Two ranks of the project's own launcher under the settings for that many GPUs; returns how they ended.
 
     A signal to this process reaches both, as in a pod.
     """
-    sharding = accelerate_environment(sharding_file(gpus, SETTINGS), RANKS)
-    environments = [sharding | rank for rank in rank_environments(TrainingNode(RANKS))]
+    sharding = accelerate_environment(sharding_file(gpus, SETTINGS), ranks)
+    return _start(cases, folder, say, sharding, TrainingNode(ranks), grace)
+
+
+def start_nodes(
+    cases: Sequence[str], folder: Path, say: Callable[[str], None], *, sharding: Sharding
+) -> RankEnding:
+    """Four ranks of this machine, told what those of two nodes with two GPUs each are told."""
+    told = node_environment(TrainingNode(2, 2, sharding=sharding), SETTINGS)
+    # Those of two GPUs keep shards in host memory, and the others do not.
+    return _start(cases, folder, say, told | {"FSDP_OFFLOAD_PARAMS": "false"}, TrainingNode(4), 60.0)
+
+
+def _start(
+    cases: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    told: Mapping[str, str],
+    node: TrainingNode,
+    grace: float,
+) -> RankEnding:
+    environments = [{**told, **rank} for rank in rank_environments(node)]
     command = module_command("tests.fsdp.rank", [str(folder), *cases])
     return run_ranks(command, environments, RankTimeouts(grace, after_failure=10.0), say)

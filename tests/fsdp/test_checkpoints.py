@@ -1,6 +1,7 @@
 """Checkpoints of a sharded training: each rank writes its part, the leader alone reads them, and nothing is lost."""
 
 import hashlib
+import itertools
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.training import checkpoints as receipts
 from scope_selfplay.training.checkpoints import Checkpoints
 from scope_selfplay.training.rows import RewardedRollout
+from scope_selfplay.training.termination import Termination
 from tests.fsdp.place import Place, name_of, on_ranks, start_ranks
 from tests.fsdp.trainings import sharded_job, trained_metrics, trainer_of, weights_on_disk
 from tests.integration.loop.seam import by_member
@@ -126,3 +128,24 @@ def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_
     newest = Checkpoints(work).newest(print)
     assert newest is not None and newest.name == "checkpoint-2"
     assert [row["step"] for row in read_rows(tmp_path / "told_to_stop" / "metrics.jsonl")] == [1, 2]
+
+
+def told_when_complete(place: Place) -> dict[str, Any]:
+    """Never returns: one rank alone gets SIGTERM when the third step is complete, and no step was to be saved."""
+    hold, complete = Termination.hold, itertools.count(1)
+
+    def told(self: Termination) -> None:
+        hold(self)
+        if next(complete) == 3 and not place.ranks.leads:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Termination.hold = told  # type: ignore[method-assign]
+    return {"lines": trained_metrics(sharded_job(place, steps=4, save_every=4, kl_beta=0.0))}
+
+
+def test_every_rank_saves_a_complete_step_when_sigterm_has_reached_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    ending = start_ranks([name_of(told_when_complete)], tmp_path, said.append)
+    assert ending.code == 143, "\n".join(said[-20:])
+    newest = Checkpoints(tmp_path / "told_when_complete" / ".work").newest(print)
+    assert newest is not None and newest.name == "checkpoint-3"

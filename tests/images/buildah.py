@@ -36,12 +36,12 @@ class Buildah:
         self.call("add", "--quiet", container, str(PARTS / "base.tar"), "/")
         self.call("commit", "--quiet", "--rm", container, BASE)
 
-    def make(self, target: str, *variables: str) -> None:
+    def make(self, target: str) -> None:
         """`make image-...`, as a user without a package index calls it: pip goes by the wheels that are there."""
         with served(PARTS / "wheels") as wheels:
             without_index = f"--build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS={wheels}"
             build = f"buildah {' '.join(self._store)} build --quiet --format docker --layers {without_index}"
-            self._run(["make", target, f"BUILD={build}", f"BASE={BASE}", *variables])
+            self._run(["make", target, f"BUILD={build}", f"BASE={BASE}", "TAG="])
 
     def container(self, image: str) -> str:
         return self.call("from", image).stdout.strip()

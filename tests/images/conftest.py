@@ -29,8 +29,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 @pytest.fixture(scope="session")
 def slim_worker(buildah: Buildah) -> str:
     buildah.make("image-worker")
-    buildah.call("tag", "scope-selfplay", "localhost/slim-worker")
-    return "localhost/slim-worker"
+    return "localhost/scope-selfplay"
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +40,10 @@ def retriever(buildah: Buildah) -> str:
 
 @pytest.fixture(scope="session")
 def training_worker(buildah: Buildah) -> str:
-    buildah.make("image-worker", "EXTRAS=local,worker")
-    buildah.call("tag", "scope-selfplay", "localhost/training-worker")
-    buildah.save("localhost/training-worker", "localhost/scope-selfplay:built", PARTS / "worker.tar")
-    return "localhost/training-worker"
+    buildah.make("image-local")
+    image = "localhost/scope-selfplay-local"
+    buildah.save(image, f"{image}:built", PARTS / "worker.tar")
+    return image
 
 
 @pytest.fixture

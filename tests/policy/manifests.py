@@ -31,10 +31,14 @@ def production(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return objects
 
 
+PREPARED = ("volume", "models", "files", "index")
+"""Jobs of k8s/prepare that every kind of run may have."""
+
+
 def main(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    whole = {part: kustomize(REPOSITORY / "k8s" / "prepare" / part) for part in ("models", "index")}
-    whole["evaluate"] = kustomize(REPOSITORY / "k8s" / "evaluate")
+    whole = {part: kustomize(REPOSITORY / "k8s" / "prepare" / part) for part in PREPARED}
+    whole |= {part: kustomize(REPOSITORY / "k8s" / part) for part in ("evaluate", "viewer")}
     for folder in sorted(each.parent for each in REPOSITORY.glob("k8s/runs/*/kustomization.yaml")):
         objects = applied_objects(folder)
         config = config_of(objects, folder)

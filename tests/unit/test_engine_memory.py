@@ -1,10 +1,13 @@
 """An engine that cannot fit into memory says so before it begins, with the numbers and what would fit."""
 
 import os
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from scope_selfplay.container import memory_left
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.memory import cache_size, check_room, free_bytes
 
@@ -34,3 +37,14 @@ def test_this_machine_says_what_it_has() -> None:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = free_bytes(SimpleNamespace(type="cpu"))
     assert free is not None and 0 < free <= pages
+
+
+def test_a_container_with_less_than_the_machine_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("1000000\n")
+    (tmp_path / "memory/memory.usage_in_bytes").write_text("400000\n")
+    left = partial(memory_left, tmp_path)
+    monkeypatch.setattr("scope_selfplay.inference.memory.memory_left", left)
+    assert free_bytes(SimpleNamespace(type="cpu")) == 600_000

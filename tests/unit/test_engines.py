@@ -128,7 +128,7 @@ class _Asked:
     async def __aexit__(self, *error: object) -> None:
         return None
 
-    async def ask(self, method: str, path: str, body: bytes, check: Any) -> dict[str, Any]:
+    async def ask(self, method: str, path: str, body: bytes, *, subject: str, check: Any) -> dict[str, Any]:
         self.bodies.append(json.loads(body))
         await asyncio.sleep(0.001)
         return _answer(prompt_token_ids=None)

@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
-MOST_FILES, MOST_LINES = 455, 60_000
+MOST_FILES, MOST_LINES = 500, 63_000
 LONGEST_FILE, LONGEST_FUNCTION, LONGEST_OF_NINE_TENTHS = 350, 50, 25
 MOST_REPEATED_CLASS_NAMES = 5
 NAMEDTUPLE_API = {"_replace", "_asdict", "_fields", "_make"}

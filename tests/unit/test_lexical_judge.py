@@ -296,6 +296,22 @@ async def test_the_better_answer_wins_a_comparison_in_both_orders() -> None:
     assert tie.outcome is not None and tie.outcome.first == tie.outcome.second
 
 
+@pytest.mark.parametrize("place", [FIRST.name, "Nowhere"], ids=["right", "wrong"])
+async def test_of_answers_that_state_the_same_the_one_that_says_less_beside_it_is_better(place: str) -> None:
+    task, nouns = question(FIRST, 3), list(FIRST.facts)[:3]
+    facts = FIRST.facts if place == FIRST.name else dict.fromkeys(FIRST.facts, "unknown")
+    asked = {noun: facts[noun] for noun in nouns}
+    terse, wordy = (answer_of(write_answer(place, told), row) for row, told in enumerate((asked, facts), 1))
+    for rubric in (await JUDGE.write_rubric(task, DOCUMENTS), None):
+        for style in Style:
+            outcome = (await JUDGE.compare(task, wordy, terse, style=style, rubric=rubric)).outcome
+            assert outcome is not None and 0 <= outcome.first < outcome.second <= 1
+    assert (await JUDGE.select(task, None, [wordy, terse], 1)).numbers == [1]
+    one_thing = Criterion(text=f"Identifies the {nouns[0]} of {FIRST.name} as {FIRST.facts[nouns[0]]}.")
+    outcome = (await JUDGE.compare(task, wordy, terse, style=Style.SCORES, rubric=one_thing)).outcome
+    assert outcome is not None and outcome.first == outcome.second
+
+
 async def test_a_selection_names_exactly_the_winners_wherever_they_stand() -> None:
     task = question(FIRST, 3)
     rng = random.Random(0)

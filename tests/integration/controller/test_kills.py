@@ -34,7 +34,7 @@ def test_a_controller_killed_again_and_again_comes_to_the_same_end(
     undisturbed = World(tmp_path / "undisturbed")
     undisturbed.drive()
     world, kills = World(tmp_path / "killed"), 0
-    world.cluster.faults = lambda call: ApiFault.KILLED_AFTER if call.number % 11 == 10 else None
+    world.cluster.faults = lambda call: ApiFault.KILLED_AFTER if call.number % 13 == 12 else None
     for _ in range(100):
         try:
             assert world.drive().code is ExitCode.DONE

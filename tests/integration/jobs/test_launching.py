@@ -26,6 +26,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.launching import (
     TrainingNode,
     accelerate_environment,
+    node_environment,
     rank_environments,
     sharding_file,
 )
@@ -89,6 +90,7 @@ def test_a_batch_that_processes_cannot_share_is_refused_once(training: Training)
     assert job.returncode == 64 and len(said) == 1 and "3 processes cannot share a batch of 2" in said[0]
 
 
+@pytest.mark.fault(20)
 def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(training: Training) -> None:
     job = training.start("--iteration", "1", "--processes", "2")
     end = time.monotonic() + 400
@@ -128,3 +130,14 @@ def test_accelerate_is_told_what_the_sharding_files_say() -> None:
     assert told["FSDP_OFFLOAD_PARAMS"] == "true" and told["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert told["FSDP_STATE_DICT_TYPE"] == "SHARDED_STATE_DICT"
     assert accelerate_environment(sharding_file(8, folder), 8)["FSDP_OFFLOAD_PARAMS"] == "false"
+
+
+@pytest.mark.parametrize(("gpus", "offloads"), [(2, "true"), (4, "false")])
+def test_nodes_with_a_copy_each_have_the_settings_of_their_gpus_and_a_mesh(gpus: int, offloads: str) -> None:
+    folder = REPOSITORY / "k8s" / "base" / "accelerate"
+    told = node_environment(TrainingNode(gpus, 3, sharding="hybrid"), folder)
+    sizes = [told[f"PARALLELISM_CONFIG_DP_{name}_SIZE"] for name in ("REPLICATE", "SHARD")]
+    assert sizes == ["3", str(gpus)] and told["ACCELERATE_USE_PARALLELISM_CONFIG"] == "true"
+    assert told["FSDP_OFFLOAD_PARAMS"] == offloads
+    for other in (TrainingNode(gpus, 3), TrainingNode(gpus, sharding="hybrid")):
+        assert "ACCELERATE_USE_PARALLELISM_CONFIG" not in node_environment(other, folder)

@@ -72,6 +72,7 @@ def check(
     return Counter(str(fault) for fault in missing.elements())
 
 
+@pytest.mark.fault(2)
 @pytest.mark.parametrize("kind", [*GARBAGE, FaultKind.REFUSAL])
 async def test_one_kind_of_garbage_never_becomes_a_verdict(
     judge_over: JudgeOver, kind: FaultKind, record_property: Report
@@ -85,6 +86,7 @@ async def test_one_kind_of_garbage_never_becomes_a_verdict(
     assert set(missing) <= {Fault.UNREADABLE, Fault.REFUSED}
 
 
+@pytest.mark.fault(2)
 async def test_a_tenth_of_garbage_is_survived(judge_over: JudgeOver, record_property: Report) -> None:
     texts = answers(400)
     truth = await undisturbed(judge_over, texts)
@@ -97,6 +99,7 @@ async def test_a_tenth_of_garbage_is_survived(judge_over: JudgeOver, record_prop
     assert account["faults"] == dict(missing)
 
 
+@pytest.mark.fault(2)
 async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
     judge_over: JudgeOver, tmp_path: Path, record_property: Report
 ) -> None:
@@ -122,6 +125,7 @@ async def test_a_third_of_garbage_stops_the_stage_and_it_resumes(
     assert len(healthy.requests) < len(texts) and len(healthy.requests) + paid <= 1.35 * len(texts)
 
 
+@pytest.mark.fault(3)
 @pytest.mark.parametrize("kind", [*TRANSPORT, FaultKind.SLOW_DRIP])
 async def test_one_kind_of_transport_fault_is_survived(
     judge_over: JudgeOver, kind: FaultKind, record_property: Report
@@ -137,6 +141,7 @@ async def test_one_kind_of_transport_fault_is_survived(
     assert len(fake.requests) <= len(texts) + fake.injected.total() + 10
 
 
+@pytest.mark.fault(3)
 async def test_a_tenth_of_all_transport_faults_is_survived(
     judge_over: JudgeOver, record_property: Report
 ) -> None:
@@ -149,6 +154,7 @@ async def test_a_tenth_of_all_transport_faults_is_survived(
     assert missing.total() <= 0.02 * len(texts)
 
 
+@pytest.mark.fault(3)
 async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
     times: list[float] = []
 
@@ -171,6 +177,7 @@ async def test_retry_after_holds_everybody_back(judge_over: JudgeOver) -> None:
     assert all(verdict.value is not None and verdict.attempts == 1 for verdict in verdicts)
 
 
+@pytest.mark.fault(3)
 async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.UNAVAILABLE
@@ -187,6 +194,7 @@ async def test_an_endpoint_that_is_down_is_probed_not_stormed(judge_over: JudgeO
     assert max(verdict.attempts for verdict in verdicts) <= 3
 
 
+@pytest.mark.fault(3)
 async def test_an_outage_that_lasts_ends_in_typed_faults(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.RESET
@@ -197,6 +205,7 @@ async def test_an_outage_that_lasts_ends_in_typed_faults(judge_over: JudgeOver) 
     assert {verdict.fault for verdict in [*verdicts, later]} == {Fault.UNAVAILABLE}
 
 
+@pytest.mark.fault(3)
 async def test_an_outage_stops_the_stage_with_exit_75(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.RESET
@@ -205,6 +214,7 @@ async def test_an_outage_stops_the_stage_with_exit_75(judge_over: JudgeOver) -> 
             await grade_all(judge, answers(80))
 
 
+@pytest.mark.fault(4)
 async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: JudgeOver) -> None:
     fake = FakeServer(sound)
     fake.fault = FaultKind.HANG
@@ -222,6 +232,7 @@ async def test_a_hung_engine_is_noticed_and_everybody_waits_for_it(judge_over: J
     assert [verdict.value for verdict in verdicts] == truth
 
 
+@pytest.mark.fault(4)
 def test_the_defaults_notice_a_hung_engine_within_90_seconds() -> None:
     patience = JudgeRetryConfig()
 
@@ -241,6 +252,7 @@ async def test_a_slow_engine_that_answers_canaries_is_left_to_work(judge_over: J
     assert len(fake.requests) > 20, "canaries were sent"
 
 
+@pytest.mark.fault(4)
 async def test_single_calls_that_hang_end_at_their_deadline(
     judge_over: JudgeOver, record_property: Report
 ) -> None:
@@ -267,6 +279,7 @@ async def test_a_stage_that_has_used_its_time_asks_no_more(judge_over: JudgeOver
     assert (late.value, late.fault) == (None, Fault.TIMED_OUT) and next_stage.value is not None
 
 
+@pytest.mark.fault(3)
 async def test_token_mode_meets_the_same_faults(judge_over: JudgeOver, record_property: Report) -> None:
     def sound_token(request: ServedRequest) -> ServedReply:
         digit = str(hashlib.sha256(request.prompt.encode()).digest()[0] & 1)

@@ -14,11 +14,13 @@ from scope_selfplay.controller.manifests import Component
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_problems
 from scope_selfplay.k8s.check_references import reference_problems
-from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of
+from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of, unpacked
 from scope_selfplay.k8s.patches import RunFolderLayout
+from scope_selfplay.k8s.planned import planned_files
 from scope_selfplay.k8s.prepare import prepare_parts
 from scope_selfplay.k8s.render import components_of, packs_needed, run_folder
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered
+from tests.unit.k8s.test_monitoring import asked, series_of
 from tests.unit.k8s.test_tool_servers import FLIGHTS
 
 pytestmark = pytest.mark.integration
@@ -50,10 +52,12 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
     for pods in pods_of(prepared):
         (container,) = pods.containers
         images = config.cluster.images
-        assert container["image"] == (images.trainer if folder.name == "warm-start" else images.worker)
+        has_gpu = config.cluster.gpu_resource in container["resources"]["limits"]
+        assert container["image"] == (images.trainer if has_gpu else images.worker)
         module = importlib.import_module(container["command"][2])
         # Parsed by the job itself: an option that it does not have, or one that is missing, is an error.
-        written[pods.owner] = module.main.make_context(pods.owner, list(container["args"])).params
+        owner = pods.owner.replace(f"/{config.name}-", "/")
+        written[owner] = module.main.make_context(owner, list(container["args"])).params
     if folder.name == "models":
         warm_start = config.cluster.prepare.warm_start
         base = config.model.path if warm_start is None else warm_start.start
@@ -69,6 +73,8 @@ def test_what_prepares_a_run_fits_it_and_no_reference_is_broken(folder: Path) ->
         (container,) = pod.containers
         assert {"name": "SCOPE_PROCESSES", "value": str(settings.gpus)} in container["env"]
         assert container["resources"]["limits"][config.cluster.gpu_resource] == str(settings.gpus)
+    elif folder.name == "files":
+        assert str(written["Job/fetch-corpus"]["file"]) == config.corpus.path
     elif folder.name == "index":
         build = written["Job/build-index"]
         assert str(build["index"]) == config.cluster.retriever.index
@@ -100,10 +106,11 @@ def test_jobs_that_fetch_reach_dns_and_the_hub_and_no_other_job_leaves_the_clust
         for pods in pods_of(objects)
     }
     hub = [("Pod/coredns", 53), ("Pod/coredns", 443), ("Pod/elsewhere", 443)]
-    fetched = {owner for owner in ways if owner.startswith("Job/fetch-")}
+    name = config_of(rendered(run), run).name
+    fetched = {owner for owner in ways if owner.startswith(f"Job/{name}-fetch-")}
     # A run whose tasks are maths searches nothing.
-    indexed = {"Job/fetch-encoder", "Job/build-index"} if "index" in parts else set()
-    assert {"Job/fetch-model", *indexed} <= set(ways)
+    indexed = {f"Job/{name}-fetch-encoder", f"Job/{name}-build-index"} if "index" in parts else set()
+    assert {f"Job/{name}-fetch-model", *indexed} <= set(ways)
     assert ways == {owner: hub if owner in fetched else [] for owner in ways}
 
 
@@ -131,7 +138,9 @@ def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     text = (folder / "setup" / "run.yaml").read_text()
     config = load_config(folder / "setup" / "run.yaml")
     layout = RunFolderLayout(packs=packs_needed(config), components=components_of(folder))
-    files = run_folder(config, text, layout)
+    rendered(folder)
+    # Manifests that changed are written anew by `make run-folders`.
+    files = run_folder(config, text, layout) | planned_files(folder)
     found = {
         str(each.relative_to(folder)): each.read_text()
         for each in folder.rglob("*.yaml")
@@ -160,23 +169,23 @@ def test_an_iteration_is_the_run_with_another_controller(folder: Path) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_fits_a_run(component: str, tmp_path: Path) -> None:
-    config = load_config(REPOSITORY / "k8s/runs/tiny/setup/run.yaml")
+    config = load_config(REPOSITORY / "k8s/runs/one-gpu/setup/run.yaml")
     for part in ("k8s/base", "k8s/components", "k8s/shared", "prompts"):
         shutil.copytree(REPOSITORY / part, tmp_path / part)
     packs = packs_needed(config)
-    folder = tmp_path / "k8s" / "runs" / "tiny"
-    text = (REPOSITORY / "k8s/runs/tiny/setup/run.yaml").read_text()
+    folder = tmp_path / "k8s" / "runs" / "one-gpu"
+    text = (REPOSITORY / "k8s/runs/one-gpu/setup/run.yaml").read_text()
     for file, content in run_folder(
         config, text, RunFolderLayout(packs=packs, components=[component])
     ).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(content)
     objects = applied(folder)
-    plain = applied(REPOSITORY / "k8s/runs/tiny")
+    plain = applied(REPOSITORY / "k8s/runs/one-gpu")
     assert objects != plain
     # The pods that it lets trainers and workers through to are the user's.
     own = FLIGHTS if component == "tool-servers" else []
-    everything = [*objects, *planned_objects(config_of(objects, folder), packs), *own]
+    everything = unpacked([*objects, *planned_objects(config_of(objects, folder), packs), *own])
     assert reference_problems(everything) == []
     pytest.importorskip("kubernetes_validate", reason="needs the k8s extra")
     assert schema_problems(everything) == []
@@ -208,3 +217,10 @@ def test_every_component_and_folder_of_a_run_is_in_the_docs() -> None:
     jobs = [each.stem for each in REPOSITORY.glob("jobs/*.py") if "run_job(main" in each.read_text()]
     for word in (*COMPONENTS, *jobs, "prepare", "iteration-NN"):
         assert f"`{word}" in page, word
+
+
+def test_the_dashboard_shows_what_a_policys_server_exports() -> None:
+    from scope_selfplay.model_server.app import ModelMetrics
+
+    shown = {name for name in asked() if name.startswith("scope_model_")}
+    assert shown and shown <= set(series_of(ModelMetrics().registry.collect()))

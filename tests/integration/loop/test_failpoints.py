@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
+from benchmarks.faults.counting import FaultCounts
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.schemas import Candidate
@@ -41,8 +42,9 @@ def corpus(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (stage.candidates, stage.rollouts, stage.grades)}
 
 
+@pytest.mark.fault(1)
 def test_a_kill_before_any_write_leaves_a_corpus_that_ends_the_same(
-    speaking_policy: Path, tmp_path: Path
+    speaking_policy: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
     whole = tmp_path / "whole"
     assert in_child(make_held_out_in_process, speaking_policy, whole, None) == 0
@@ -54,8 +56,8 @@ def test_a_kill_before_any_write_leaves_a_corpus_that_ends_the_same(
         root = tmp_path / f"killed-{point}"
         assert in_child(make_held_out_in_process, speaking_policy, root, point) == -signal.SIGKILL
         assert in_child(make_held_out_in_process, speaking_policy, root, None) == 0
+        counts.compare(expected, corpus(root))
         assert corpus(root) == expected, f"killed before write {point}"
     stage = RunFolder(whole / "tiny").stage(0, Stage.TASKS)
     used = [each.provenance.document_id for each in read_records(stage.candidates, Candidate)]
     assert len(used) == len(set(used)) == len(json.loads((stage.path / "documents.json").read_text()))
-    print(f"{len(points)} kills at {writes} writes, {len(points)} survived")

@@ -72,6 +72,20 @@ def test_no_row_sees_another_or_the_padding(random_policy: Path, attention: str,
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-3)
 
 
+def test_the_tokens_that_are_wanted_score_the_same_by_way_of_their_logits(random_policy: Path) -> None:
+    model = load_model(random_policy)
+    add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
+    ids, mask = padded()
+    wanted = torch.tensor([[0, 1, 0, 0, 0], [1, 0, 0, 1, 1], [1, 0, 0, 0, 0]]).bool()
+    whole = score_tokens(model, ids, mask, 5, filler=0, packed=False)
+    expected = gradients(model, whole.logps[wanted].sum())
+    part = score_tokens(model, ids, mask, 5, filler=0, packed=False, wanted=wanted, temperature=0.7)
+    for ours, theirs in zip(part, whole, strict=True):
+        torch.testing.assert_close(ours, theirs * wanted, rtol=1e-4, atol=1e-4)
+    for name, gradient in gradients(model, part.logps.sum()).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-3)
+
+
 def test_only_kernels_that_take_sequences_apart_pack(random_policy: Path) -> None:
     assert not packs_rows(load_model(random_policy).config)
     config = AutoConfig.from_pretrained(str(random_policy), attn_implementation="flash_attention_2")

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("bm25s", reason="needs the local extra")
 
+from benchmarks.faults.counting import FaultCounts, points
 from scope_selfplay.cli import main
 from scope_selfplay.errors import ExitCode
 from scope_selfplay.store import RunFolder, Stage
@@ -26,7 +27,6 @@ from tests.integration.loop.test_run import SETTINGS, in_child
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 
-ALL = bool(os.environ.get("SCOPE_EVERY_KILL"))
 STOPPED = ("stopped; run the same command to go on",)
 FULL = ("No space left on device", "cannot be written")
 # What two runs of the same settings have in common to the byte.
@@ -93,11 +93,12 @@ def whole(speaking_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     return root, float((root / "said").read_text().splitlines()[-1])
 
 
+@pytest.mark.fault(9)
 def test_a_ctrl_c_at_any_moment_is_one_line_and_the_run_goes_on(
-    whole: tuple[Path, float], speaking_policy: Path, tmp_path: Path
+    whole: tuple[Path, float], speaking_policy: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
     undisturbed, seconds = whole
-    count, resumed = (50, 10) if ALL else (5, 5)
+    count, resumed = points(5, 50), points(5, 10)
     stopped = 0
     for number in range(count):
         root, said = tmp_path / str(number), tmp_path / f"said-{number}"
@@ -106,9 +107,10 @@ def test_a_ctrl_c_at_any_moment_is_one_line_and_the_run_goes_on(
         stopped += not whole_or_stopped(code, said, ExitCode.INTERRUPTED, STOPPED)
         if number % (count // resumed) == 0:
             assert in_child(scope_run, speaking_policy, root, said, None) == 0, said.read_text()
-            assert records(root) == records(undisturbed), f"stopped after {moment} s"
+            counts.compare(records(undisturbed), records(root), tried=int(code != 0))
         shutil.rmtree(root, ignore_errors=True)
     print(f"{count} moments, {stopped} stopped, {resumed} gone on with")
+    counts.check()
     assert stopped >= count * 0.8
 
 
@@ -127,12 +129,13 @@ def mount(place: Path, kilobytes: int, *options: str) -> list[str]:
     return ["mount", "-t", "tmpfs", "-o", ",".join([*options, f"size={kilobytes}k"]), "scope", str(place)]
 
 
+@pytest.mark.fault(7)
 def test_a_disk_of_any_size_that_fills_up_is_one_line_and_with_room_the_run_goes_on(
-    whole: tuple[Path, float], speaking_policy: Path, disk: Path, tmp_path: Path
+    whole: tuple[Path, float], speaking_policy: Path, disk: Path, tmp_path: Path, counts: FaultCounts
 ) -> None:
     undisturbed, _ = whole
     needed = sum(path.stat().st_size for path in undisturbed.rglob("*") if path.is_file()) // 1024
-    count, resumed = (20, 4) if ALL else (4, 2)
+    count, resumed = points(4, 20), points(2, 10)
     full = 0
     for number in range(count):
         size, said = 8 + needed * number // count, tmp_path / f"said-{number}"
@@ -142,7 +145,8 @@ def test_a_disk_of_any_size_that_fills_up_is_one_line_and_with_room_the_run_goes
         if number % (count // resumed) == 0:
             subprocess.run(mount(disk, 20 * needed, "remount"), check=True)
             assert in_child(scope_run, speaking_policy, disk, said, None) == 0, said.read_text()
-            assert records(disk) == records(undisturbed), f"on {size} kB"
+            counts.compare(records(undisturbed), records(disk), tried=int(code != 0))
         shutil.rmtree(disk / "tiny", ignore_errors=True)
     print(f"{count} sizes up to {size} kB, {full} too small, {resumed} gone on with")
+    counts.check()
     assert full >= count * 0.8

@@ -1,5 +1,6 @@
 """Several updates per step: each is an optimizer step over its own groups, and importance ratios leave 1."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from trl import GRPOTrainer
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.training import updating
 from scope_selfplay.training.batches import trl_columns
 from scope_selfplay.training.generation import trl_config
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.training.ranks import check_shares
-from tests.integration.loop.seam import GROUP, by_member, furthest, job_of, same, train
+from scope_selfplay.training.rows import RewardedRollout
+from tests.integration.loop.seam import BATCH, GROUP, by_member, furthest, job_of, same, train
 
 pytestmark = pytest.mark.integration
 
@@ -124,3 +127,34 @@ def test_updates_are_of_as_many_groups_each() -> None:
         ConfigError, match=r"updates \(128\) must divide the 64 groups that each of 4 processes"
     ):
         check_shares(settings, 4)
+
+
+def half_flat(record: str, member: int, step: int) -> RewardedRollout:
+    """The groups of even records teach nothing."""
+    rollout = by_member(record, member, step)
+    return rollout if int(record[1:]) % 2 else replace(rollout, reward=1.0)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "cispo"])
+def test_without_a_kl_groups_that_teach_nothing_count_and_are_not_computed(
+    random_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    rows: list[int] = []
+    score = updating.score_tokens
+
+    def counted(model: Any, input_ids: Any, *arguments: Any, **options: Any) -> Any:
+        rows.append(len(input_ids))
+        return score(model, input_ids, *arguments, **options)
+
+    monkeypatch.setattr(updating, "score_tokens", counted)
+    jobs = {
+        beta: job_of(random_policy, tmp_path / str(beta), loss=loss, kl_beta=beta) for beta in (0.0, 1e-9)
+    }
+    computed = {}
+    for beta, job in jobs.items():
+        rows.clear()
+        train(job, half_flat)
+        computed[beta] = sum(rows)
+    # With a KL every row is also read by the reference.
+    assert computed == {0.0: GROUP, 1e-9: 2 * BATCH * GROUP}
+    assert furthest(*(job.folder.checkpoint for job in jobs.values())) < CLOSE

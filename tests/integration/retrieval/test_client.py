@@ -36,6 +36,7 @@ async def test_http_and_in_process_give_the_same_passages(
             assert await remote.search(query, 3) == await local.search(query, 3)
 
 
+@pytest.mark.fault(6)
 async def test_the_handshake_refuses_another_index(running: Running, index_folder: Path) -> None:
     async with running(index_folder) as url:
         async with HttpSearcher(url) as searcher:
@@ -113,6 +114,7 @@ async def redirects() -> Response:
     return RedirectResponse("http://127.0.0.1:9/retrieve", 307)
 
 
+@pytest.mark.fault(5)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -135,6 +137,7 @@ async def test_a_passing_fault_is_retried_and_nothing_is_lost(
     assert peer.calls == 3
 
 
+@pytest.mark.fault(5)
 @pytest.mark.parametrize("fault", [gives({}, 500), half_a_body, hangs])
 async def test_a_lasting_fault_is_a_search_error_after_bounded_attempts(
     fault: Callable[[], Awaitable[Response]],
@@ -160,6 +163,7 @@ async def test_a_retry_after_beyond_the_deadline_ends_the_search_at_once() -> No
             await asyncio.wait_for(searcher.search("q", 3), 1)
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize(
     "body",
     [
@@ -196,6 +200,7 @@ async def test_a_huge_response_is_cut_off() -> None:
             await searcher.search("q", 3)
 
 
+@pytest.mark.fault(6)
 async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
     peer = Peer(gives(GOOD, X_Scope_Index="another"))
     async with serve_app(peer.app()) as url, HttpSearcher(url, retry_policy=HASTY) as searcher:
@@ -203,6 +208,7 @@ async def test_an_index_that_changes_after_the_handshake_is_noticed() -> None:
             await searcher.search("q", 3)
 
 
+@pytest.mark.fault(6)
 async def test_a_server_that_is_not_a_retriever_is_refused_at_the_handshake() -> None:
     async with serve_app(Peer(gives(GOOD), info={"hello": 1}).app()) as url:
         with pytest.raises(RunMismatchError, match="names no index"):
@@ -210,6 +216,7 @@ async def test_a_server_that_is_not_a_retriever_is_refused_at_the_handshake() ->
                 pass
 
 
+@pytest.mark.fault(5)
 async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
     running: Running, index_folder: Path
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
-from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
+from scope_selfplay.model_server.app import EngineOptions, ModelService, open_service, serving_model
 from scope_selfplay.store.weights import weights_hash
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.replicas import ReplicatedClient
 from scope_selfplay.wire.serving import listen
 
 pytestmark = pytest.mark.integration
@@ -62,7 +64,9 @@ async def _together(model: PolicyModel, asked: list[Generate]) -> list[Sample]:
 
 def _client(url: str, codec: ChatCodec, served: Served, **options: Any) -> ServedModel:
     settings: dict[str, Any] = {"identity": "S_0", "max_length": 160, "temperature": 0.8, **options}
-    return ServedModel(lambda: JsonClient(url, retry_policy=HASTY), served, codec, **settings)
+    return ServedModel(
+        lambda: ReplicatedClient([JsonClient(url, retry_policy=HASTY)]), served, codec, **settings
+    )
 
 
 async def test_the_same_request_gives_the_same_ids_as_in_this_process(
@@ -83,6 +87,41 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
         assert ours.logprobs is not None and theirs.logprobs is not None
         if not request.greedy:  # greedy choices are scored at temperature 1, as vLLM does it
             assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+
+
+async def test_replicas_answer_as_one_engine_does_also_when_one_goes_away(
+    random_policy: Path, codec: ChatCodec, asked: list[Generate]
+) -> None:
+    named = [request._replace(opening=f"task-{row // 3}") for row, request in enumerate(asked)]
+    async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
+        async with JsonClient(url) as inner, JsonClient(url.removesuffix("/v1")) as outer:
+            served = await ask_what_is_served(inner, outer, None)
+        expected = await _together(_client(url, codec, served), named)
+        staying = open_service(str(random_policy), OPTIONS)
+        async with AsyncExitStack() as stack, serving_model(staying) as other:
+            going = open_service(str(random_policy), OPTIONS)
+            gone = await stack.enter_async_context(serving_model(going))
+            clients = [JsonClient(each, retry_policy=HASTY) for each in (gone, other)]
+            model = ServedModel(
+                lambda: ReplicatedClient(clients),
+                served,
+                codec,
+                identity="S_0",
+                max_length=160,
+                temperature=0.8,
+            )
+            assert [each.ids for each in await _together(model, named)] == [each.ids for each in expected]
+            answered = [_samples(service) for service in (going, staying)]
+            assert sum(answered) == len(named) and all(count and count % 3 == 0 for count in answered)
+            await stack.aclose()
+            assert [each.ids for each in await _together(model, named)] == [each.ids for each in expected]
+            assert _samples(staying) == answered[1] + len(named)
+
+
+def _samples(service: ModelService) -> int:
+    return int(
+        service.metrics.registry.get_sample_value("scope_model_requests_total", {"status": "200"}) or 0
+    )
 
 
 async def test_other_weights_after_the_handshake_are_noticed(

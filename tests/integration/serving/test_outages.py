@@ -94,6 +94,7 @@ def index(undisturbed: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.fault(5)
 def test_a_retriever_that_is_away_for_a_while_changes_no_task(
     undisturbed: Run, index: Path, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_retriever_that_is_away_for_a_while_changes_no_task(
     )
 
 
+@pytest.mark.fault(5)
 def test_a_retriever_that_stays_away_stops_the_stage_and_the_same_command_goes_on(
     undisturbed: Run, index: Path, tmp_path: Path
 ) -> None:

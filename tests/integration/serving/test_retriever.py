@@ -70,6 +70,7 @@ def test_a_served_index_of_the_corpus_gives_exactly_the_passages_of_the_one_in_p
         open_retriever(SearchConfig(), world[1:], RunFolder(tmp_path), print)
 
 
+@pytest.mark.fault(6)
 def test_another_index_is_refused_at_the_handshake(
     world: list[Document], index: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_another_index_is_refused_at_the_handshake(
         _open(url, world, tmp_path / "run", [])
 
 
+@pytest.mark.fault(6)
 def test_what_is_no_retriever_is_refused_at_the_handshake(world: list[Document], tmp_path: Path) -> None:
     from starlette.applications import Starlette
     from starlette.requests import Request

@@ -254,7 +254,9 @@ WHERE = [
     "partners.challenger.model=c1",
     "judge.endpoint.base_url=http://127.0.0.1:9001/v1",
 ]
-HOW_OFTEN = ["challenger.save_every=7", "solver.save_every=7"]
+HOW_OFTEN = [
+    f"{role}.{name}=7" for role in ("challenger", "solver") for name in ("save_every", "keep_checkpoints")
+]
 
 
 @pytest.mark.parametrize("setting", [*WHERE, *HOW_OFTEN])

@@ -30,7 +30,7 @@ _PLACED = _CLUSTER | {
     "pull_secret": "registry",
     "key_secret": "scope-key",
     "labels": {"kueue.x-k8s.io/queue-name": "research"},
-    "train_solver": {"gpus": 8, "nodes": 2},
+    "train_solver": {"gpus": 8, "nodes": 2, "sharding": "hybrid"},
     "make_tasks": {"shards": 4},
 }
 

@@ -100,8 +100,10 @@ def test_the_pods_that_its_job_makes_after_the_end_report_it_again_and_do_nothin
     for number in range(5):
         assert world.drive(world.controller(identity=f"later-{number}")) == run_end
     assert world.cluster.created == created
-    written = {call.kind for call in world.cluster.calls[before:] if call.method != "GET"}
-    assert written == {ObjectKind.LEASE, ObjectKind.CONFIG_MAP}
+    written = {(call.method, call.name) for call in world.cluster.calls[before:] if call.method != "GET"}
+    # Their Lease and the status: not even their own Job, which would end at a deadline.
+    assert written == {("PUT", "r1-controller"), ("PATCH", "r1-status")}
+    assert "activeDeadlineSeconds" not in world.cluster.objects(ObjectKind.JOB)["r1-controller"]["spec"]
 
 
 @pytest.mark.fault(20)

@@ -1,79 +1,72 @@
 """Runs that need the same GPUs: nobody waits for ever, and nothing holds what it cannot use."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scope_selfplay.controller.api import Body, ObjectKind
-from scope_selfplay.controller.loop import Controller, Inputs
+from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.errors import ExitCode
-from scope_selfplay.testing.fake_nodes import GPU, PodEnding, SimulatedStages
-from tests.unit.controller.examples import config_of
+from scope_selfplay.testing.fake_gangs import FakeGangs
+from scope_selfplay.testing.fake_nodes import GPU
+from tests.unit.controller.neighbours import Neighbours
 from tests.unit.controller.worlds import ONE, World
 
 LAST_TWO = ("i01-train-solver", "i01-compare")
 
 
-class Neighbours:
-    """Several runs in one namespace, on the GPUs of one node; each stage Job publishes in its own run's folder."""
-
-    def __init__(self, root: Path, count: int, data: dict[str, Any] | None = None) -> None:
-        names = [f"r{number}" for number in range(1, count + 1)]
-        self.world = World(root, data or ONE)
-        self.stages = {name: SimulatedStages(root, name) for name in names}
-        self.world.nodes.work = self._work
-        self.ended: dict[str, ExitCode] = {}
-        self.controllers: dict[str, Controller] = {}
-        for name in names:
-            config = config_of((data or ONE) | {"name": name})
-            inputs = Inputs(config, "0123456789abcdef", (config.domain,))
-            if name != "r1":
-                self.world.add_controller_job(f"{name}-controller")
-            self.controllers[name] = self.world.controller(
-                identity=f"pod-{name}", job=f"{name}-controller", read=partial(Inputs, *inputs)
-            )
-
-    def _work(self, job: Body, rank: int) -> PodEnding:
-        return self.stages[job["metadata"]["labels"]["scope/run"]](job, rank)
-
-    def drive(self, hours: float) -> float:
-        """Rounds of all controllers until all runs have ended; the most seconds in which no stage had a node."""
-        idle = longest = 0.0
-        start = self.world.cluster.now
-        while len(self.ended) < len(self.controllers):
-            assert self.world.cluster.now - start < hours * 3600, self.messages()
-            for name, controller in self.controllers.items():
-                if name not in self.ended and (end := controller.round()) is not None:
-                    controller.stop()
-                    self.ended[name] = end.code
-            before = self.world.cluster.now
-            self.world.cluster.advance(15)
-            idle = 0.0 if self.works() else idle + self.world.cluster.now - before
-            longest = max(longest, idle)
-        return longest
-
-    def works(self) -> bool:
-        pods = self.world.cluster.objects(ObjectKind.POD).values()
-        return any("job-name" in pod["metadata"]["labels"] and pod["spec"].get("nodeName") for pod in pods)
-
-    def messages(self) -> dict[str, str]:
-        maps = self.world.cluster.objects(ObjectKind.CONFIG_MAP)
-        return {name: maps[f"{name}-status"]["data"]["message"] for name in self.controllers}
+@pytest.mark.parametrize("backend", ["deployments", "gangs"])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.integration)])
+def test_runs_on_one_node_all_finish_and_its_gpus_are_idle_for_a_minute_at_most(
+    tmp_path: Path, count: int, backend: str
+) -> None:
+    """Judge and Solver of two runs take all eight GPUs: alone, each would wait for the other's for ever. Idle is when
+    no stage works; what is left of it is servers that end and start between two stages."""
+    gang = {"gang": {"queue": "scope"}} if backend == "gangs" else {}
+    neighbours = Neighbours(tmp_path, count, ONE | {"cluster": ONE["cluster"] | gang})
+    if gang:
+        FakeGangs(neighbours.world.cluster)
+    neighbours.drive(hours=3)
+    assert set(neighbours.ended.values()) == {ExitCode.DONE}
+    for name, stages in neighbours.stages.items():
+        assert len(stages.published) == len(set(stages.published)) == 6, name
+    assert neighbours.idle <= 60
+    # Nothing was held in vain for so long that a run had to give up.
+    assert "GaveBack" not in neighbours.world.reasons
+    assert ("MadeWay" in neighbours.world.reasons) == (not gang)
 
 
-def test_two_runs_that_hold_each_others_gpus_both_finish(tmp_path: Path) -> None:
-    """Judge and Solver of both take all eight GPUs; without giving back, both trainers wait for ever."""
+def test_the_younger_run_makes_way_but_not_for_ever(tmp_path: Path) -> None:
+    """What the older one waits for may be something that this run cannot give."""
     neighbours = Neighbours(tmp_path, 2)
-    longest = neighbours.drive(hours=12)
+    world = neighbours.world
+    world.nodes.leaves_alone = lambda name: name.startswith("r1-judge")
+    for name in neighbours.controllers:
+        neighbours.controllers[name].round()
+        world.cluster.advance(15)
+    (judge,) = [
+        pod for name, pod in world.cluster.objects(ObjectKind.POD).items() if name.startswith("r1-judge")
+    ]
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes match a selector."}
+    judge["status"] = {"phase": "Pending", "conditions": [condition]}
+    with pytest.raises(AssertionError):
+        neighbours.drive(hours=0.2)
+    assert neighbours.messages()["r2"] == "makes way for r1, which came first and waits for a node"
+    assert not [name for name in world.cluster.objects(ObjectKind.DEPLOYMENT) if name.startswith("r2-")]
+    with pytest.raises(AssertionError):
+        neighbours.drive(hours=1)
+    assert neighbours.ended == {"r2": ExitCode.DONE}
+
+
+@pytest.mark.integration
+def test_a_run_that_gave_back_returns_as_soon_as_its_neighbours_hold_less(tmp_path: Path) -> None:
+    """Three runs whose stages take far longer than their patience: pauses must not outlast the stages of others."""
+    neighbours = Neighbours(tmp_path, 3, ONE | {"cluster": ONE["cluster"] | {"patience": 120}})
+    neighbours.world.nodes.seconds = 600
+    neighbours.drive(hours=3)
     assert set(neighbours.ended.values()) == {ExitCode.DONE}
     assert "GaveBack" in neighbours.world.reasons
     assert "found no room for all its pods within" in neighbours.world.messages
-    for name, stages in neighbours.stages.items():
-        assert len(stages.published) == len(set(stages.published)) == 6, name
-    # One of them gives back within twice its patience.
-    assert longest <= 2 * 900 + 60
+    assert neighbours.idle <= 90
 
 
 def test_giving_back_costs_no_retry_and_no_number_is_used_twice(tmp_path: Path) -> None:
@@ -124,7 +117,7 @@ def test_a_job_that_its_queue_holds_back_is_said_to_be_queued(tmp_path: Path) ->
             assert GPU in pod["spec"]["containers"][0]["resources"]["limits"]
             world.cluster.erase(ObjectKind.POD, name)
     controller.round()
-    assert world.status["message"] == "r1-i01-train-solver-a1 waits until its queue admits it"
+    assert world.status["message"] == "r1-i01-train-solver-a1 waits for admission by its queue"
     for _ in range(30):
         controller.round()
         world.cluster.advance(15)

@@ -88,6 +88,18 @@ def test_a_retriever_has_the_time_to_answer_what_has_arrived() -> None:
     assert retriever["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > needed
 
 
+def test_a_server_without_a_gpu_decodes_as_the_run_does_in_one_process() -> None:
+    solver = {"solver": {"gpus": 0, "args": ["--slots", "4"]}}
+    config = config_of(PAPER, model={"slots": 8, "max_length": 512}, cluster=PAPER["cluster"] | solver)
+    servers = servers_of(config, RunStage(1, Stage.TASKS), (True,))
+    (server,) = [each for each in servers if each.component == "solver"]
+    _, _, policy, *options = _command(server_deployment(context_of(config), server))
+    expected = {"slots": 4, "max_length": 512}
+    with serve_model.make_context("serve-model", [policy, *options]) as context:
+        assert {name: context.params[name] for name in expected} == expected
+    assert options.index("8") < options.index("4")
+
+
 def test_a_server_without_a_gpu_is_the_librarys_own_and_has_the_cores_that_it_asks_for() -> None:
     cluster = {"judge": {"gpus": 0, "args": ["--rehearsal"]}, "solver": {"gpus": 0, "cpu": "7500m"}}
     config = config_of(PAPER, cluster=PAPER["cluster"] | cluster | {"images": {"server": "s", "worker": "w"}})

@@ -10,8 +10,9 @@ from scope_selfplay.config.cluster import PolicyServerConfig
 from scope_selfplay.config.model_names import parameters_in
 from scope_selfplay.controller.manifests import Component, RunStage
 from scope_selfplay.controller.parallelism import Parallelism, parallelism_of
-from scope_selfplay.controller.servers import endpoint_settings, servers_of
+from scope_selfplay.controller.servers import endpoint_settings, server_deployment, servers_of
 from scope_selfplay.store import Stage
+from tests.unit.controller.examples import context_of
 
 
 def found(component: Component = Component.SOLVER, **settings: Any) -> Parallelism:
@@ -73,3 +74,28 @@ def test_partners_serve_by_priority_and_their_stage_knows_and_the_judge_does_not
     tiny = parse_config({"name": "r1", "cluster": {"tiny": True}})
     served = servers_of(tiny, RunStage(1, Stage.TASKS), (True,))
     assert not any("priority" in setting for setting in endpoint_settings(tiny, served))
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [
+        ({}, 15),
+        ({"cpu": "2500m"}, 1),
+        ({"cpu": "4"}, 3),
+        ({"cpu": "500m"}, 1),
+        ({"gpus": 1}, 1),
+        ({"args": ["--workers", "5"]}, 5),
+        ({"args": ["--workers=2", "--cache=10"]}, 2),
+    ],
+)
+def test_the_retriever_has_a_search_process_for_each_cpu_but_one(
+    settings: dict[str, Any], workers: int
+) -> None:
+    config = parse_config({"name": "r1", "cluster": {"retriever": settings}})
+    assert config.cluster.retriever.workers == workers
+    server = servers_of(config, RunStage(1, Stage.SOLVER), (True,))[-1]
+    body = server_deployment(context_of(config), server)
+    command = body["spec"]["template"]["spec"]["containers"][0]["command"]
+    named = [part for part in command if part.startswith("--workers")]
+    given = [part for part in settings.get("args", ()) if part.startswith("--workers")]
+    assert named == (given or ([f"--workers={workers}"] if workers > 1 else []))

@@ -57,9 +57,17 @@ def test_the_status_says_which_iterations_ended_below_their_target(tmp_path: Pat
 
 def test_parts_add_up_in_order_with_the_newer_message_and_the_older_end() -> None:
     event, bug = ControllerEvent("Retry", "again", True), RunEnd(ExitCode.BUG, "first")
-    first = PlanPart((Create({}),), (), "one", bug, frozenset({"a"}))
-    second = PlanPart((Create({"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"}))
-    added = PlanPart((Create({}), Create({"x": 1})), (event,), "one", bug, frozenset({"a", "b"}))
+    first = PlanPart((Create(ObjectKind.JOB, {}),), (), "one", bug, frozenset({"a"}))
+    second = PlanPart(
+        (Create(ObjectKind.JOB, {"x": 1}),), (event,), "", RunEnd(ExitCode.USER, "second"), frozenset({"b"})
+    )
+    added = PlanPart(
+        (Create(ObjectKind.JOB, {}), Create(ObjectKind.JOB, {"x": 1})),
+        (event,),
+        "one",
+        bug,
+        frozenset({"a", "b"}),
+    )
     assert first + second == added
     assert (second + PlanPart(message="two")).message == "two"
 
@@ -67,4 +75,4 @@ def test_parts_add_up_in_order_with_the_newer_message_and_the_older_end() -> Non
 def _observed(world: World) -> ObservedCluster:
     kinds = (ObjectKind.JOB, ObjectKind.POD, ObjectKind.DEPLOYMENT, ObjectKind.SERVICE)
     jobs, pods, deployments, services = (list(world.cluster.objects(kind).values()) for kind in kinds)
-    return observe(jobs, pods, deployments, services, world.status)
+    return observe(world.config.name, jobs, pods, deployments, services, world.status)

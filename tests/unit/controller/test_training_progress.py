@@ -1,10 +1,13 @@
 """What the status says of a training that goes on."""
 
 import json
+import re
 from pathlib import Path
 
+from scope_selfplay.controller.run_metrics import TRAINING, RunCollector
 from scope_selfplay.controller.training_progress import training_progress
 from scope_selfplay.store import RunFolder, Stage
+from scope_selfplay.store.ratings import Ratings, ScoreEstimate
 from tests.unit.controller.examples import PAPER, a_step, config_of
 from tests.unit.controller.worlds import World
 
@@ -42,3 +45,55 @@ def test_the_status_follows_the_training_and_drops_the_line_after_it(tmp_path: P
     assert world.status["training"].startswith("step 2 of ")
     world.drive(controller)
     assert "training" not in world.status
+
+
+def test_a_volume_that_may_become_full_is_told_while_the_stage_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.have_done_all_but("i01-train-solver", "i01-compare")
+    controller = world.controller()
+    controller.round()
+    note = world.stages.folder.stage(1, Stage.SOLVER).room
+    note.parent.mkdir(parents=True)
+    note.write_text("r1: 10.0 GiB are free on its volume\n")
+    controller.round()
+    assert world.status["volume"] == "r1: 10.0 GiB are free on its volume"
+    note.unlink()
+    world.drive(controller)
+    assert "volume" not in world.status
+    assert world.reasons.count("LittleRoom") == 1
+
+
+def test_prometheus_sees_what_the_run_has_reached(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.have_done_all_but("i01-train-solver", "i01-compare")
+    folder = world.stages.folder
+    write_rows(folder, Stage.SOLVER, 7, tail='{"step": 8, "rew')
+    seen = read_metrics(folder, world)
+    assert seen["scope_run_stages_done", ()] == seen["scope_run_stages", ()] - 2
+    here = ("01", "train-solver")
+    assert seen["scope_run_stage", here] == 1 and seen["scope_training_step", here] == 7
+    assert seen["scope_training_reward", here] == 0.5 and ("scope_training_kl", here) not in seen
+    held_out = ScoreEstimate(mean_score=0.25, low=None, high=None, tasks=1)
+    ratings = Ratings(promoted=True, ratings={"S_0": 0.0}, held_out={"S_0": {"all": held_out}})
+    folder.stage(0, Stage.COMPARE).ratings.write_text(ratings.model_dump_json())
+    seen = read_metrics(folder, world)
+    assert seen["scope_run_rating", ("S_0",)] == 0 and seen["scope_run_held_out_score", ("S_0",)] == 0.25
+    # Damage is for the controller to tell; the rest is still shown.
+    (folder.stage(0, Stage.TASKS).path / "manifest.json").write_text("{")
+    assert read_metrics(folder, world)["scope_run_stages_done", ()] == seen["scope_run_stages_done", ()] - 1
+
+
+def read_metrics(folder: RunFolder, world: World) -> dict[tuple[str, tuple[str, ...]], float]:
+    families = RunCollector(folder, world.config).collect()
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_the_columns_shown_are_columns_that_a_training_writes() -> None:
+    """What training names its columns stands in a module that a controller may not import."""
+    names = {each for each in TRAINING if each != "step"}
+    source = (Path(__file__).parents[3] / "scope_selfplay" / "training" / "step_metrics.py").read_text()
+    assert names <= set(re.findall(r'": "([a-z_]+)"', source))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scope_selfplay.config import load_config
 from scope_selfplay.controller.api import VERBS, ObjectKind
 from scope_selfplay.controller.loop import Controller
 from scope_selfplay.controller.manifests import SHARD
@@ -63,6 +64,50 @@ def test_servers_of_a_stage_are_gone_before_the_next_stage_begins(tmp_path: Path
         "r1-i01-train-solver-a1": always,
         "r1-i01-compare-a1": ["r1-i01-solver", *always],
     }
+
+
+@pytest.mark.integration
+def test_the_frozen_solver_of_stage_a_goes_on_in_stage_b(tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+    world = World(tmp_path)
+
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
+        pods = world.cluster.objects(ObjectKind.POD).values()
+        solvers = [pod["metadata"]["uid"] for pod in pods if "-solver-" in pod["metadata"]["name"]]
+        seen[job["metadata"]["name"]] = " ".join(uid for uid in solvers if "train-solver" not in uid)
+        return world.stages(job, rank)
+
+    world.nodes.work = work
+    world.drive()
+    first, second = seen["r1-i01-train-challenger-a1"], seen["r1-i01-make-tasks-a1"]
+    assert first and first == second
+    assert world.cluster.created[(ObjectKind.DEPLOYMENT, "r1-i01-solver")] == 2, "for A and B, and for D"
+    assert world.nodes.peak == 6
+
+
+@pytest.mark.integration
+def test_replicas_are_servers_of_their_own_and_a_stage_waits_for_each(tmp_path: Path) -> None:
+    judge = PAPER["cluster"]["judge"] | {"replicas": 2}
+    world = World(tmp_path, ONE | {"cluster": PAPER["cluster"] | {"judge": judge, "solver": {"replicas": 2}}})
+    settings: dict[str, list[str]] = {}
+
+    def work(job: dict[str, Any], rank: int) -> PodEnding:
+        settings[job["metadata"]["name"]] = job["spec"]["template"]["spec"]["containers"][0]["command"]
+        return world.stages(job, rank)
+
+    world.nodes.work = work
+    world.nodes.gpus = 16
+    assert world.drive().code is ExitCode.DONE
+    told = settings["r1-i01-make-tasks-a1"]
+    assert "judge.endpoint.replicas=[http://r1-judge-1:8000/v1]" in told
+    assert "partners.solver.replicas=[http://r1-i01-solver-1:8000/v1]" in told
+    assert not any("challenger.replicas" in argument for argument in told)
+    parsed = load_config(None, [told[row + 1] for row, argument in enumerate(told) if argument == "--set"])
+    assert parsed.judge.endpoint.each_url == ("http://r1-judge:8000/v1", "http://r1-judge-1:8000/v1")
+    assert world.nodes.peak == 2 * 2 + 2 * 2 + 2
+    caches = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "r1" / "cache").iterdir())
+    assert caches == ["challenger", "judge", "judge-1", "solver", "solver-1"]
+    assert world.end_state()["servers"] == []
 
 
 @pytest.mark.parametrize(
@@ -255,7 +300,8 @@ def test_the_verbs_used_are_the_verbs_granted(tmp_path: Path) -> None:
     for verbs in used.values():
         if "patch" in verbs:
             verbs.add("create")
-    assert used == {resource: set(verbs) for resource, verbs in VERBS.items()}
+    gangs = ("jobset.x-k8s.io", "jobsets")  # a run without a queue makes none
+    assert used == {resource: set(verbs) for resource, verbs in VERBS.items() if resource != gangs}
 
 
 def test_a_run_id_that_cannot_name_a_service_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,9 +53,9 @@ class World:
     def add_controller_job(self, name: str = "") -> str:
         name = name or f"{self.config.name}-controller"
         labels = {"scope/run": self.config.name}
-        self.cluster.put(
-            ObjectKind.JOB, {"kind": "Job", "metadata": {"name": name, "labels": labels}, "spec": {}}
-        )
+        status = {"startTime": datetime.fromtimestamp(self.cluster.now, UTC).isoformat()}
+        body = {"kind": "Job", "metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
+        self.cluster.put(ObjectKind.JOB, body)
         return name
 
     def controller(
@@ -72,7 +73,7 @@ class World:
             root=self.root,
             job=job or f"{self.config.name}-controller",
             identity=identity,
-            clock=Clock(clock or (lambda: self.cluster.now), self.cluster.advance),
+            clock=Clock(clock or (lambda: self.cluster.now), self.cluster.advance, lambda: self.cluster.now),
             rng=Random(0),
             only_iteration=only,
             say=self.said.append,

@@ -56,7 +56,7 @@ FAULTS = {
     "one thing asked": (
         Course(aspects=(20, 1)),
         "",
-        "common_pattern pattern_growth opening_growth topic_drift task_growth",
+        "common_pattern pattern_growth opening_growth phrase_rise topic_drift task_growth",
     ),
     "length decides": (Course(longest_wins=True), "length_correlation", "length_correlation"),
 }

@@ -76,6 +76,18 @@ def test_a_later_nodes_ranks_go_on_counting_and_meet_at_the_first_node() -> None
     }
 
 
+SECOND_OF_TWO = {"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0.ranks:29500"}
+
+
+@pytest.mark.parametrize(("sharding", "sharers"), [("full", 8), ("hybrid", 4)])
+def test_copies_are_shared_by_all_processes_or_by_those_of_a_node(sharding: str, sharers: int) -> None:
+    node = node_of(SECOND_OF_TWO | {"SCOPE_SHARDING": sharding}, processes=4)
+    assert (node.world, node.sharers) == (8, sharers)
+    assert node_of({"SCOPE_SHARDING": sharding}, processes=4).sharers == 4
+    # One process has nobody on its node to share with.
+    assert node_of(SECOND_OF_TWO | {"SCOPE_SHARDING": sharding}, processes=1).sharers == 2
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -84,6 +96,7 @@ def test_a_later_nodes_ranks_go_on_counting_and_meet_at_the_first_node() -> None
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1"}, "SCOPE_RENDEZVOUS is ''"),
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "1", "SCOPE_RENDEZVOUS": "job-0"}, "HOST:PORT"),
         ({"SCOPE_NODES": "2", "JOB_COMPLETION_INDEX": "2", "SCOPE_RENDEZVOUS": "a:1"}, "expected 0 to 1"),
+        (SECOND_OF_TWO | {"SCOPE_SHARDING": "node"}, "SCOPE_SHARDING is 'node'; expected full or hybrid"),
     ],
 )
 def test_half_a_description_of_nodes_is_refused(told: dict[str, str], said: str) -> None:

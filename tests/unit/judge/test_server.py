@@ -152,6 +152,27 @@ async def test_with_a_key_only_those_who_send_it_are_answered(
             assert response.status == 200
 
 
+async def test_its_metrics_count_what_it_answered_and_refused_and_need_no_key(
+    documents: list[Document],
+) -> None:
+    request = {"model": LexicalJudge(documents).identity, "messages": [{"role": "user", "content": "Good?"}]}
+    async with (
+        serving(lexical_app(documents, "secret")) as url,
+        aiohttp.ClientSession(headers={"Authorization": "Bearer secret"}) as known,
+        aiohttp.ClientSession() as prometheus,
+    ):
+        for more, status in (({"max_tokens": 1}, 200), ({}, 400), ({}, 400)):
+            async with known.post(f"{url}/chat/completions", json={**request, **more}) as response:
+                assert response.status == status
+        async with prometheus.get(f"{url.removesuffix('/v1')}/metrics") as response:
+            lines = (await response.text()).splitlines()
+    counts = [line for line in lines if line.startswith("scope_judge_server_request_seconds_count")]
+    assert sorted(counts) == [
+        f'scope_judge_server_request_seconds_count{{outcome="{outcome}"}} {number}'
+        for outcome, number in (("answered", 1.0), ("refused", 2.0))
+    ]
+
+
 async def test_a_prompt_it_cannot_read_is_refused(documents: list[Document], pack: Pack) -> None:
     bare = pack.model_copy(
         update={

@@ -38,16 +38,18 @@ _KUBECTL = """#!/bin/sh
 case "$*" in
 kustomize*) exec {kubectl} "$@" ;;
 *apply*) exit 0 ;;
-*version*) echo '{{"serverVersion": {{"gitVersion": "v1.30.0"}}}}' ;;
+*version*) cat {folder}/version.json 2>/dev/null || echo '{{"serverVersion": {{"gitVersion": "v1.30.0"}}}}' ;;
 *can-i*) echo yes ;;
 *all-namespaces*) cat {folder}/everywhere.json 2>/dev/null && exit 0
     echo 'Error from server (Forbidden): pods is forbidden at the cluster scope' >&2
     exit 1 ;;
 *ignore-not-found*)
-    name=$(echo "$*" | sed 's/.*get \\([a-z]*\\) \\([a-z0-9-]*\\).*/\\1.\\2/')
+    name=$(echo "$*" | sed 's/.*get \\([a-z]*\\)[a-z0-9.-]* \\([a-z0-9-]*\\).*/\\1.\\2/')
     cat {folder}/$name.json 2>/dev/null
     exit 0 ;;
 *get*)
+    refused={folder}/$(echo "$*" | sed 's/.*get \\([a-z0-9.-]*\\).*/\\1/').refused
+    [ -e "$refused" ] && {{ cat "$refused" >&2; exit 1; }}
     kind=$(echo "$*" | sed 's/.*get \\([a-z]*\\).*/\\1/')
     cat {folder}/$kind.json 2>/dev/null && exit 0
     echo "Error from server (Forbidden): $kind is forbidden: User \\"me\\" cannot list resource" >&2
@@ -65,6 +67,12 @@ class Answers:
     def give(self, kind: str, *items: dict[str, Any]) -> None:
         (self._folder / f"{kind}.json").write_text(json.dumps({"items": items}))
 
+    def run_version(self, version: str) -> None:
+        (self._folder / "version.json").write_text(json.dumps({"serverVersion": {"gitVersion": version}}))
+
+    def refuse(self, kind: str, why: str) -> None:
+        (self._folder / f"{kind}.refused").write_text(f"error: {why}\n")
+
     def give_one(self, kind: str, name: str, item: dict[str, Any]) -> None:
         (self._folder / f"{kind}.{name}.json").write_text(json.dumps(item))
 
@@ -79,7 +87,10 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     program.write_text(_KUBECTL.format(kubectl=kubectl, folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return Answers(tmp_path)
+    found = Answers(tmp_path)
+    # The key that the paper-scale runs name.
+    found.give_one("secrets", "servers", {"data": {"token": "eA=="}})
+    return found
 
 
 def with_components(top: Path, source: Path, *components: str, text: str | None = None) -> Path:

@@ -1,5 +1,6 @@
 """`scope k8s check`: what of a run's folder and config no cluster could do, one clear problem each."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,24 @@ from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
 from scope_selfplay.config import load_config
+from scope_selfplay.controller.gangs import jobs_of
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check import check_folder, config_of, schema_problems
 from scope_selfplay.k8s.check_cluster import peak_gpus
-from scope_selfplay.k8s.objects import ManifestProblem, name_of
+from scope_selfplay.k8s.objects import ManifestProblem, name_of, unpacked
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.memory import LAYOUTS
 from scope_selfplay.planning.plan import make_plan
 from tests.unit.k8s.conftest import QWEN, REPOSITORY, Answers, cluster_check, rendered, with_components
 from tests.unit.k8s.test_check_cluster import enough_but_quota, quota
+
+
+def test_open_servers_are_told_of(answers: Answers, tmp_path: Path) -> None:
+    """The paper-scale runs ask for a key; one on GPUs without is told what closes its servers."""
+    assert not any("key_secret" in note for note in check_folder(QWEN).notes)
+    text = (QWEN / "setup" / "run.yaml").read_text().replace("  key_secret: servers\n", "")
+    notes = check_folder(with_components(tmp_path, QWEN, text=text)).notes
+    assert [note for note in notes if note.startswith("cluster.key_secret: not set")]
 
 
 def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path) -> None:
@@ -26,14 +36,79 @@ def test_components_are_part_of_what_is_checked(answers: Answers, tmp_path: Path
     assert checked.problems == []
     assert peak_gpus(checked.config)["train-solver"] == 10
     assert any("train-solver 10" in note for note in checked.notes)
-    (trainer,) = [
-        body for body in checked.objects if body["metadata"]["name"] == "qwen3-8b-i01-train-solver-a1"
-    ]
+    (gang,) = [body for body in checked.objects if name_of(body) == "JobSet/qwen3-8b-i01-train-solver-a1"]
+    *_, trainer = jobs_of(gang)
     assert trainer["spec"]["parallelism"] == 2
-    assert trainer["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
-    # The controller, four workers and their four servers.
+    assert gang["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "scope"
+    # The controller, four workers and what collects their work, and their four servers.
     enough_but_quota(answers, quota("pods", "8"))
-    assert "takes 9" in cluster_check(folder).problems[0].message
+    assert "takes 10" in cluster_check(folder).problems[0].message
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_two_nodes_have_the_devices_and_variables_that_the_docs_give_them(gang: bool, tmp_path: Path) -> None:
+    """The example of docs/kubernetes.md as it stands there, in a run that enforces Pod Security."""
+    page = (REPOSITORY / "docs/kubernetes.md").read_text().partition("### Several nodes\n")[2]
+    (example,) = [text for text in re.findall(r"(?:^ {4}.*\n)+", page, re.M) if "NCCL_IB_HCA" in text]
+    run = yaml.safe_load((QWEN / "setup" / "run.yaml").read_text())
+    run["cluster"] |= yaml.safe_load(example)["cluster"] | ({"gang": {"queue": "scope"}} if gang else {})
+    components = ("multi-node", "namespace")
+    checked = check_folder(with_components(tmp_path, QWEN, *components, text=yaml.safe_dump(run)))
+    assert checked.problems == []
+    everything = unpacked(checked.objects)
+    assert "NetworkPolicy/scope-ranks" in map(name_of, everything)
+    # One for each iteration.
+    spec, *_ = [
+        body["spec"] for body in everything if body.get("spec", {}).get("completionMode") == "Indexed"
+    ]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
+    (container,) = spec["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    expected = {"SCOPE_NODES": "2", "SCOPE_PROCESSES": "4", "SCOPE_SHARDING": "hybrid", "NCCL_IB_HCA": "mlx5"}
+    assert told | expected == told and told["SCOPE_RENDEZVOUS"].endswith(":29500")
+    for limits in container["resources"].values():
+        assert (limits["rdma/hca"], limits["nvidia.com/gpu"]) == ("1", "4")
+    annotations = spec["template"]["metadata"]["annotations"]
+    assert annotations["k8s.v1.cni.cncf.io/networks"] == "rdma"
+
+
+def test_a_batch_that_the_gpus_of_all_nodes_cannot_share_is_a_problem(tmp_path: Path) -> None:
+    text = (QWEN / "setup" / "run.yaml").read_text()
+    run = yaml.safe_load(text)
+    run["cluster"]["train_solver"] = {"nodes": 3}
+    (problem,) = check_folder(with_components(tmp_path, QWEN, text=yaml.safe_dump(run))).problems
+    assert problem.where == "cluster.train_solver"
+    assert "4 GPUs on each of 3 nodes: 12 processes cannot share a batch of 256" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ("nothing", ["cluster.gang: needs JobSet and Kueue"]),
+        ("no queue", ["cluster.gang.queue: names scope, and the namespace has no such LocalQueue"]),
+        ("both", []),
+    ],
+)
+def test_a_gang_needs_job_set_and_its_queue(
+    answers: Answers, tmp_path: Path, found: str, says: list[str]
+) -> None:
+    folder = with_components(tmp_path, QWEN, "kueue")
+    enough_but_quota(answers, quota("pods", "20"))
+    if found == "nothing":
+        # kubectl's words where a cluster has no such kind.
+        answers.refuse("jobsets.jobset.x-k8s.io", 'the server doesn\'t have a resource type "jobsets"')
+    else:
+        answers.give("jobsets")
+    if found == "both":
+        answers.give_one("localqueues", "scope", {"metadata": {"name": "scope"}})
+    problems = [str(problem) for problem in cluster_check(folder).problems]
+    assert [problem[: len(text)] for problem, text in zip(problems, says, strict=True)] == says
+
+
+def test_a_run_whose_name_a_gang_cannot_hold_is_refused(tmp_path: Path) -> None:
+    text = (QWEN / "setup" / "run.yaml").read_text().replace("qwen3-8b", "qwen3-8b-with-a-long-name")
+    (problem,) = check_folder(with_components(tmp_path, QWEN, "kueue", text=text)).problems
+    assert problem.where == "name" and "25 characters; with cluster.gang at most 20" in problem.message
 
 
 PAPER_RUNS = ["qwen3-8b", "qwen2.5-7b", "olmo-3-7b"]
@@ -72,8 +147,8 @@ def test_a_setting_of_a_component_that_is_wrong_is_blamed_on_it(tmp_path: Path) 
 def test_a_gpu_with_the_workers_image_is_a_problem(tmp_path: Path) -> None:
     text = (QWEN / "setup" / "run.yaml").read_text()
     for name in ("trainer", "server"):
-        text = text.replace(f"    {name}: scope-trainer:latest\n", "")
-    text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:latest\n")
+        text = text.replace(f"    {name}: scope-trainer:0.1.0\n", "")
+    text = text.replace("  images:\n", "  images:\n    worker: scope-selfplay:0.1.0\n")
     found = {
         problem.where: problem.message
         for problem in check_folder(with_components(tmp_path, QWEN, text=text)).problems

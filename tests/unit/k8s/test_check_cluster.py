@@ -43,7 +43,7 @@ def enough_but_quota(answers: Answers, *quotas: dict[str, Any]) -> None:
         # Trainer of the Solver 32, retriever 16, judge 8, controller 0.25.
         ("requests.cpu", "56250m", "56"),
         ("cpu", "57", "56"),
-        ("limits.memory", "609Gi", "608Gi"),
+        ("limits.memory", "481Gi", "480Gi"),
     ],
 )
 def test_a_quota_is_compared_with_the_largest_stage(
@@ -227,8 +227,8 @@ def test_cpu_and_memory_of_a_stage_fit_the_one_node_of_the_volume(answers: Answe
     big["status"]["allocatable"] |= {"cpu": "96", "memory": "1000Gi"}
     answers.give("nodes", big)
     assert messages(folder, "nodes") == []
-    answers.give("everywhere", held_by_others("a", memory="500Gi"))
+    answers.give("everywhere", held_by_others("a", memory="600Gi"))
     (message,) = messages(folder, "nodes")
     assert message.startswith(
-        "have 500Gi free memory on the one node of the volume, the stage train-solver takes 608Gi"
+        "have 400Gi free memory on the one node of the volume, the stage train-solver takes 480Gi"
     )

@@ -72,6 +72,17 @@ def test_a_planted_mistake_is_found(
     )
 
 
+def test_objects_of_two_namespaces_do_not_find_each_other(objects: Objects) -> None:
+    for body in objects:
+        body["metadata"]["namespace"] = "scope"
+    assert reference_problems(objects) == []
+    find(objects, "ServiceAccount", "scope-worker")["metadata"]["namespace"] = "other"
+    (found,) = reference_problems(objects)
+    assert str(found).startswith(
+        "ServiceAccount/scope-worker: is in the namespace other and finds nothing of scope"
+    )
+
+
 @pytest.mark.parametrize(
     ("labels", "port"),
     [({"k8s-app": "kube-dns"}, 53), ({"dns.operator.openshift.io/daemonset-dns": "default"}, 5353)],

@@ -10,6 +10,12 @@ def test_rights_in_one_namespace_are_enough_for_a_doctor(answers: Answers) -> No
     assert all(finding.ok for finding in examine(Kubectl()))
 
 
+def test_an_older_cluster_is_told_what_to_do(answers: Answers) -> None:
+    answers.run_version("v1.25.4")
+    (found,) = [each for each in examine(Kubectl()) if each.what == "version"]
+    assert not found.ok and "older-kubernetes" in found.advice
+
+
 def test_a_doctor_that_may_see_no_quota_says_so(answers: Answers) -> None:
     (quotas,) = [each for each in examine(Kubectl()) if each.what == "quotas"]
     assert quotas.ok and "cannot be seen" in quotas.found

@@ -78,6 +78,6 @@ def test_every_image_is_built_from_the_lock_and_checked(image: Path) -> None:
     assert re.search(r"&& (python3 -m )?pip check\b", install), "pip check comes after the installation"
 
 
-def test_a_trainer_can_verify_maths_and_call_tools_and_takes_the_vllm_of_the_lock() -> None:
+def test_a_trainer_verifies_maths_calls_tools_encodes_an_index_and_takes_the_vllm_of_the_lock() -> None:
     text = (REPOSITORY / "k8s" / "images" / "trainer.Dockerfile").read_text()
-    assert '".[train,math,mcp]"' in text and f"v{VLLM}" in text
+    assert '".[train,math,mcp,retrieval]"' in text and f"v{VLLM}" in text

@@ -22,6 +22,12 @@ PAPER = {
 }
 
 
+COPY_CORPUS = "copy the corpus to /data/corpus.jsonl, or name its URL: cluster.prepare.corpus"
+JOBS = ("controller", "probe-volume", "fetch-model", "fetch-encoder", "build-index")
+PUBLISHED = {"urls": ["https://example.org/psgs.tsv.gz"], "sha256": "ab" * 32}
+PARTS = {"urls": ["hf://datasets/a/b@c/part_aa", "hf://datasets/a/b@c/part_ab"], "sha256": "cd" * 32}
+
+
 def config_of(**cluster: Any) -> RunConfig:
     return RunConfig.model_validate({**PAPER, "cluster": {**PAPER["cluster"], **cluster}})  # type: ignore[dict-item]
 
@@ -37,8 +43,9 @@ def rendered_run(top: Path, *components: str, **cluster: Any) -> Path:
 
 
 def jobs_below(folder: Path) -> dict[str, dict[str, Any]]:
-    """Pod specs of the Jobs that prepare the run, and of its controller."""
-    folders = [folder, *sorted(folder.glob("prepare/*"))]
+    """Pod specs of the Jobs that prepare and evaluate the run, and of its controller."""
+    parts = sorted(each.parent for each in folder.glob("prepare/*/kustomization.yaml"))
+    folders = [folder, *parts, *folder.glob("evaluate")]
     return {
         body["metadata"]["name"]: body["spec"]["template"]["spec"]
         for each in folders
@@ -60,7 +67,7 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
         volumes=[{"name": "extra-ca", "path": "/etc/company", "source": {"configMap": {"name": "ca"}}}],
     )
     jobs = jobs_below(folder)
-    assert jobs.keys() == {"r1-controller", "fetch-model", "fetch-encoder", "build-index"}
+    assert jobs.keys() == {f"r1-{job}" for job in JOBS}
     for pod in jobs.values():
         assert pod["containers"][0]["image"] == "registry.example/scope:2"
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared"
@@ -92,10 +99,17 @@ def test_what_prepares_a_run_goes_where_its_pods_go(tmp_path: Path) -> None:
 def test_the_claim_is_the_runs_from_the_first_and_all_of_it_is_on_one_node(
     components: tuple[str, ...], cluster: dict[str, Any], node: dict[str, str], tmp_path: Path
 ) -> None:
-    folder = rendered_run(tmp_path, *components, **cluster)
+    evaluate = {"checkpoints": ["S_1"], "benchmarks": ["embedded"]}
+    prepare = {
+        **PAPER["cluster"]["prepare"],
+        "warm_start": {"start": "/data/models/base", "trajectories": ["/data/t"]},
+    }  # type: ignore[index]
+    folder = rendered_run(tmp_path, *components, **cluster, evaluate=evaluate, prepare=prepare)
     (claim,) = [body for body in rendered(folder / "shared") if body["kind"] == "PersistentVolumeClaim"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
-    for name, pod in jobs_below(folder).items():
+    jobs = jobs_below(folder)
+    assert jobs.keys() >= {"r1-evaluate", "r1-warm-start"}
+    for name, pod in jobs.items():
         assert pod["nodeSelector"] == node, name
 
 
@@ -103,7 +117,7 @@ def test_deleting_a_job_that_prepares_deletes_no_data(tmp_path: Path) -> None:
     folder = rendered_run(tmp_path, "single-node", "namespace")
     for part in ("models", "index"):
         bodies = rendered(folder / "prepare" / part)
-        assert {body["kind"] for body in bodies} <= {"Job", "NetworkPolicy"}
+        assert {body["kind"] for body in bodies} == {"Job"}
         assert {body["metadata"]["namespace"] for body in bodies} == {"scope"}
     first = rendered(folder / "shared")
     assert {(body["kind"], body["metadata"]["name"]) for body in first} >= {("Namespace", "scope")}
@@ -119,13 +133,13 @@ def test_a_run_in_tiny_mode_needs_nothing_on_the_volume(tmp_path: Path) -> None:
 def test_what_no_job_brings_is_said() -> None:
     named = config_of(prepare={"model": "team/m0@abc", "judge": "team/j"}, judge={"model": "/data/models/j"})
     assert [each.part for each in model_downloads(named)] == ["model", "judge", "encoder"]
-    assert list(manual_steps(named)) == ["copy the corpus to /data/corpus.jsonl"]
+    assert list(manual_steps(named)) == [COPY_CORPUS]
     loose = config_of(prepare={"encoder": None, "index": []}, judge={"model": "/data/models/j"})
-    assert prepare_parts(loose) == ["index"]
+    assert prepare_parts(loose) == ["volume", "index"]
     assert list(manual_steps(loose)) == [
         "copy the model to /data/models/m0, or name its repository: cluster.prepare.model",
         "copy the model to /data/models/j, or name its repository: cluster.prepare.judge",
-        "copy the corpus to /data/corpus.jsonl",
+        COPY_CORPUS,
     ]
     with pytest.raises(ConfigError, match=r"cluster\.prepare\.model: found 'm0'"):
         load_config(None, ["cluster.prepare.model=m0"])
@@ -133,9 +147,55 @@ def test_what_no_job_brings_is_said() -> None:
 
 def test_a_commit_behind_a_model_is_fetched(tmp_path: Path) -> None:
     jobs = jobs_below(rendered_run(tmp_path, prepare={"model": "team/m0@abc"}))
-    assert jobs["fetch-model"]["containers"][0]["args"] == [
+    assert jobs["r1-fetch-model"]["containers"][0]["args"] == [
         *("--model", "team/m0", "--folder", "/data/models/m0", "--revision", "abc")
     ]
+
+
+def job_named(folder: Path, name: str) -> dict[str, Any]:
+    (found,) = [body for body in rendered(folder) if body["metadata"]["name"] == name]
+    return found
+
+
+def test_corpus_and_published_vectors_are_fetched_and_the_index_is_made_of_them(tmp_path: Path) -> None:
+    folder = rendered_run(tmp_path, prepare={"model": "team/m0", "corpus": PUBLISHED, "vectors": PARTS})
+    vectors = f"/data/corpus/vectors-{'cd' * 6}.faiss"
+    # One folder is all of it: one command to apply, one label to wait for.
+    jobs = {body["metadata"]["name"]: body for body in rendered(folder / "prepare")}
+    assert {body["metadata"]["labels"]["scope/prepares"] for body in jobs.values()} == {"r1"}
+    pods = {name: body["spec"]["template"]["spec"]["containers"][0] for name, body in jobs.items()}
+    for name in ("r1-fetch-corpus", "r1-fetch-vectors"):
+        assert pods[name]["command"] == ["python", "-m", "jobs.fetch_file"]
+    assert pods["r1-fetch-corpus"]["args"] == [
+        *("--file", "/data/corpus.jsonl", "--sha256", "ab" * 32, "--url", PUBLISHED["urls"][0])
+    ]
+    assert pods["r1-fetch-vectors"]["args"][:2] == ["--file", vectors]
+    assert [word for word in pods["r1-fetch-vectors"]["args"] if word.startswith("hf:")] == PARTS["urls"]
+    assert pods["r1-build-index"]["args"][-2:] == ["--vectors", vectors]
+    assert list(manual_steps(config_of(prepare={"model": "team/m0", "corpus": PUBLISHED}))) == []
+    with pytest.raises(ConfigError, match=r"cluster\.prepare\.corpus\.sha256: found 'abc'"):
+        load_config(None, ["cluster.prepare.corpus={urls: ['https://a/b'], sha256: abc}"])
+
+
+def test_an_index_encoded_on_a_gpu_has_the_trainers_image_and_one_on_cpus_has_none(tmp_path: Path) -> None:
+    images = {"worker": "w:1", "trainer": "t:1", "server": "t:1"}
+    for gpus, image in ((1, "t:1"), (0, "w:1")):
+        prepare = {"model": "team/m0", "index_job": {"gpus": gpus, "memory": "96Gi"}}
+        folder = rendered_run(tmp_path / str(gpus), prepare=prepare, images=images)
+        pod = job_named(folder / "prepare" / "index", "r1-build-index")["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"] == image and ("--device" in container["args"]) == bool(gpus)
+        limits = {"cpu": "16", "memory": "96Gi", **({"nvidia.com/gpu": "1"} if gpus else {})}
+        assert container["resources"] == {"requests": limits, "limits": limits}
+        tolerated = [each["key"] for each in pod.get("tolerations", [])]
+        assert tolerated == (["nvidia.com/gpu"] if gpus else [])
+
+
+def test_what_prepares_has_no_deadline_after_which_its_work_would_wait_for_a_person(tmp_path: Path) -> None:
+    folder = rendered_run(tmp_path, prepare={"model": "team/m0", "corpus": PUBLISHED})
+    for body in rendered(folder / "prepare"):
+        assert "activeDeadlineSeconds" not in body["spec"], body["metadata"]["name"]
+        assert body["spec"]["backoffLimit"] >= 30 or "probe" in body["metadata"]["name"]
 
 
 def test_the_config_is_beside_the_run_as_a_link(tmp_path: Path) -> None:

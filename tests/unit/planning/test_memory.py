@@ -21,7 +21,9 @@ from scope_selfplay.planning.memory import (
     pod_memory,
 )
 from scope_selfplay.planning.model_size import model_size
+from scope_selfplay.planning.plan import make_plan
 from scope_selfplay.planning.sharding import OFFLOADED, pinned_bytes
+from scope_selfplay.planning.table import as_text
 
 ROOT = Path(__file__).parents[3]
 PAPERS = [
@@ -70,6 +72,37 @@ def test_four_gpus_hold_float32_masters_moments_and_gradients_and_a_bf16_referen
         (2 * (tail + tail + layer) + 2 * tail + 4 * layer) / GIB, rel=0.01
     )
     assert parts["activations"] == pytest.approx(10.5, abs=0.2)
+
+
+@pytest.mark.parametrize(("sharding", "sharers"), [("full", 8), ("hybrid", 4)])
+def test_a_gpu_of_two_nodes_holds_a_share_among_all_or_among_those_of_its_node(
+    sharding: str, sharers: int
+) -> None:
+    """Two nodes of two GPUs do without the host's memory where all four share one copy."""
+    two = ["cluster.train_solver.nodes=2", f"cluster.train_solver.sharding={sharding}"]
+    found = pods(*two)["solver trainer"]
+    assert (found.nodes, found.gpus, found.fits) == (2, 4, True)
+    for name, width in {"weights": 4, "optimizer": 8, "reference": 2}.items():
+        assert found.parts[name] == pytest.approx(width * PARAMETERS / sharers / GIB, rel=0.001)
+    assert found.host_parts == pods()["solver trainer"].host_parts
+    two = [setting.replace("solver", "challenger") for setting in two]
+    challenger, alone = (pods(*settings)["challenger trainer"] for settings in (two, ()))
+    if sharding == "hybrid":
+        assert challenger.host_parts == alone.host_parts and challenger.parts == alone.parts
+    else:
+        assert "optimizer" not in challenger.host_parts and challenger.parts["optimizer"] > 0
+
+
+def test_nodes_with_one_gpu_share_one_copy() -> None:
+    two = ["cluster.train_solver.nodes=2", "cluster.train_solver.sharding=hybrid", "solver.kl_beta=0"]
+    assert pods(*two, gpus=1)["solver trainer"].host_parts["optimizer"] > 0
+
+
+def test_a_plan_counts_the_gpus_of_all_nodes_and_shows_how_many_pods_there_are() -> None:
+    config = load_config(None, [*PAPERS, "model.path=Qwen3-8B", "cluster.train_solver.nodes=2"])
+    plan = make_plan(config, gpus=6, gates=2, assumptions=Assumptions())
+    assert plan.gpus == 10
+    assert "2 x 4" in as_text(plan) and "solver trainer on 2 x 4 GPU(s)" in as_text(plan)
 
 
 def test_parts_add_up_at_the_greater_of_two_peaks() -> None:
@@ -190,6 +223,11 @@ def test_disk_has_two_checkpoints_the_one_being_written_and_the_export() -> None
     often = training_disk(config.model, config.solver, QWEN3_8B, text=0.0)
     assert often.working == pytest.approx(3 * one)
     assert often.kept == pytest.approx(2 * PARAMETERS / GIB, rel=0.001)
+    for keep, at_once in ((1, 2), (5, 6), (100, 20)):
+        kept = config.solver.model_copy(update={"keep_checkpoints": keep})
+        assert training_disk(config.model, kept, QWEN3_8B, text=0.0).working == pytest.approx(
+            at_once * one + (often.kept if keep == 100 else 0)
+        )
     once = training_disk(
         config.model, config.solver.model_copy(update={"save_every": 20}), QWEN3_8B, text=1.0
     )

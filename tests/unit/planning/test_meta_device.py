@@ -69,8 +69,9 @@ def ranks() -> Iterator[Any]:
     torch.distributed.destroy_process_group()
 
 
-def walk(model: Any, monkeypatch: pytest.MonkeyPatch) -> Walked:
+def walk(model: Any, monkeypatch: pytest.MonkeyPatch, copies: int = 1) -> Walked:
     """Shard a model as accelerate prepares it for training, and count."""
+    from accelerate import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import fsdp2_prepare_model
     from torch.distributed import fsdp
@@ -89,8 +90,13 @@ def walk(model: Any, monkeypatch: pytest.MonkeyPatch) -> Walked:
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
     )
+    sharers = torch.distributed.get_world_size() // copies
+    parallelism = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=sharers)
     accelerator = SimpleNamespace(
-        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no", torch_device_mesh=None
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        mixed_precision="no",
+        parallelism_config=parallelism,
+        torch_device_mesh=parallelism.get_device_mesh("cpu") if copies > 1 else None,
     )
     sharded = fsdp2_prepare_model(accelerator, model)
     monkeypatch.undo()
@@ -98,20 +104,24 @@ def walk(model: Any, monkeypatch: pytest.MonkeyPatch) -> Walked:
     return Walked(sum(tensors), tensors, units)
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(2, 1), (4, 1), (4, 2)], ids=["two", "four", "four on two nodes"]
+)
 @pytest.mark.parametrize("name", SHAPES)
 def test_shards_and_gathered_units_are_those_that_fsdp2_makes(
-    name: str, world: int, ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, gpus: int, nodes: int, ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     size = model_size(str(tmp_path))
-    ranks(world)
-    policy = walk(on_meta(config, torch.float32), monkeypatch)
-    reference = walk(on_meta(config, torch.bfloat16), monkeypatch)
+    ranks(gpus * nodes)
+    policy = walk(on_meta(config, torch.float32), monkeypatch, nodes)
+    reference = walk(on_meta(config, torch.bfloat16), monkeypatch, nodes)
 
     settings = load_config(None, [f"model.path={tmp_path}"])
-    trainer = Trainer(settings.model, settings.solver, world, size, Assumptions())
+    trainer = Trainer(
+        settings.model, settings.solver, gpus, size, Assumptions(), nodes=nodes, sharding="hybrid"
+    )
     parts = gpu_peaks(trainer, offloaded=False)["updating"]
     assert parts["weights"] == pytest.approx(policy.local / GIB, rel=WITHIN)
     assert parts["gradients"] == pytest.approx(policy.local / GIB, rel=WITHIN)
@@ -122,7 +132,7 @@ def test_shards_and_gathered_units_are_those_that_fsdp2_makes(
     expected = [units.layer] * shape.layers + [units.embedding] * (not shape.tied) + [units.tail, 0]
     assert policy.units == pytest.approx(expected, rel=WITHIN)
     pinned = sum(1 << (each - 1).bit_length() for each in policy.tensors)
-    assert pinned_bytes(size, world, 4) == pytest.approx(pinned, rel=WITHIN)
+    assert pinned_bytes(size, gpus, 4) == pytest.approx(pinned, rel=WITHIN)
 
 
 @pytest.mark.parametrize("name", KNOWN)

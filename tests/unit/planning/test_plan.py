@@ -67,6 +67,10 @@ def test_sizes_come_from_the_model_its_name_or_the_user(tmp_path: Path) -> None:
     assert size.cache_bytes == 147_456
     assert model_size("/models/Qwen3-8B-Base") == size._replace(found="the name Qwen3-8B-Base")
     assert model_size("/models/Mine-7B-Instruct").parameters == 7e9
+    other = tmp_path / "Other-7B"
+    other.mkdir()
+    (other / "config.json").write_text('{"n_embd": 4096}')
+    assert (model_size(str(other)).parameters, model_size(str(other)).found) == (7e9, "the name Other-7B")
     assert model_size("/models/mine", 3e9).parameters == 3e9
     with pytest.raises(ConfigError, match=r"/models/mine is not here and its name has no size such as 8B"):
         model_size("/models/mine")

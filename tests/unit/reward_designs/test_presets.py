@@ -147,6 +147,9 @@ def test_presets_have_the_papers_settings(preset: str, settings: dict[str, Any])
         ("auto", False, " 8 ", 1.0),
         ("exact", False, "so \\boxed{8}", 0.0),
         ("boxed", False, "8", 0.0),
+        ("f1", False, "the 8", 1.0),
+        ("f1", False, "8 or 9", 0.5),
+        ("f1", True, "9", 0.0),
     ],
 )
 async def test_how_an_answer_is_verified_follows_from_the_task_and_the_answer(

@@ -38,6 +38,7 @@ def test_records_read_back_as_they_were(file: Path) -> None:
     assert read_records(file.with_name("absent.jsonl"), Document) == []
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_torn_last_line_is_dropped_and_cut_off_before_appending(file: Path, cut: int) -> None:
     file.write_bytes(file.read_bytes()[:-cut])
@@ -47,6 +48,7 @@ def test_a_torn_last_line_is_dropped_and_cut_off_before_appending(file: Path, cu
     assert read_records(file, Document) == DOCUMENTS
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("part", [b"", b'{"id": "d5", "ti'])
 def test_a_tail_of_zeros_is_dropped_and_cut_off(file: Path, part: bytes) -> None:
     file.write_bytes(file.read_bytes() + part + bytes(4096))
@@ -57,6 +59,7 @@ def test_a_tail_of_zeros_is_dropped_and_cut_off(file: Path, part: bytes) -> None
     assert read_records(file, Document) == DOCUMENTS
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("damaged", [b"{", b'{"id": "d2"}', b"[]", b"", b"\0\0\0", b"\xff"])
 def test_damage_in_the_middle_is_named_with_file_and_line(file: Path, damaged: bytes) -> None:
     lines = file.read_bytes().split(b"\n")
@@ -100,6 +103,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.fault(7)
 def test_a_full_disk_is_one_clear_error_and_costs_nothing_that_was_there(tmp_path: Path) -> None:
     write_atomic(tmp_path / "whole.json", "before")
     done = subprocess.run(
@@ -120,6 +124,7 @@ def test_a_folder_that_is_missing_is_a_storage_error(tmp_path: Path) -> None:
         Appender(tmp_path / "none" / "file")
 
 
+@pytest.mark.fault(7)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_device_that_is_full_says_so(tmp_path: Path) -> None:
     # The temporary name of this process is taken by a file that accepts nothing.

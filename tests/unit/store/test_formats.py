@@ -25,6 +25,7 @@ def change_manifest(stage: Path, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.fault(22)
 def test_parquet_with_other_columns_is_left_and_its_lines_are_read(folder: RunFolder) -> None:
     stage = finish(folder, 1, Stage.TASKS)
     candidates = read_records(stage / "candidates.jsonl", Candidate)
@@ -39,6 +40,7 @@ def test_parquet_with_other_columns_is_left_and_its_lines_are_read(folder: RunFo
         RunReader(folder.path)
 
 
+@pytest.mark.fault(22)
 def test_another_format_is_refused_by_whoever_reads_it(folder: RunFolder) -> None:
     stage = finish(folder, 1, Stage.TASKS)
     change_manifest(stage, format=FORMAT + 1)
@@ -47,6 +49,7 @@ def test_another_format_is_refused_by_whoever_reads_it(folder: RunFolder) -> Non
             read()
 
 
+@pytest.mark.fault(22)
 def test_half_of_a_stage_in_another_format_is_not_carried_over(tmp_path: Path) -> None:
     begin_format(tmp_path)
     begin_format(tmp_path)

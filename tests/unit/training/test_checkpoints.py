@@ -1,7 +1,12 @@
 """Checkpoints are whole or passed over, and a policy that cannot be trained is refused with the numbers."""
 
 import json
+import os
+import shutil
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +20,11 @@ from scope_selfplay.training.ranks import Ranks, check_shares, ranks
 from scope_selfplay.training.trained_model import Lineage, model_card
 from tests.word_codec import WordCodec
 
+WRITES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
-def saved(work: Path, *steps: int) -> Checkpoints:
-    checkpoints = Checkpoints(work)
+
+def saved(work: Path, *steps: int, keep: int = 2) -> Checkpoints:
+    checkpoints = Checkpoints(work, keep)
     for step in steps:
         folder = checkpoints.staging / f"checkpoint-{step}"
         (folder / "shards").mkdir(parents=True)
@@ -29,11 +36,68 @@ def saved(work: Path, *steps: int) -> Checkpoints:
     return checkpoints
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keep", "kept"), [(1, [10]), (2, [9, 10]), (3, [5, 9, 10]), (9, [2, 5, 9, 10])])
+def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path, keep: int, kept: list[int]) -> None:
+    others = ("final", "checkpoint", "checkpoint-old", "rank-1")
+    for name in others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights")
     said: list[str] = []
-    newest = saved(tmp_path, 5, 9, 10).newest(said.append)
+    newest = saved(tmp_path, 2, 5, 9, 10, keep=keep).newest(said.append)
     assert newest == tmp_path / "checkpoint-10" and said == []
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-9"]
+    left = {path.name for path in tmp_path.iterdir()} - {".staging"}
+    assert left == {*others, *(f"checkpoint-{step}" for step in kept)}
+    assert all((tmp_path / name / "model.safetensors").exists() for name in others)
+
+
+def killed_save(work: Path, keep: int, last: int) -> int:
+    """Save step 4 in a copy of this process that is killed at its `last` write; how many writes it came to."""
+    count = work.with_suffix(".count")
+    child = os.fork()
+    if not child:
+        seen = 0
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal seen
+            if event in WRITES and str(work) in str(arguments[0] if arguments else ""):
+                seen += 1
+                if seen == last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        saved(work, 4, keep=keep)
+        count.write_text(str(seen))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return int(count.read_text()) if count.exists() else 0
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_one_goes_only_when_a_newer_one_is_whole_wherever_the_save_is_killed(
+    tmp_path: Path, keep: int
+) -> None:
+    """Of three before: with 1 all of them go."""
+    saved(tmp_path / "before", 1, 2, 3, keep=3)
+    shutil.copytree(tmp_path / "before", tmp_path / "dry")
+    writes = killed_save(tmp_path / "dry", keep, last=0)
+    assert writes > 15
+    for last in range(1, writes + 1):
+        work = tmp_path / str(last)
+        shutil.copytree(tmp_path / "before", work)
+        assert killed_save(work, keep, last) == 0
+        said: list[str] = []
+        newest = Checkpoints(work, keep).newest(said.append)
+        assert newest is not None and newest.name in ("checkpoint-3", "checkpoint-4") and said == []
+        whole = [path.name for path in work.glob("checkpoint-*") if damage_of(path) is None]
+        assert len(whole) >= min(keep, 3)
+        if newest.name == "checkpoint-3":
+            assert len(whole) == 3
+        # What goes on clears up, and keeps as many as it is told to.
+        Checkpoints(work, keep).clear()
+        saved(work, 5, keep=keep)
+        left = sorted(path.name for path in work.iterdir() if path.name != ".staging")
+        assert left == sorted([*whole, "checkpoint-5"])[-keep:]
 
 
 @pytest.mark.parametrize(

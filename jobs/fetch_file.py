@@ -1,0 +1,34 @@
+"""A published file on the volume: a corpus, made JSON lines where its name says so, or the vectors of an index.
+
+    python -m jobs.fetch_file --file /data/corpus/wikipedia-2018.jsonl --url https://... --sha256 HEX
+
+One that is there and whole is left alone; a download that was cut off goes on. Every other pod is offline.
+"""
+
+from pathlib import Path
+
+import click
+
+from jobs.fetch_model import TOKEN
+from jobs.stage_job import run_job
+from scope_selfplay.downloads.corpus import fetch_file
+from scope_selfplay.downloads.download import PublishedFile
+
+
+@click.command()
+@click.option("--file", type=click.Path(path_type=Path), required=True, help="Where it goes on the volume.")
+@click.option("--url", "urls", multiple=True, required=True, help="Of each of its parts, in their order.")
+@click.option("--sha256", required=True, help="Of the file as it is published, its parts joined.")
+@click.option("--token-file", type=click.Path(path_type=Path), default=TOKEN, show_default=True)
+def main(file: Path, urls: tuple[str, ...], sha256: str, token_file: Path) -> None:
+    """Bring one published file to the volume."""
+    token = token_file.read_text().strip() if token_file.is_file() else None
+    fetch_file(PublishedFile(urls, sha256), file, say=_say, token=token)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    run_job(main, "fetch_file")

@@ -1,0 +1,111 @@
+"""A published corpus as the file that runs and `scope index build` read, with a receipt beside it."""
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from scope_selfplay.downloads.download import PublishedFile, Say, download
+from scope_selfplay.errors import ConfigError, CorpusError
+from scope_selfplay.folder_lock import folder_lock
+from scope_selfplay.passage_files import is_passage_file, read_passages
+from scope_selfplay.store.files import disk_faults, sync_folder, write_atomic
+from scope_selfplay.store.folders import checksum
+
+_KINDS = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+_TOLD_EVERY = 1_000_000
+_LOCK_TIMEOUT = 60.0
+
+
+def fetch_file(published: PublishedFile, file: Path, *, say: Say, token: str | None = None) -> None:
+    """Bring `published` to `file`: as it is, or as JSON lines where `file` is a .jsonl and the published one is not.
+
+    A file that is there and whole is left alone. Raises as `download`, CorpusError for a corpus that cannot be read.
+    """
+    with disk_faults(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.with_name(f".{file.name}.lock")
+        with folder_lock(file, lock, work="fetching", say=say, timeout=_LOCK_TIMEOUT):
+            if _is_whole(file, published):
+                say(f"{file}: is there already")
+                return
+            _fetch(published, file, say, token)
+
+
+def _fetch(published: PublishedFile, file: Path, say: Say, token: str | None) -> None:
+    passages = None
+    if _kind(file.name) == _kind(published.name) or len(published.urls) > 1:
+        download(published, file, say=say, token=token)
+    else:
+        source = file.with_name(f".{published.name}")
+        if file.suffix != ".jsonl" or not _kind(published.name):
+            raise ConfigError(
+                f"{file}: cannot be made from {published.name}; expected a name with .jsonl, made from one of "
+                f"{', '.join(_KINDS)}, or the published file's own ending"
+            )
+        download(published, source, say=say, token=token)
+        passages = _convert(source, file, say)
+        source.unlink()
+    told = {"urls": published.urls, "sha256": published.sha256, "passages": passages, "file": checksum(file)}
+    write_atomic(_receipt(file), json.dumps(told, indent=1) + "\n")
+    rows = f", {passages:,} passages" if passages is not None else ""
+    say(f"{file}: {file.stat().st_size / 1e9:.1f} GB{rows}")
+
+
+def _receipt(file: Path) -> Path:
+    return file.with_name(f"{file.name}.fetched.json")
+
+
+def _is_whole(file: Path, published: PublishedFile) -> bool:
+    """Whether this very file was fetched here. Raises ConfigError for another one under its name."""
+    receipt = _receipt(file)
+    if not receipt.is_file() or not file.is_file():
+        return False
+    told = json.loads(receipt.read_bytes())
+    if told["sha256"] != published.sha256:
+        raise ConfigError(
+            f"{file}: was made from a file with SHA-256 {told['sha256']}, asked was {published.sha256}; give another "
+            "name, or remove it"
+        )
+    if checksum(file) != told["file"]:
+        raise ConfigError(f"{file}: changed since it was fetched; remove it and run this again")
+    return True
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind in sorted(_KINDS, key=len, reverse=True) if name.endswith(kind)), "")
+
+
+def _convert(source: Path, file: Path, say: Say) -> int:
+    """Stream the passages of `source` into `file`, which appears whole; gives their number."""
+    # One name: the lock keeps others out, and what a kill left is written anew.
+    part, rows = file.with_name(f".{file.name}.lines"), 0
+    say(f"{file}: made from {source.name.removeprefix('.')}")
+    with part.open("wb", buffering=1 << 20) as opened:
+        for line in _lines(source):
+            opened.write(line)
+            rows += 1
+            if rows % _TOLD_EVERY == 0:
+                say(f"{file.name}: {rows:,} passages")
+        opened.flush()
+        os.fsync(opened.fileno())
+    if not rows:
+        raise CorpusError(f"{source}: holds no passage")
+    part.replace(file)
+    sync_folder(file.parent)
+    return rows
+
+
+def _lines(source: Path) -> Iterator[bytes]:
+    if is_passage_file(source):
+        for _, document in read_passages(source):
+            record = {"id": document.id, "title": document.title, "text": document.text}
+            yield json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        return
+    try:
+        with gzip.open(source) as opened:
+            yield from opened
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{source}: cannot be read: {error}") from None

@@ -1,0 +1,53 @@
+"""Several endpoints of one judge, asked as if they were one: a task's prompts go to the same one, while it is well."""
+
+import asyncio
+from collections.abc import Sequence
+
+from scope_selfplay.judge.chat_client import ChatFault, ChatReply, ChatRequest
+from scope_selfplay.judge.endpoint import Endpoint
+from scope_selfplay.schemas import Fault
+from scope_selfplay.wire.replicas import by_rank
+
+_GONE = (Fault.UNAVAILABLE, Fault.TIMED_OUT)
+
+
+class ReplicatedEndpoint:
+    """Belongs to one event loop, as its `replicas` do. Where all are down, calls wait `outage` seconds for one."""
+
+    def __init__(self, replicas: Sequence[Endpoint], *, outage: float) -> None:
+        self._replicas = replicas
+        self._outage = outage
+
+    async def ask(self, request: ChatRequest, *, seconds: float, subject: str = "") -> ChatReply:
+        """As `Endpoint.ask`; a call that one replica does not answer is sent to the next.
+
+        Requests of one `subject` share their prompts' beginning. Raises ChatFault, ConfigError.
+        """
+        if len(self._replicas) == 1:
+            return await self._replicas[0].ask(request, seconds=seconds)
+        order = by_rank(subject or request.prompt, self._replicas, lambda replica: replica.url)
+        while True:
+            failed: ChatFault | None = None
+            for replica in order:
+                if replica.breaker.is_open:
+                    continue
+                try:
+                    return await replica.ask(request, seconds=seconds)
+                except ChatFault as fault:
+                    if fault.fault not in _GONE:
+                        raise
+                    failed = fault
+            if failed is not None and not all(replica.breaker.is_open for replica in order):
+                raise failed
+            await self._until_one_is_well()
+
+    async def _until_one_is_well(self) -> None:
+        waiting = [asyncio.ensure_future(replica.until_well()) for replica in self._replicas]
+        try:
+            await asyncio.wait(waiting, timeout=self._outage, return_when=asyncio.FIRST_COMPLETED)
+            if not any(each.done() for each in waiting):
+                down = ", ".join(replica.url for replica in self._replicas)
+                raise ChatFault(Fault.UNAVAILABLE, f"{down}: all down for more than {self._outage:.0f} s")
+        finally:
+            for each in waiting:
+                each.cancel()

@@ -1,0 +1,236 @@
+"""Two nodes that hold a copy each, shared by the node's GPUs, train what four GPUs and what one process train.
+
+One process, four that share one copy, and two times two run the same cases, one launch after the other.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.launching import RankEnding
+from scope_selfplay.training.rows import RewardedRollout
+from tests.fsdp.place import Case, Place, name_of, start_nodes, start_ranks
+from tests.fsdp.test_checkpoints import Killed
+from tests.fsdp.test_offloading import offloading
+from tests.fsdp.test_reference import LORA
+from tests.fsdp.trainings import sharded_job, trained_metrics, trainer_of, weights_on_disk
+from tests.integration.loop.seam import by_member, with_model
+
+pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
+
+STEPS, GROUPS, CUT = 4, 4, 2
+GRADIENTS = "gradients.safetensors"
+Found = list[dict[str, Any]]
+Launches = dict[str, tuple[Path, dict[str, Found]]]
+
+
+def four_groups(place: Place, **settings: Any) -> GrpoJob:
+    """A step's eight rollouts, each in a pass of its own: two for each of four ranks."""
+    job = sharded_job(place, **{"kl_beta": 0.01, "clip_norm": 1e3, **settings})
+    taken = job.settings.model_copy(update={"batch": GROUPS, "steps": STEPS})
+    records = [f"t{row}" for row in range(GROUPS * STEPS)]
+    # Masters as they are: M0's own files may be rounded.
+    model = job.options.model.model_copy(update={"export_dtype": "float32"})
+    return replace(job, options=replace(job.options, settings=taken, model=model), records=records)
+
+
+def lines_of(job: GrpoJob, score: Any = by_member) -> list[list[float]]:
+    return [
+        [line[name] for name in ("loss", "grad_norm", "kl", "reward")] for line in trained_metrics(job, score)
+    ]
+
+
+def all_steps(place: Place) -> dict[str, Any]:
+    return {"lines": lines_of(four_groups(place))}
+
+
+def adapter_steps(place: Place) -> dict[str, Any]:
+    job = four_groups(place, learning_rate=1e-2)
+    return {"lines": lines_of(with_model(job, job.options.model.model_copy(update={"lora": LORA})))}
+
+
+def first_gradients(place: Place) -> dict[str, Any]:
+    """Written whole, as the optimizer gets them in the first step; how weights are shared; what nodes exchange."""
+    import torch.distributed
+    from safetensors.torch import save_file
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+    from transformers import TrainerCallback
+
+    trainer = trainer_of(four_groups(place))
+    reduced: list[int] = []
+    sums: list[float] = []
+    all_reduce = torch.distributed.all_reduce
+
+    def counted(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        reduced.append(tensor.numel())
+        return all_reduce(tensor, *arguments, **options)
+
+    class Keep(TrainerCallback):  # type: ignore[misc]
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            named = trainer.model.named_parameters()
+            whole = {name: weight.grad.full_tensor().float() for name, weight in named}
+            sums.append(float(sum(gradient.double().abs().sum() for gradient in whole.values())))
+            if place.ranks.leads:
+                save_file(whole, place.folder / GRADIENTS)
+            control.should_training_stop = True
+
+    trainer.add_callback(Keep())
+    torch.distributed.all_reduce = counted
+    try:
+        trainer.train()
+    finally:
+        torch.distributed.all_reduce = all_reduce
+    weights = [weight for weight in trainer.model.parameters() if isinstance(weight, DTensor)]
+    return {
+        "mesh": list(weights[0].device_mesh.shape),
+        "own": sum(weight.to_local().numel() for weight in weights),
+        "whole": sum(weight.numel() for weight in weights),
+        "reduced": reduced,
+        "sum": sums[0],
+        "units": sum(isinstance(module, FSDPModule) for module in trainer.model.modules()),
+    }
+
+
+def cut_short(place: Place) -> dict[str, Any]:
+    """Killed in the third step: its folder is where another launch goes on."""
+
+    def kill(record: str, member: int, step: int) -> RewardedRollout:
+        if step == CUT:
+            raise Killed
+        return by_member(record, member, step)
+
+    with pytest.raises(Killed):
+        trained_metrics(four_groups(place), kill)
+    return {}
+
+
+def gone_on(place: Place) -> dict[str, Any]:
+    """From what `cut_short` left, here or in another launch; only the last two steps are asked for."""
+    begun: list[int] = []
+
+    def noted(record: str, member: int, step: int) -> RewardedRollout:
+        begun.append(step)
+        return by_member(record, member, step)
+
+    return {"lines": lines_of(four_groups(place), noted), "begun": sorted(set(begun))}
+
+
+def kept_on_the_host(place: Place) -> dict[str, Any]:
+    with offloading():
+        return all_steps(place)
+
+
+CASES = (all_steps, adapter_steps, first_gradients)
+
+
+def launched(
+    start: Callable[..., RankEnding], cases: Sequence[Case], folder: Path, ranks: int
+) -> dict[str, Found]:
+    said: list[str] = []
+    ending = start([name_of(case) for case in cases], folder, said.append)
+    assert ending.code == 0, "\n".join(said[-40:])
+    names = [case.__name__ for case in cases]
+    return {
+        name: [json.loads((folder / name / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+        for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    """What one process, two nodes with a copy each and four that share one have found, and where it lies."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "hybrid", "full")}
+
+    def begun_by(other: str, name: str) -> None:
+        shutil.copytree(folders[other] / "cut_short", folders[name] / "gone_on")
+
+    found = {}
+    found["one"] = launched(partial(start_ranks, ranks=1), [*CASES, cut_short], folders["one"], 1)
+    begun_by("one", "hybrid")
+    start = partial(start_nodes, sharding="hybrid")
+    found["hybrid"] = launched(start, [*CASES, cut_short, gone_on, kept_on_the_host], folders["hybrid"], 4)
+    begun_by("hybrid", "full")
+    start = partial(start_nodes, sharding="full")
+    found["full"] = launched(start, [*CASES, gone_on], folders["full"], 4)
+    return {name: (folders[name], found[name]) for name in folders}
+
+
+def furthest(one: dict[str, Any], two: dict[str, Any]) -> float:
+    assert one.keys() == two.keys() and one
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+def found_by(launches: Launches, name: str, case: Case) -> Found:
+    return launches[name][1][case.__name__]
+
+
+def weights_of(launches: Launches, name: str, case: Case) -> dict[str, Any]:
+    return weights_on_disk(launches[name][0] / case.__name__ / "checkpoint")
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("one", [1]), ("hybrid", [2, 2]), ("full", [4])])
+def test_a_gpu_holds_a_share_among_those_that_share_a_copy(
+    launches: Launches, name: str, mesh: list[int]
+) -> None:
+    ranks = found_by(launches, name, first_gradients)
+    assert [rank["mesh"] for rank in ranks] == [mesh] * len(ranks)
+    assert all(rank["own"] == pytest.approx(rank["whole"] / mesh[-1], rel=0.01) for rank in ranks)
+
+
+def test_nodes_exchange_a_share_of_the_gradients_once_in_an_update_of_two_passes(launches: Launches) -> None:
+    for name in ("one", "hybrid", "full"):
+        ranks = found_by(launches, name, first_gradients)
+        # Shares are filled up to equal sizes before they travel.
+        share = max(rank["own"] for rank in ranks) if name == "hybrid" else 0
+        for rank in ranks:
+            # accelerate joins the metrics of two rollouts; everything else is gradients.
+            assert sum(size for size in rank["reduced"] if size > 2) == share
+
+
+@pytest.mark.parametrize("other", ["one", "full"])
+def test_gradients_are_those_of_one_process_and_of_full_sharding(launches: Launches, other: str) -> None:
+    from safetensors.torch import load_file
+
+    ours, theirs = (
+        load_file(launches[name][0] / first_gradients.__name__ / GRADIENTS) for name in ("hybrid", other)
+    )
+    assert max(float(gradient.abs().max()) for gradient in theirs.values()) > 0.1
+    assert furthest(ours, theirs) < 1e-7
+    assert len({rank["sum"] for rank in found_by(launches, "hybrid", first_gradients)}) == 1
+
+
+@pytest.mark.parametrize("case", [all_steps, adapter_steps])
+@pytest.mark.parametrize("other", ["one", "full"])
+def test_weights_and_metrics_are_those_of_one_process_and_of_full_sharding(
+    launches: Launches, other: str, case: Case
+) -> None:
+    ours, theirs = (weights_of(launches, name, case) for name in ("hybrid", other))
+    start = weights_on_disk(launches["one"][0] / "policies" / "random")
+    assert furthest(ours, theirs) < 1e-7 < 1e-3 < furthest(ours, start)
+    for rank in found_by(launches, "hybrid", case):
+        for line, expected in zip(rank["lines"], found_by(launches, other, case)[0]["lines"], strict=True):
+            assert line == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "full"])
+def test_a_training_goes_on_from_the_checkpoint_of_another_sharding(launches: Launches, name: str) -> None:
+    """Two nodes from that of one process, and four GPUs that share one copy from that of the two nodes."""
+    assert all(rank["begun"] == [CUT, CUT + 1] for rank in found_by(launches, name, gone_on))
+    whole = weights_of(launches, "one", all_steps)
+    assert furthest(weights_of(launches, name, gone_on), whole) < 1e-7
+
+
+def test_a_copy_in_host_memory_learns_the_same(launches: Launches) -> None:
+    """The settings of nodes with two GPUs."""
+    assert (
+        furthest(weights_of(launches, "hybrid", kept_on_the_host), weights_of(launches, "one", all_steps))
+        < 1e-7
+    )

@@ -1,0 +1,217 @@
+"""A published corpus from a server on this machine: whole or not at all, resumed, checked, made JSON lines."""
+
+import gzip
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jobs import fetch_file as job
+from scope_selfplay.corpus.reading import read_documents
+from scope_selfplay.downloads import download
+from scope_selfplay.downloads.corpus import fetch_file
+from scope_selfplay.downloads.download import PublishedFile, web_address
+from scope_selfplay.errors import ConfigError, CorpusError, ExitCode, OutsideError, StorageError
+
+TSV = gzip.compress(
+    b"id\ttext\ttitle\n" + b"".join(b'%d\t"a ""quoted"" text %d"\tTitle %d\n' % (n, n, n) for n in range(50))
+)
+
+
+class Place:
+    """What a server has, and what it was asked: `cut` bytes of each answer come before the line breaks."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.cut: int | None = None
+        self.ranges = True
+        self.status = 0
+        self.url = ""
+
+    def has(self, name: str, content: bytes) -> str:
+        self.files[f"/{name}"] = content
+        return f"{self.url}/{name}"
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(download, "LONGEST_PAUSE", 0.0)
+    found = Place()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range", "bytes=0-")
+            found.asked.append((self.path, wanted))
+            content = found.files.get(self.path)
+            if content is None or found.status:
+                self.send_error(found.status or 404)
+                return
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if found.ranges else 0
+            if start and start >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206 if found.ranges else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start:][: found.cut])
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def fetch(file: Path, *urls: str, of: bytes) -> list[str]:
+    said: list[str] = []
+    fetch_file(PublishedFile(urls, sha256(of)), file, say=said.append)
+    return said
+
+
+def test_dprs_wikipedia_becomes_the_corpus_that_a_run_reads(place: Place, tmp_path: Path) -> None:
+    url, file = place.has("psgs_w100.tsv.gz", TSV), tmp_path / "corpus" / "wikipedia-2018.jsonl"
+
+    said = fetch(file, url, of=TSV)
+    documents = read_documents(file)
+    assert (len(documents), documents[7].title, documents[7].text) == (50, "Title 7", 'a "quoted" text 7')
+    assert said[-1].endswith("GB, 50 passages")
+    # Nothing but the corpus, its receipt and the lock; nothing is asked for again.
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        ".wikipedia-2018.jsonl.lock",
+        "wikipedia-2018.jsonl",
+        "wikipedia-2018.jsonl.fetched.json",
+    ]
+    asked = len(place.asked)
+    assert fetch(file, url, of=TSV) == [f"{file}: is there already"]
+    assert len(place.asked) == asked
+
+
+def test_a_download_that_is_cut_goes_on_where_it_was(place: Place, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 40
+    url, file = place.has("wiki-18.jsonl", content), tmp_path / "wiki-18.jsonl"
+    place.cut = 3_000
+
+    fetch(file, url, of=content)
+    assert file.read_bytes() == content
+    starts = [int(wanted.removeprefix("bytes=").rstrip("-")) for _, wanted in place.asked]
+    assert starts == [0, 3_000, 6_000, 9_000]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_goes_on_in_another_process_after_an_outage(
+    place: Place, tmp_path: Path, ranges: bool
+) -> None:
+    content = b"0123456789" * 1_000
+    url, file = place.has("a.jsonl", content), tmp_path / "a.jsonl"
+    place.ranges, place.cut = ranges, 100
+    with pytest.raises(OutsideError, match="run this again, it goes on where it was"):
+        fetch(file, url, of=content)
+    assert not file.exists()
+
+    place.cut = None
+    asked = len(place.asked)
+    fetch(file, url, of=content)
+    assert file.read_bytes() == content and len(place.asked) == asked + 1
+    assert place.asked[-1][1] != "bytes=0-"
+
+
+def test_parts_are_joined_in_their_order_and_none_comes_twice(place: Place, tmp_path: Path) -> None:
+    first, second = b"a" * 5_000, b"b" * 4_000
+    urls = [place.has("part_aa", first), place.has("part_ab", second)]
+    file = tmp_path / "e5_Flat.index"
+    del place.files["/part_ab"]
+    with pytest.raises(ConfigError, match="answered 404"):
+        fetch(file, *urls, of=first + second)
+    place.has("part_ab", second)
+
+    fetch(file, *urls, of=first + second)
+    assert file.read_bytes() == first + second
+    assert [path for path, _ in place.asked].count("/part_aa") == 1
+
+
+def test_a_wrong_checksum_is_one_line_and_costs_no_second_download(place: Place, tmp_path: Path) -> None:
+    url, file = place.has("a.jsonl", b"something else"), tmp_path / "a.jsonl"
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"has SHA-256 {sha256(b'something else')}, expected") as caught:
+            fetch(file, url, of=b"the corpus")
+        assert "\n" not in str(caught.value) and not file.exists()
+    assert [path for path, _ in place.asked] == ["/a.jsonl"]
+    # The checksum was wrong, the file was not.
+    fetch(file, url, of=b"something else")
+    assert file.read_bytes() == b"something else"
+
+
+def test_a_changed_corpus_and_another_one_under_its_name_are_named(place: Place, tmp_path: Path) -> None:
+    url, file = place.has("psgs.tsv.gz", TSV), tmp_path / "wiki.jsonl"
+    fetch(file, url, of=TSV)
+    with pytest.raises(ConfigError, match="was made from a file with SHA-256"):
+        fetch(file, url, of=b"another")
+    file.write_bytes(b"{}\n")
+    with pytest.raises(ConfigError, match="changed since it was fetched; remove it"):
+        fetch(file, url, of=TSV)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"a\tb\n"), TSV[:-20]], ids=["columns", "cut"])
+def test_a_corpus_that_cannot_be_read_leaves_no_file(place: Place, tmp_path: Path, content: bytes) -> None:
+    url, file = place.has("psgs.tsv.gz", content), tmp_path / "wiki.jsonl"
+    for _ in range(2):
+        with pytest.raises(CorpusError, match=r"psgs\.tsv\.gz"):
+            fetch(file, url, of=content)
+    assert not file.exists() and len(place.asked) == 1
+
+
+def test_lines_are_unpacked_as_they_are_and_other_endings_refused(place: Place, tmp_path: Path) -> None:
+    lines = b'{"id": "0", "contents": "\\"A\\"\\nb"}\n'
+    url = place.has("wiki-18.jsonl.gz", gzip.compress(lines))
+    fetch(tmp_path / "wiki-18.jsonl", url, of=gzip.compress(lines))
+    assert (tmp_path / "wiki-18.jsonl").read_bytes() == lines
+    with pytest.raises(ConfigError, match=r"expected a name with \.jsonl"):
+        fetch(tmp_path / "wiki-18.parquet", url, of=lines)
+
+
+def test_what_does_not_fit_is_said_before_it_comes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("scope_selfplay.downloads.download.shutil.disk_usage", lambda _: usage)
+    url = place.has("a.jsonl", b"x" * 100)
+    with pytest.raises(StorageError, match="make room, then run this again"):
+        fetch(tmp_path / "a.jsonl", url, of=b"x" * 100)
+
+
+def test_a_place_of_the_hub_is_a_url() -> None:
+    wiki = "hf://datasets/PeterJinGo/wiki-18-corpus@abc/wiki-18.jsonl.gz"
+    assert web_address(wiki).endswith("/datasets/PeterJinGo/wiki-18-corpus/resolve/abc/wiki-18.jsonl.gz")
+    for wrong in ("hf://datasets/owner", "ftp://a/b", "hf://spaces/a/b/c"):
+        with pytest.raises(ConfigError, match="expected https://"):
+            web_address(wrong)
+
+
+def test_the_commands_and_the_job_say_where_it_is_and_what_is_wrong(place: Place, tmp_path: Path) -> None:
+    from scope_selfplay.cli import cli
+
+    url = place.has("psgs.tsv.gz", TSV)
+    for command, name in (("corpus", "a.jsonl"), ("index", "b.tsv.gz")):
+        asked = [command, "fetch", str(tmp_path / name), "--url", url, "--sha256", sha256(TSV), "--json"]
+        done = CliRunner().invoke(cli, asked)
+        assert json.loads(done.stdout)["file"] == str(tmp_path / name), done.output
+    done = CliRunner().invoke(cli, ["corpus", "fetch", "a", "--url", url, "--sha256", "12"])
+    assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
+
+    place.status = 503
+    arguments = ["--file", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
+    done = CliRunner().invoke(job.main, arguments)
+    assert isinstance(done.exception, OutsideError) and done.exception.exit_code == ExitCode.OUTSIDE

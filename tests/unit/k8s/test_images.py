@@ -1,0 +1,147 @@
+"""Images have one name each: what is built, started and published has it; loaded ones are found."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scope_selfplay import __version__
+from scope_selfplay.config import load_config
+from scope_selfplay.config.cluster import ImagesConfig
+from scope_selfplay.k8s.check import check_folder
+from scope_selfplay.k8s.objects import pods_of
+from tests.unit.k8s.conftest import QWEN, with_components
+
+REPOSITORY = Path(__file__).parents[3]
+WORKFLOW = REPOSITORY / ".github" / "workflows" / "images.yml"
+IMAGES = ("worker", "local", "retriever", "trainer")
+
+
+def recipe(image: str, *variables: str) -> str:
+    """The command by which `make` builds an image."""
+    make = [
+        "make",
+        "--dry-run",
+        "--silent",
+        f"image-{image}",
+        "BASE=base:1",
+        "TRAINER_BASE=base:1",
+        *variables,
+    ]
+    return subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+
+def built(image: str, *variables: str) -> str:
+    """The name that it gets."""
+    (name,) = re.findall(r" -t (\S+) ", recipe(image, *variables))
+    return str(name)
+
+
+def job() -> dict[str, Any]:
+    return dict(yaml.safe_load(WORKFLOW.read_text())["jobs"]["image"])
+
+
+def test_an_image_is_called_by_its_version_because_latest_is_never_taken_as_loaded() -> None:
+    assert [built(image) for image in IMAGES] == [
+        f"scope-{name}:{__version__}" for name in ("selfplay", "selfplay-local", "retriever", "trainer")
+    ]
+    assert built("worker", "REGISTRY=host.example/me/", "TAG=7") == "host.example/me/scope-selfplay:7"
+
+
+def test_one_dockerfile_makes_the_image_without_torch_and_the_one_with_it() -> None:
+    dockerfile = (REPOSITORY / "k8s" / "images" / "worker.Dockerfile").read_text()
+    assert "\nARG EXTRAS=worker\n" in dockerfile and "EXTRAS" not in recipe("worker")
+    assert " --build-arg EXTRAS=local,worker " in recipe("local")
+    (step,) = [step for step in job()["steps"] if step.get("id") == "build"]
+    name, value = "PIP_EXTRA_INDEX_URL", step["env"]["PIP_EXTRA_INDEX_URL"]
+    assert f"\nARG {name}\n" in dockerfile and f" --build-arg {name} " in step["run"]
+    assert value == "${{ matrix.image == 'local' && vars.TORCH_CPU_INDEX || '' }}"
+
+
+def test_manifests_start_what_is_built() -> None:
+    known = {built(image) for image in IMAGES}
+    assert ImagesConfig().worker == built("worker")
+    for file in sorted(REPOSITORY.glob("k8s/runs/*/setup/run.yaml")):
+        assert set(load_config(file).cluster.images.model_dump().values()) - {""} <= known, file
+    pods = 0
+    for file in sorted(REPOSITORY.glob("k8s/runs/*/iteration-*/planned.yaml")):
+        for owner in pods_of([body for body in yaml.safe_load_all(file.read_text()) if body]):
+            pods += 1
+            for container in owner.containers:
+                assert container["image"] in known, f"{file}: {owner.owner}"
+                # The default by the tag: only an image that a node lacks is pulled.
+                assert "imagePullPolicy" not in container
+    assert pods > 100
+
+
+@pytest.mark.parametrize("image", ["scope-selfplay:latest", "scope-selfplay"])
+def test_latest_is_noted(tmp_path: Path, image: str) -> None:
+    text = (
+        (QWEN / "setup" / "run.yaml").read_text().replace("  images:\n", f"  images:\n    worker: {image}\n")
+    )
+    notes = check_folder(with_components(tmp_path, QWEN, text=text)).notes
+    assert [note for note in notes if "called latest" in note and f"loaded: {image};" in note]
+    assert not [note for note in check_folder(QWEN).notes if "called latest" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "users"),
+    [("tiny", "train_solver, train_challenger, solver, challenger"), ("one-gpu", "solver, challenger")],
+)
+def test_the_slim_image_neither_trains_nor_serves(tmp_path: Path, name: str, users: str) -> None:
+    run = REPOSITORY / "k8s" / "runs" / name
+    assert check_folder(run).problems == []
+    text = (run / "setup" / "run.yaml").read_text()
+    elsewhere = f"host.example/me/scope-selfplay@sha256:{'0' * 64}"
+    for top, worker in (("built", built("worker")), ("elsewhere", elsewhere)):
+        changed = with_components(tmp_path / top, run, text=text.replace(built("local"), worker))
+        (problem,) = check_folder(changed).problems
+        assert problem.where == "cluster.images.worker"
+        assert f"is {worker}, the slim image, which has no torch for {users};" in problem.message
+
+
+def test_the_workflow_publishes_every_image_under_the_name_that_make_gives_it() -> None:
+    rows = {row["image"]: row for row in job()["strategy"]["matrix"]["include"]}
+    assert rows.keys() == set(IMAGES)
+    assert {image: row["name"] for image, row in rows.items()} == {
+        image: built(image, "TAG=") for image in IMAGES
+    }
+    trainer = (REPOSITORY / "k8s" / "images" / "trainer.Dockerfile").read_text()
+    assert f"BASE={rows['trainer']['base']}@sha256:" in trainer
+    worker = (REPOSITORY / "k8s" / "images" / "worker.Dockerfile").read_text()
+    assert all(f"BASE={rows[image]['base']}@sha256:" in worker for image in ("worker", "local", "retriever"))
+
+
+def test_nothing_is_signed_or_tagged_before_it_is_scanned_and_all_of_it_is_one_digest() -> None:
+    steps = job()["steps"]
+    (build,) = [at for at, step in enumerate(steps) if "buildx build" in step.get("run", "")]
+    (scan,) = [at for at, step in enumerate(steps) if "trivy-action" in step.get("uses", "")]
+    (sign,) = [at for at, step in enumerate(steps) if "cosign sign" in step.get("run", "")]
+    (publish,) = [at for at, step in enumerate(steps) if "imagetools create" in step.get("run", "")]
+    assert build < scan < sign < publish
+    assert all(option in steps[build]["run"] for option in ("push-by-digest=true", "--sbom=true", "TAG= "))
+    assert steps[scan]["with"]["exit-code"] == "1"
+    digest = "${{ steps.build.outputs.digest }}"
+    assert steps[scan]["with"]["image-ref"].endswith(f"@{digest}")
+    assert [steps[at]["env"]["DIGEST"] for at in (sign, publish)] == [digest, digest]
+
+
+def test_actions_are_pinned_by_commit_and_rights_are_given_to_jobs_alone() -> None:
+    text = WORKFLOW.read_text()
+    used = re.findall(r"uses: (.+)", text)
+    assert len(used) > 6
+    for each in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each), each
+    assert yaml.safe_load(text)["permissions"] == {}
+    assert job()["permissions"] == {"contents": "read", "packages": "write", "id-token": "write"}
+
+
+def test_targets_of_the_workflow_exist() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    named = re.findall(r"make (?:--silent )?([a-z-]+)$|make ([a-z-]+)\)", WORKFLOW.read_text(), re.MULTILINE)
+    assert {name for pair in named for name in pair if name} <= set(
+        re.findall(r"^([a-z-]+):", makefile, re.M)
+    )

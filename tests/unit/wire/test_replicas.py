@@ -1,0 +1,129 @@
+"""Several servers asked as one: a subject stays with its replica, and one that dies costs its calls in flight alone."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
+from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, ServerUnavailable
+from scope_selfplay.wire.replicas import ReplicatedClient, by_rank
+
+SWIFT = RetryPolicy(deadline=5.0, attempt=5.0, attempts=None, first_pause=0.05)
+SUBJECTS = [f"task-{number}" for number in range(40)]
+
+
+def the_prompt(request: ServedRequest) -> ServedReply:
+    return ServedReply(request.prompt)
+
+
+@asynccontextmanager
+async def replicated(
+    fakes: Sequence[FakeServer], policy: RetryPolicy = SWIFT
+) -> AsyncIterator[ReplicatedClient]:
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
+        clients = [JsonClient(url, retry_policy=policy) for url in urls]
+        yield await stack.enter_async_context(ReplicatedClient(clients))
+
+
+async def ask(client: ReplicatedClient, subject: str, row: int) -> str:
+    body = {
+        "model": FAKE_MODEL,
+        "messages": [{"role": "user", "content": f"{subject} {row}"}],
+        "max_tokens": 64,
+    }
+    answer = await client.ask("POST", "/chat/completions", json.dumps(body).encode(), subject=subject)
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def prompts_of(fake: FakeServer) -> list[str]:
+    return [request.prompt for request in fake.requests]
+
+
+def subjects_of(fake: FakeServer) -> set[str]:
+    return {prompt.split()[0] for prompt in prompts_of(fake)}
+
+
+def test_a_replica_that_goes_moves_only_its_own_subjects_and_evenly() -> None:
+    names = [f"http://r1-judge-{number}:8000/v1" for number in range(4)]
+    subjects = [f"task-{number}" for number in range(4000)]
+    before = {subject: by_rank(subject, names, str)[0] for subject in subjects}
+    shares = Counter(before.values())
+    assert sorted(shares) == names and all(900 < share < 1100 for share in shares.values())
+    after = {subject: by_rank(subject, names[1:], str)[0] for subject in subjects}
+    moved = [subject for subject in subjects if before[subject] != after[subject]]
+    assert moved == [subject for subject in subjects if before[subject] == names[0]]
+    assert all(250 < share < 400 for share in Counter(after[subject] for subject in moved).values())
+
+
+async def test_what_belongs_together_is_asked_of_one_replica_and_all_of_them_work() -> None:
+    fakes = [FakeServer(the_prompt) for _ in range(3)]
+    async with replicated(fakes) as client:
+        calls = [(subject, row) for row in range(5) for subject in SUBJECTS]
+        assert await asyncio.gather(*(ask(client, *call) for call in calls)) == [f"{s} {r}" for s, r in calls]
+    served = [subjects_of(fake) for fake in fakes]
+    assert sum(map(len, served)) == len(SUBJECTS) and all(len(each) >= 5 for each in served)
+
+
+async def test_a_replica_that_dies_costs_its_calls_in_flight_and_no_answer() -> None:
+    begun, answered, lost = list[str](), list[str](), list[str]()
+
+    async def until_death(request: ServedRequest) -> ServedReply:
+        if lost:
+            return ServedReply("")
+        begun.append(request.prompt)
+        if len(begun) == 30:
+            lost.extend(prompt for prompt in begun if prompt not in answered)
+            dying.fault = FaultKind.RESET
+            dying.cut()
+        await asyncio.sleep(0.002)
+        if not lost:
+            answered.append(request.prompt)
+        return ServedReply(request.prompt)
+
+    dying, other = FakeServer(until_death), FakeServer(the_prompt)
+    at_once = asyncio.Semaphore(8)
+
+    async def ask_in_turn(subject: str, row: int) -> str:
+        async with at_once:
+            return await ask(client, subject, row)
+
+    async with replicated([dying, other]) as client:
+        calls = [(subject, row) for row in range(5) for subject in SUBJECTS]
+        found = await asyncio.gather(*(ask_in_turn(*call) for call in calls))
+    assert found == [f"{s} {r}" for s, r in calls]
+    assert 1 <= len(lost) <= 8
+    done = prompts_of(other)
+    assert sorted([*answered, *done]) == sorted(found), "each call is answered, and paid for, once"
+    assert set(lost) <= set(done)
+
+
+async def test_one_that_is_busy_is_passed_over_and_not_left_alone() -> None:
+    fakes = [FakeServer(the_prompt, retry_after=0.01) for _ in range(2)]
+    async with replicated(fakes) as client:
+        assert await ask(client, "a", 0) == "a 0"
+        first, second = sorted(fakes, key=lambda fake: -len(fake.requests))
+        first.fault = FaultKind.BUSY
+        assert await ask(client, "a", 1) == "a 1" and prompts_of(second) == ["a 1"]
+        first.fault = None
+        assert await ask(client, "a", 2) == "a 2" and prompts_of(second) == ["a 1"]
+
+
+async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_that_is_said() -> None:
+    fakes = [FakeServer(the_prompt) for _ in range(2)]
+    async with replicated(fakes, RetryPolicy(deadline=0.3, attempt=1.0, attempts=None)) as client:
+        for fake in fakes:
+            fake.fault = FaultKind.REDIRECT
+        with pytest.raises(Refused):
+            await ask(client, "a", 0)
+        assert sum(len(fake.requests) for fake in fakes) == 1
+        for fake in fakes:
+            fake.fault = FaultKind.ERROR
+        with pytest.raises(ServerUnavailable, match="no replica of 2 answered"):
+            await ask(client, "a", 0)
+        assert all(len(fake.requests) >= 1 for fake in fakes)
