@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +56,21 @@ def log(environment: dict[str, str]) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def begun(environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """One whose command is under way."""
+    script = subprocess.Popen(
+        [SCRIPT, "bash", "-c", "echo begun; exec sleep 60"],
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout is not None
+    with script.stdout as lines:
+        assert "begun\n" in lines
+    return script
+
+
 @pytest.mark.parametrize("code", [0, 5])
 def test_a_command_gets_the_cluster_and_its_code_comes_back(environment: dict[str, str], code: int) -> None:
     done = run(environment, "--pods", "bash", "-c", f"echo $KUBECONFIG; exit {code}")
@@ -72,11 +86,7 @@ def test_a_cluster_that_does_not_come_up_is_cleared_away(environment: dict[str, 
 
 
 def test_a_command_that_is_stopped_leaves_no_cluster(environment: dict[str, str]) -> None:
-    script = subprocess.Popen([SCRIPT, "sleep", "60"], env=environment, start_new_session=True)
-    end = time.monotonic() + 20
-    while not log(environment):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    script = begun(environment)
     os.killpg(script.pid, signal.SIGTERM)
     assert script.wait(20) == 143
     assert log(environment) == ["up ", "down"]
@@ -104,3 +114,25 @@ def test_somebody_elses_cluster_is_left_alone(environment: dict[str, str]) -> No
     done = run(environment, "true")
     assert (done.returncode, "take it down first" in done.stderr) == (75, True)
     assert log(environment) == []
+
+
+def test_what_a_killed_one_left_is_taken_down(environment: dict[str, str]) -> None:
+    script = begun(environment)
+    os.killpg(script.pid, signal.SIGKILL)
+    script.wait(20)
+    assert log(environment) == ["up "]
+    done = run(environment, "true")
+    assert (done.returncode, "what a killed with-cluster left" in done.stdout) == (0, True)
+    assert log(environment) == ["up ", "down", "up ", "down"]
+
+
+def test_two_take_turns(environment: dict[str, str]) -> None:
+    first = begun(environment)
+    second = subprocess.Popen([SCRIPT, "true"], env=environment, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    assert second.stdout.readline().startswith("== another with-cluster has the cluster")
+    assert log(environment) == ["up "]
+    os.killpg(first.pid, signal.SIGTERM)
+    assert (first.wait(20), second.wait(20)) == (143, 0)
+    assert log(environment) == ["up ", "down", "up ", "down"]
+    second.stdout.close()
