@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from scope_selfplay.cli import cli
-from tests.doc_commands import ALL, REPOSITORY, DocCommand, commands_of
+from tests.doc_commands import ALL, PAGES, REPOSITORY, DocCommand, commands_of
 from tests.exported_run import write_finished_run
 from tests.ports import free_port
 
@@ -105,6 +106,20 @@ def test_a_command_of_the_readme_is_there(name: str) -> None:
         return
     done = CliRunner().invoke(cli, [*words[1:], "--help"], catch_exceptions=False)
     assert done.exit_code == 0 and f"Usage: cli {' '.join(words[1:])}" in done.output
+
+
+def test_the_readme_names_every_command_and_every_page() -> None:
+    named = {form for each in ALL if each.page == "README.md" for form in each.forms}
+    assert sorted({f"scope {each}" for each in command_names(cli)} - named) == []
+    text = (REPOSITORY / "README.md").read_text()
+    assert [page.name for page in PAGES if f"(docs/{page.name})" not in text][1:] == []
+
+
+def command_names(group: click.Command, before: str = "") -> Iterator[str]:
+    """Those that do something: `tasks ls`, not `tasks`."""
+    for name, command in getattr(group, "commands", {}).items():
+        inner = list(command_names(command, f"{before}{name} "))
+        yield from inner or [f"{before}{name}"]
 
 
 RUN_PAGES = sorted({each.page for each in ALL} - {"README.md", OWN_PAGE})
