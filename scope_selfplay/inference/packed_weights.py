@@ -27,19 +27,28 @@ def can_pack(device: torch.device) -> bool:
 
 def packed_copy(model: Any) -> Any:
     """The weights as they are now, in bfloat16 and packed, for generation only."""
-    packed = copy.deepcopy(getattr(model, "module", model)).to(torch.bfloat16).eval().requires_grad_(False)
-    kinds = set(getattr(packed.config, "layer_types", None) or ("full_attention",))
-    if packed.config.model_type in _FEW_OPERATIONS and kinds == {"full_attention"}:
+    packed = copy.deepcopy(getattr(model, "module", model)).eval().requires_grad_(False)
+    # Not the buffers: with the frequencies of rotary positions rounded, angles are wrong after some hundred tokens.
+    for weights in packed.parameters():
+        weights.data = weights.data.to(torch.bfloat16)
+    if _has_known_layers(packed.config):
         packed.model.layers = torch.nn.ModuleList(_Layer(each, packed.config) for each in packed.model.layers)
         packed.model.forward = _Body(packed.model)
     linear = [(name, part) for name, part in packed.named_modules() if type(part) is torch.nn.Linear]
     for name, part in linear:
         parent, _, last = name.rpartition(".")
-        setattr(packed.get_submodule(parent), last, _PackedLinear(part))
+        setattr(packed.get_submodule(parent), last, PackedLinear(part))
     return packed
 
 
-class _PackedLinear(torch.nn.Module):
+def _has_known_layers(config: Any) -> bool:
+    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    return (
+        config.model_type in _FEW_OPERATIONS and config.hidden_act == "silu" and kinds == {"full_attention"}
+    )
+
+
+class PackedLinear(torch.nn.Module):
     """One linear layer, or several that read the same input."""
 
     def __init__(self, *layers: Any) -> None:
@@ -73,7 +82,7 @@ class _Body:
 
 
 class _Layer(torch.nn.Module):
-    """A layer of Llama, Qwen2 or Qwen3."""
+    """A layer of Llama, Qwen2 or Qwen3 with SiLU, which is what all their published models have."""
 
     def __init__(self, layer: Any, config: Any) -> None:
         super().__init__()
@@ -83,10 +92,10 @@ class _Layer(torch.nn.Module):
         self._scaling = attention.scaling
         self._norms = (layer.input_layernorm, layer.post_attention_layernorm)
         self._head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        self._qkv = _PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = _PackedLinear(attention.o_proj)
-        self._gate_up = _PackedLinear(mlp.gate_proj, mlp.up_proj)
-        self._down = _PackedLinear(mlp.down_proj)
+        self._qkv = PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = PackedLinear(attention.o_proj)
+        self._gate_up = PackedLinear(mlp.gate_proj, mlp.up_proj)
+        self._down = PackedLinear(mlp.down_proj)
 
     def forward(self, states: Any, cosine: Any, sine: Any, number: int, asked: dict[str, Any]) -> Any:
         states = states + self._attend(_normed(states, self._norms[0]), cosine, sine, number, asked)

@@ -28,6 +28,7 @@ FOLDER_FAULTS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 """What they say where a folder cannot be flushed: SMB, some FUSE volumes."""
 CLAIM_SECONDS = 5.0
 """How long one that claimed a name may take for its rename."""
+BLOCK = 1 << 16
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
 
@@ -137,9 +138,9 @@ class Appender(contextlib.AbstractContextManager["Appender"]):
         with disk_faults(path):
             # Unbuffered: what a full disk refused must not be tried again when the file is closed.
             self._file: FileIO = path.open("ab", buffering=0)
-            data = path.read_bytes()
-            complete = data.rfind(b"\n") + 1
-            if complete != len(data):
+            with path.open("rb") as written:
+                size, complete = written.seek(0, os.SEEK_END), _end_of_lines(written)
+            if complete != size:
                 self._file.truncate(complete)
 
     def append(self, *records: BaseModel | dict[str, Any]) -> None:
@@ -155,6 +156,18 @@ class Appender(contextlib.AbstractContextManager["Appender"]):
 
     def __exit__(self, *ending: object) -> None:
         self.close()
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """Where the last complete line ends, found from the file's end: records may be many gigabytes."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - BLOCK)
+        file.seek(start)
+        if found := file.read(end - start).rfind(b"\n") + 1:
+            return start + found
+        end = start
+    return 0
 
 
 def write_records(path: Path, records: Iterable[BaseModel | dict[str, Any]]) -> None:

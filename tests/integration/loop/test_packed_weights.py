@@ -9,24 +9,43 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from scope_selfplay.inference import Generate, Sample, in_process
+from scope_selfplay.inference import Generate, Sample, in_process, packed_weights
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.packed_weights import can_pack, packed_copy
+from scope_selfplay.inference.slot_cache import SlotCache, frozen_copy
 from scope_selfplay.training.policy import policy_path
 
 pytestmark = pytest.mark.integration
 NEVER = Stops(frozenset(), ())
 
 
+needs_units = pytest.mark.skipif(
+    not can_pack(torch.device("cpu")), reason="this CPU computes in bfloat16 no faster than in float32"
+)
+
+
+class PlainLinear(torch.nn.Module):
+    """What `PackedLinear` computes, on CPUs that cannot pack."""
+
+    def __init__(self, *layers: Any) -> None:
+        super().__init__()
+        self._layers = [(each.weight.data, each.bias) for each in layers]
+
+    def forward(self, states: Any) -> Any:
+        return torch.cat([torch.nn.functional.linear(states, *each) for each in self._layers], dim=-1)
+
+
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "mistral"])
 def model(request: pytest.FixtureRequest) -> Any:
     """Mistral stands for the families whose layers stay transformers'."""
-    if not can_pack(torch.device("cpu")):
-        pytest.skip("this CPU computes in bfloat16 no faster than in float32")
+    return small(request.param)
+
+
+def small(kind: str, **settings: Any) -> Any:
     set_seed(0)
     config = AutoConfig.for_model(
-        request.param,
+        kind,
         vocab_size=20_000,
         hidden_size=128,
         intermediate_size=256,
@@ -36,7 +55,7 @@ def model(request: pytest.FixtureRequest) -> Any:
         head_dim=32,
         sliding_window=None,
         attention_bias=True,
-        initializer_range=0.2,
+        **({"initializer_range": 0.2} | settings),
     )
     model = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weights in model.named_parameters():
@@ -65,6 +84,7 @@ def sampled(model: Any, *, packed: bool) -> list[Sample]:
     return asyncio.run(all_sampled())
 
 
+@needs_units
 def test_packed_weights_sample_nearly_what_float32_samples(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +101,7 @@ def test_packed_weights_sample_nearly_what_float32_samples(
     assert model.dtype == torch.float32, "the model in training keeps its precision"
 
 
+@needs_units
 def test_every_linear_layer_is_packed(model: Any) -> None:
     packed = packed_copy(model)
     assert not [name for name, part in packed.named_modules() if type(part) is torch.nn.Linear]
@@ -88,3 +109,27 @@ def test_every_linear_layer_is_packed(model: Any) -> None:
     with torch.inference_mode():
         ours, theirs = packed.lm_head(states.bfloat16()).float(), model.lm_head(states)
     assert torch.allclose(ours, theirs, atol=0.05 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("length", [20, 1500])
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [("llama", "silu"), ("llama", "gelu"), ("qwen2", "silu"), ("qwen3", "silu"), ("mistral", "silu")],
+)
+def test_log_probabilities_are_those_of_float32_however_long_the_prompt_is(
+    kind: str, activation: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_pack(torch.device("cpu")):
+        monkeypatch.setattr(packed_weights, "PackedLinear", PlainLinear)
+    model = small(kind, hidden_act=activation)
+    exact, ours = (log_probabilities(each, length) for each in (frozen_copy(model), packed_copy(model)))
+    distance = float((exact - ours).abs().mean())
+
+    assert 0 < distance < 0.15
+
+
+def log_probabilities(model: Any, length: int) -> Any:
+    """Of the token after a prompt of so many random ones."""
+    prompt = torch.randint(0, 20_000, (length,), generator=torch.Generator().manual_seed(1)).tolist()
+    cache = SlotCache(model, slots=1, max_length=length)
+    return torch.tensor(cache.forward([prompt], [0], [0])).log_softmax(-1)

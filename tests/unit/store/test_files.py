@@ -13,6 +13,7 @@ from scope_selfplay.schemas import Document
 from scope_selfplay.store import (
     Appender,
     StageManifest,
+    files,
     publish_manifest,
     read_manifest,
     read_records,
@@ -57,6 +58,20 @@ def test_a_tail_of_zeros_is_dropped_and_cut_off(file: Path, part: bytes) -> None
         pass
     assert b"\0" not in file.read_bytes()
     assert read_records(file, Document) == DOCUMENTS
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+@pytest.mark.parametrize("kept", [b"", b"\n", b"a\nbb\n", b"a" * 63 + b"\n"])
+@pytest.mark.parametrize("torn", [b"", b"c", b"c" * 64])
+def test_the_last_complete_line_is_found_from_the_end(
+    kept: bytes, torn: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK", block)
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(kept + torn)
+    with Appender(path):
+        pass
+    assert path.read_bytes() == kept
 
 
 @pytest.mark.fault(8)
