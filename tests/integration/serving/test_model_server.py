@@ -29,7 +29,7 @@ from scope_selfplay.model_server.app import EngineOptions, ModelService, open_se
 from scope_selfplay.store.weights import weights_hash
 from scope_selfplay.training.policy import load_model
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
-from scope_selfplay.wire.replicas import ReplicatedClient
+from scope_selfplay.wire.replicas import ReplicatedClient, by_rank
 from scope_selfplay.wire.serving import listen
 
 pytestmark = pytest.mark.integration
@@ -92,16 +92,17 @@ async def test_the_same_request_gives_the_same_ids_as_in_this_process(
 async def test_replicas_answer_as_one_engine_does_also_when_one_goes_away(
     random_policy: Path, codec: ChatCodec, asked: list[Generate]
 ) -> None:
-    named = [request._replace(opening=f"task-{row // 3}") for row, request in enumerate(asked)]
     async with serving_model(open_service(str(random_policy), OPTIONS)) as url:
         async with JsonClient(url) as inner, JsonClient(url.removesuffix("/v1")) as outer:
             served = await ask_what_is_served(inner, outer, None)
-        expected = await _together(_client(url, codec, served), named)
+        expected = await _together(_client(url, codec, served), asked)
         staying = open_service(str(random_policy), OPTIONS)
         async with AsyncExitStack() as stack, serving_model(staying) as other:
             going = open_service(str(random_policy), OPTIONS)
             gone = await stack.enter_async_context(serving_model(going))
             clients = [JsonClient(each, retry_policy=HASTY) for each in (gone, other)]
+            tasks = _of_each(clients)
+            named = [request._replace(opening=tasks[row // 3]) for row, request in enumerate(asked)]
             model = ServedModel(
                 lambda: ReplicatedClient(clients),
                 served,
@@ -112,10 +113,17 @@ async def test_replicas_answer_as_one_engine_does_also_when_one_goes_away(
             )
             assert [each.ids for each in await _together(model, named)] == [each.ids for each in expected]
             answered = [_samples(service) for service in (going, staying)]
-            assert sum(answered) == len(named) and all(count and count % 3 == 0 for count in answered)
+            assert answered == [6, 6]
             await stack.aclose()
             assert [each.ids for each in await _together(model, named)] == [each.ids for each in expected]
             assert _samples(staying) == answered[1] + len(named)
+
+
+def _of_each(clients: list[JsonClient]) -> list[str]:
+    """Two tasks for each of the servers to which they belong."""
+    names = [f"task-{number}" for number in range(100)]
+    first = {name: by_rank(name, clients, lambda client: client.url)[0] for name in names}
+    return [name for client in clients for name in [each for each in names if first[each] is client][:2]]
 
 
 def _samples(service: ModelService) -> int:
