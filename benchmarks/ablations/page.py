@@ -24,7 +24,7 @@ def write_section(ablation: Ablation, found: Found, seeds: Sequence[int], folder
     parts = [
         f"## {ablation.question}",
         f"The paper: {ablation.paper}",
-        f"`make bench-ablations ARGS='--only {ablation.name}'`; seeds {names}; 95 % bootstrap intervals.",
+        f"`make bench-ablations ARGS='--only {ablation.name}'`; seeds {names}.",
     ]
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for measure in ablation.measures:
@@ -38,7 +38,7 @@ def write_section(ablation: Ablation, found: Found, seeds: Sequence[int], folder
 
 def _table(ablation: Ablation, measure: Measure, values: Mapping[Arm, Mapping[Key, float]]) -> str:
     columns = _columns(measure, {key for of_arm in values.values() for key in of_arm})
-    rows = [["arm", *columns, "difference at the end"]]
+    rows = [["arm", *columns, "paired difference at the end"]]
     last = list(columns.values())[-1]
     for arm, of_arm in values.items():
         cells = [

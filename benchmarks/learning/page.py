@@ -5,9 +5,11 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from scipy import stats
+
 from benchmarks.ablations.arms import Arm
-from benchmarks.learning.conditions import CO_EVOLVING, DEEP, FROZEN_AFTER_1, TITLES
-from benchmarks.learning.results import Learnt
+from benchmarks.learning.conditions import CO_EVOLVING, DEEP, FROZEN_AFTER_1, FROZEN_FROM_START, TITLES
+from benchmarks.learning.results import Estimate, Learnt
 from benchmarks.line_chart import Point, draw_lines
 from scope_selfplay.evaluation.held_out import bootstrap
 
@@ -100,7 +102,18 @@ def differences_table(results: Results) -> str:
             for deep in _PARTS.values()
         ]
         rows.append([str(run.seed), *cells])
-    return _markdown(rows)
+    return _markdown([*rows, ["all, interval over seeds", *_over_seeds(results)]])
+
+
+def _over_seeds(results: Results) -> Iterator[str]:
+    """Mean differences with Student's interval: what another seed may be expected to bring."""
+    for arm in results:
+        for deep in () if arm == CO_EVOLVING else _PARTS.values():
+            pairs = zip(results[CO_EVOLVING], results[arm], strict=True)
+            values = [own.above(other, deep=deep).value for own, other in pairs]
+            mean, error = statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
+            reach = error * float(stats.t.ppf(0.975, len(values) - 1))
+            yield str(Estimate(mean, mean - reach, mean + reach))
 
 
 _PARTS = {"all": False, "deep": True}
@@ -147,17 +160,22 @@ def _one_spoken(each: Spoken) -> str:
 
 def in_one_sentence(results: Results) -> str:
     """What a newcomer is told."""
-    runs, frozen = results[CO_EVOLVING], results.get(FROZEN_AFTER_1)
-    last = len(runs[0].asked) - 1
-    first, best = (statistics.fmean(run.mean(number, deep=True) for run in runs) for number in (0, last))
-    text = (
+    last = len(results[CO_EVOLVING][0].asked) - 1
+
+    def deep(arm: Arm, number: int) -> str:
+        return f"{statistics.fmean(run.mean(number, deep=True) for run in results[arm]):.2f}"
+
+    beside = [f"; with {name}, {deep(arm, last)}" for arm, name in _BESIDE.items() if arm in results]
+    return (
         f"The Solver learns to follow a chain of {DEEP} to 5 links to its end: its answers to such tasks score "
-        f"{first:.2f} at first and {best:.2f} after {last} iterations"
+        f"{deep(CO_EVOLVING, 0)} at first and {deep(CO_EVOLVING, last)} after {last} iterations{''.join(beside)}."
     )
-    if not frozen:
-        return f"{text}."
-    beside = statistics.fmean(run.mean(last, deep=True) for run in frozen)
-    return f"{text}; with a Challenger that stops learning after iteration 1, {beside:.2f}."
+
+
+_BESIDE = {
+    FROZEN_AFTER_1: "a Challenger that stops learning after iteration 1",
+    FROZEN_FROM_START: "one that is never trained",
+}
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:

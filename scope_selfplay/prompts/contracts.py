@@ -80,34 +80,40 @@ OUTPUTS = {
     Output.TASK: OutputForm(("<task>",), "the text inside the one `<task>` of the last turn"),
     Output.ANSWER: OutputForm(("<answer>",), "the text inside the one `<answer>` of the last turn"),
     Output.SCORE: OutputForm(
-        ("<score>",), "exactly one `<score>`, holding 0 or 1 and nothing else, outside the thinking"
+        ("<score>",), "a reply that is, after its thinking, one `<score>` with 0 or 1 and nothing else"
     ),
     Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
-        "one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
+        "a reply that is, after its thinking, one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
         "nice_to_have, which reads as bonus), and may have `title` and `dimension`; an `<unmet>` may follow, one "
         "JSON list of what the task demands and no criterion asks for",
     ),
     Output.TWO_SCORES: OutputForm(
         ("<first>", "<second>"),
-        "one decimal number from 0 to 10 in each of `<first>` and `<second>`, outside the thinking; equal is "
-        "a tie",
+        "a reply that is, after its thinking, one `<first>` and one `<second>` and nothing else, each with one decimal "
+        "number from 0 to 10; equal is a tie",
     ),
     Output.PREFERENCE: OutputForm(
         (r"\boxed{A}", r"\boxed{B}", r"\boxed{Tie}"),
-        r"the last `\boxed{A}`, `\boxed{B}` or `\boxed{Tie}`; A is the attempt shown first",
+        r"the `\boxed{A}`, `\boxed{B}` or `\boxed{Tie}` that ends the reply and is not quoted; A is the attempt shown "
+        "first",
     ),
     Output.WINNERS: OutputForm(
         ('"winners"',),
-        'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels',
+        'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels, which is the reply after '
+        "its thinking or stands in its one code fence",
     ),
-    Output.RATING: OutputForm(('"score"',), 'one JSON object `{"score": x}`, x a finite number from 0 to 10'),
+    Output.RATING: OutputForm(
+        ('"score"',),
+        'a reply that is, after its thinking, one JSON object `{"score": x}`, x a finite number from 0 to 10',
+    ),
     Output.CORRECTNESS: OutputForm(
-        (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}"), r"the last `\boxed{1}`, `\boxed{0.5}` or `\boxed{0}`"
+        (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}"),
+        r"the `\boxed{1}`, `\boxed{0.5}` or `\boxed{0}` that ends the reply and is not quoted",
     ),
     Output.MATCH: OutputForm(
         (r"\boxed{correct}", r"\boxed{incorrect}", r"\boxed{not attempted}"),
-        r"the last `\boxed{correct}`, `\boxed{incorrect}` or `\boxed{not attempted}`",
+        r"the `\boxed{correct}`, `\boxed{incorrect}` or `\boxed{not attempted}` that ends the reply and is not quoted",
     ),
 }
 

@@ -1,6 +1,6 @@
 """The tables of `make bench-learning`: what they count, checked on invented runs whose answer is known."""
 
-from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1
+from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
 from benchmarks.learning.page import (
     Spoken,
     arms_table,
@@ -60,12 +60,17 @@ def test_the_commonest_chain_is_told_from_its_order() -> None:
 
 
 def test_a_frozen_challenger_is_compared_by_seed_with_an_interval() -> None:
-    *_, first, second = differences_table(RESULTS).splitlines()
+    *_, first, second, over_seeds = differences_table(RESULTS).splitlines()
     # Equal on shallow tasks, +0.5 on each deep one; in seed 2 the frozen one is ahead.
     assert first.startswith("| 1 | +0.30 [") and first.endswith("| +0.50 [+0.50, +0.50] |")
     assert second.endswith("| -0.10 [-0.10, -0.10] |")
+    # Two seeds, .5 and -.1: .2 -+ 12.71 * .3.
+    assert over_seeds.endswith("| +0.20 [-3.61, +4.01] |")
     assert in_one_sentence(RESULTS).endswith(
         "0.40 after 2 iterations; with a Challenger that stops learning after iteration 1, 0.20."
+    )
+    assert in_one_sentence({**RESULTS, FROZEN_FROM_START: MOVING}).endswith(
+        "one that is never trained, 0.40."
     )
 
 
