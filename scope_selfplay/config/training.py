@@ -23,7 +23,7 @@ class TrainConfig(ConfigSection):
     """Updates of the weights per step: its groups are dealt out to so many mini-batches. From the second on the policy
     is no longer the one that sampled, and the clips bind."""
     epochs: int = Field(default=1, ge=1)
-    """Times that the rollouts of a step are learnt from (mu of GRPO, num_iterations of TRL)."""
+    """Passes over the rollouts of each step (mu of GRPO, num_iterations of TRL)."""
     overlap: Literal[0, 1] = 0
     """Steps that rollouts are made ahead: with 1 those of the next step come while this one is updated, from weights
     that are one step old, with capped importance weights (`sampling_cap`). Engine in_process or vllm_server."""

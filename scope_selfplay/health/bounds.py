@@ -237,7 +237,7 @@ _JUDGE: Mapping[str, Bounds] = {
         "what words that say nothing add to a verdict", "-1-1", -0.05, 0.05, "the judge goes by length"
     ),
     "judge_drift": Bounds(
-        "share met by the same answers, now less then", "-1-1", -0.1, 0.1, "the judge is not the one it was"
+        "change in the share met by the same answers", "-1-1", -0.1, 0.1, "the judge is not the one it was"
     ),
     "judge_unread": Bounds(
         "judgements asked again that cannot be read",

@@ -81,7 +81,7 @@ def _of_audit(report: AuditReport) -> Iterator[JudgeCheck]:
     yield from _check("cannot be read when asked again", report.unread)
     for each in report.drift:
         yield from _check(
-            f"met, now less then: {each.name}", each.change, f"{each.then:.3f} -> {each.now:.3f}"
+            f"change in share met: {each.name}", each.change, f"{each.then:.3f} -> {each.now:.3f}"
         )
 
 

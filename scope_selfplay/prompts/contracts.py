@@ -84,7 +84,8 @@ OUTPUTS = {
     ),
     Output.RUBRIC: OutputForm(
         ("<rubric>", '"text"', '"priority"'),
-        "a reply that is, after its thinking, one JSON list inside `<rubric>`; each item has `text` and `priority` (critical, important, bonus or "
+        "a reply that is, after its thinking, one JSON list inside `<rubric>`; each item "
+        "has `text` and `priority` (critical, important, bonus or "
         "nice_to_have, which reads as bonus), and may have `title` and `dimension`; an `<unmet>` may follow, one "
         "JSON list of what the task demands and no criterion asks for",
     ),
@@ -100,8 +101,8 @@ OUTPUTS = {
     ),
     Output.WINNERS: OutputForm(
         ('"winners"',),
-        'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels, which is the reply after '
-        "its thinking or stands in its one code fence",
+        'one JSON object `{"winners": [...]}` with exactly the asked number of distinct labels, which is the reply '
+        "after its thinking or stands in its one code fence",
     ),
     Output.RATING: OutputForm(
         ('"score"',),
