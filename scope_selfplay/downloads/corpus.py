@@ -35,23 +35,42 @@ def fetch_file(published: PublishedFile, file: Path, *, say: Say, token: str | N
 
 
 def _fetch(published: PublishedFile, file: Path, say: Say, token: str | None) -> None:
-    passages = None
     if _kind(file.name) == _kind(published.name) or len(published.urls) > 1:
         download(published, file, say=say, token=token)
+        _write_receipt(published, file, file)
+        rows = ""
     else:
-        source = file.with_name(f".{published.name}")
-        if file.suffix != ".jsonl" or not _kind(published.name):
-            raise ConfigError(
-                f"{file}: cannot be made from {published.name}; expected a name with .jsonl, made from one of "
-                f"{', '.join(_KINDS)}, or the published file's own ending"
-            )
+        _check_convertible(published, file)
+        # Names that only this fetch has: the lock keeps others out, and what a kill left is written anew.
+        source, lines = file.with_name(f".{published.name}"), file.with_name(f".{file.name}.lines")
         download(published, source, say=say, token=token)
-        passages = _convert(source, file, say)
+        say(f"{file}: made from {published.name}")
+        passages = _convert(source, lines, say)
+        # Before the corpus has its name: without a receipt it would look like somebody's own.
+        _write_receipt(published, file, lines, passages)
+        lines.replace(file)
+        sync_folder(file.parent)
         source.unlink()
-    told = {"urls": published.urls, "sha256": published.sha256, "passages": passages, "file": checksum(file)}
-    write_atomic(_receipt(file), json.dumps(told, indent=1) + "\n")
-    rows = f", {passages:,} passages" if passages is not None else ""
+        rows = f", {passages:,} passages"
     say(f"{file}: {file.stat().st_size / 1e9:.1f} GB{rows}")
+
+
+def _check_convertible(published: PublishedFile, file: Path) -> None:
+    """Raises ConfigError where no corpus can be made under this name."""
+    if file.suffix != ".jsonl" or not _kind(published.name):
+        raise ConfigError(
+            f"{file}: cannot be made from {published.name}; expected a name with .jsonl, made from one of "
+            f"{', '.join(_KINDS)}, or the published file's own ending"
+        )
+    if file.exists():
+        raise ConfigError(
+            f"{file}: is there already and was not fetched here; give another name, or remove it"
+        )
+
+
+def _write_receipt(published: PublishedFile, file: Path, made: Path, passages: int | None = None) -> None:
+    told = {"urls": published.urls, "sha256": published.sha256, "passages": passages, "file": checksum(made)}
+    write_atomic(_receipt(file), json.dumps(told, indent=1) + "\n")
 
 
 def _receipt(file: Path) -> Path:
@@ -78,23 +97,19 @@ def _kind(name: str) -> str:
     return next((kind for kind in sorted(_KINDS, key=len, reverse=True) if name.endswith(kind)), "")
 
 
-def _convert(source: Path, file: Path, say: Say) -> int:
-    """Stream the passages of `source` into `file`, which appears whole; gives their number."""
-    # One name: the lock keeps others out, and what a kill left is written anew.
-    part, rows = file.with_name(f".{file.name}.lines"), 0
-    say(f"{file}: made from {source.name.removeprefix('.')}")
-    with part.open("wb", buffering=1 << 20) as opened:
+def _convert(source: Path, lines: Path, say: Say) -> int:
+    """Stream the passages of `source` into the file `lines`; gives their number."""
+    rows = 0
+    with lines.open("wb", buffering=1 << 20) as opened:
         for line in _lines(source):
             opened.write(line)
             rows += 1
             if rows % _TOLD_EVERY == 0:
-                say(f"{file.name}: {rows:,} passages")
+                say(f"{rows:,} passages")
         opened.flush()
         os.fsync(opened.fileno())
     if not rows:
         raise CorpusError(f"{source}: holds no passage")
-    part.replace(file)
-    sync_folder(file.parent)
     return rows
 
 

@@ -62,16 +62,27 @@ def download(published: PublishedFile, file: Path, *, say: Say, token: str | Non
     part, parts = file.with_name(f".{file.name}.part"), file.with_name(f".{file.name}.parts")
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        # The sizes of the parts that have come whole.
-        done: list[int] = json.loads(parts.read_bytes()) if parts.exists() else []
-        for url in published.urls[len(done) :]:
-            asyncio.run(_bring(url, part, sum(done), say, token))
-            done.append(part.stat().st_size - sum(done))
-            write_atomic(parts, json.dumps(done))
+        sizes = _sizes_of_whole_parts(published, part, parts)
+        for url in published.urls[len(sizes) :]:
+            asyncio.run(_bring(url, part, sum(sizes), say, token))
+            sizes.append(part.stat().st_size - sum(sizes))
+            write_atomic(parts, json.dumps({"urls": published.urls, "sizes": sizes}))
         _check(part, file, published, say)
         part.replace(file)
         parts.unlink(missing_ok=True)
         sync_folder(file.parent)
+
+
+def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path) -> list[int]:
+    """Of what an earlier start brought from the same URLs; what came from others, or is not all there, is dropped."""
+    told = json.loads(parts.read_bytes()) if parts.exists() else {}
+    sizes: list[int] = told.get("sizes", [])
+    there = part.stat().st_size if part.exists() else 0
+    if told.get("urls") == list(published.urls) and there >= sum(sizes):
+        return sizes
+    part.unlink(missing_ok=True)
+    write_atomic(parts, json.dumps({"urls": published.urls, "sizes": []}))
+    return []
 
 
 def _check(found: Path, file: Path, published: PublishedFile, say: Say) -> None:
@@ -127,7 +138,8 @@ async def _try(
 ) -> None:
     with part.open("ab") as file:
         at = os.fstat(file.fileno()).st_size
-        asked = headers | {"Range": f"bytes={at - start}-"}
+        # As it is published: bytes that are compressed on their way have neither its checksum nor its ranges.
+        asked = headers | {"Range": f"bytes={at - start}-", "Accept-Encoding": "identity"}
         async with session.get(address, headers=asked) as response:
             if response.status == _WHOLE and at > start:
                 return

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from jobs import fetch_file as job
 from scope_selfplay.corpus.reading import read_documents
-from scope_selfplay.downloads import download
+from scope_selfplay.downloads import corpus, download
 from scope_selfplay.downloads.corpus import fetch_file
 from scope_selfplay.downloads.download import PublishedFile, web_address
 from scope_selfplay.errors import ConfigError, CorpusError, ExitCode, OutsideError, StorageError
@@ -29,6 +29,7 @@ class Place:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
+        self.encodings: list[str | None] = []
         self.cut: int | None = None
         self.ranges = True
         self.status = 0
@@ -48,6 +49,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "bytes=0-")
             found.asked.append((self.path, wanted))
+            found.encodings.append(self.headers.get("Accept-Encoding"))
             content = found.files.get(self.path)
             if content is None or found.status:
                 self.send_error(found.status or 404)
@@ -152,6 +154,52 @@ def test_a_wrong_checksum_is_one_line_and_costs_no_second_download(place: Place,
     # The checksum was wrong, the file was not.
     fetch(file, url, of=b"something else")
     assert file.read_bytes() == b"something else"
+    assert len(place.asked) == 1
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_after_a_wrong_url_the_right_one_brings_the_file(place: Place, tmp_path: Path, removed: bool) -> None:
+    wrong, right = place.has("other.jsonl", b"something else"), place.has("a.jsonl", b"the corpus")
+    file = tmp_path / "a.jsonl"
+    with pytest.raises(ConfigError, match=r"correct the URL or the checksum, or remove .*\.part ") as caught:
+        fetch(file, wrong, of=b"the corpus")
+    named = Path(str(caught.value).split(" or remove ")[1].split(" to download")[0])
+    if removed:
+        named.unlink()
+    fetch(file, right, of=b"the corpus")
+    assert file.read_bytes() == b"the corpus"
+
+
+def test_what_a_file_comes_as_is_asked_for_without_compression(place: Place, tmp_path: Path) -> None:
+    fetch(tmp_path / "a.jsonl", place.has("a.jsonl", b"the corpus"), of=b"the corpus")
+    assert place.encodings == ["identity"]
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.tsv.gz"])
+def test_a_file_of_ones_own_is_never_written_over(place: Place, tmp_path: Path, name: str) -> None:
+    url, file = place.has("psgs.tsv.gz", TSV), tmp_path / name
+    file.write_text("mine\n")
+    with pytest.raises(ConfigError, match="or remove"):
+        fetch(file, url, of=TSV)
+    assert file.read_text() == "mine\n" and place.asked == []
+
+
+@pytest.mark.parametrize("step", ["write_atomic", "sync_folder"], ids=["receipt", "name"])
+def test_a_kill_about_the_receipt_leaves_what_the_same_command_finishes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    url, file = place.has("psgs.tsv.gz", TSV), tmp_path / "wiki.jsonl"
+
+    class Killed(BaseException): ...
+
+    def killed(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as once, pytest.raises(Killed):
+        once.setattr(corpus, step, killed)
+        fetch(file, url, of=TSV)
+    fetch(file, url, of=TSV)
+    assert len(read_documents(file)) == 50 and len(place.asked) == 1
 
 
 def test_a_changed_corpus_and_another_one_under_its_name_are_named(place: Place, tmp_path: Path) -> None:
