@@ -36,8 +36,35 @@ def give_back(
     if any(job.is_placed for job in active):
         return GivingBack(ledger.model_copy(update={"given_back": 0}), PlanPart(), pauses=False)
     servers = [server for server in now.observed.servers if now.owns(server)]
-    if (made_way := _make_way(now, ledger, step, servers, active)) is not None:
-        return made_way
+    older, looked = _whom_to_make_way_for(now)
+    if older is not None:
+        text = f"makes way for {older}, which came first and waits for a node"
+        deletions = _deletions(now, servers, active)
+        told = warn("MadeWay", text) if deletions.actions else PlanPart(message=text)
+        return GivingBack(_without(ledger, step, active), looked + deletions + told, pauses=True)
+    found = _give_back_to_all(now, ledger, step, servers, active)
+    return found._replace(part=looked + found.part)
+
+
+def _whom_to_make_way_for(now: Situation) -> tuple[str | None, PlanPart]:
+    """The oldest run of the namespace that waits for nodes; nobody once that took `cluster.patience`, because what it
+    waits for may be something else. The clock runs on for as long as it waits, or way would be made again at once."""
+    cluster, own = now.context.config.cluster, (now.observed.since or "~", now.context.config.name)
+    older = next((run for run in now.observed.others if run.waits and (run.since, run.name) < own), None)
+    if older is None or cluster.tiny or now.is_gang:
+        return None, PlanPart()
+    is_over, looked = now.has_waited(f"way/{older.name}", cluster.patience)
+    return None if is_over else older.name, looked
+
+
+def _give_back_to_all(
+    now: Situation,
+    ledger: AttemptLedger,
+    step: RunStage,
+    servers: Sequence[ObservedServer],
+    active: Sequence[ObservedJob],
+) -> GivingBack:
+    """To runs that cannot be seen, where GPUs were held in vain for too long."""
     times = ledger.given_back
     if not servers and not active:
         return _pause(now, ledger)
@@ -53,28 +80,6 @@ def give_back(
         update={"given_back": times + 1, "beside": _placed(now)}
     )
     return GivingBack(after, released, pauses=True)
-
-
-def _make_way(
-    now: Situation,
-    ledger: AttemptLedger,
-    step: RunStage,
-    servers: Sequence[ObservedServer],
-    active: Sequence[ObservedJob],
-) -> GivingBack | None:
-    """For the oldest run of the namespace that waits for nodes; not for longer than `cluster.patience`, because what
-    it waits for may be something else."""
-    cluster, own = now.context.config.cluster, (now.observed.since or "~", now.context.config.name)
-    older = next((run for run in now.observed.others if run.waits and (run.since, run.name) < own), None)
-    if older is None or cluster.tiny or now.is_gang:
-        return None
-    is_over, looked = now.has_waited(f"way/{older.name}", cluster.patience)
-    if is_over:
-        return None
-    text = f"makes way for {older.name}, which came first and waits for a node"
-    deletions = _deletions(now, servers, active)
-    told = warn("MadeWay", text) if deletions.actions else PlanPart(message=text)
-    return GivingBack(_without(ledger, step, active), looked + deletions + told, pauses=True)
 
 
 def _pause(now: Situation, ledger: AttemptLedger) -> GivingBack:

@@ -57,6 +57,23 @@ def test_the_younger_run_makes_way_but_not_for_ever(tmp_path: Path) -> None:
     assert neighbours.ended == {"r2": ExitCode.DONE}
 
 
+def test_a_run_that_can_never_be_placed_keeps_the_younger_one_for_its_patience_alone(tmp_path: Path) -> None:
+    """It holds nothing, so it never gives back: all its pods ask for a node that is not there."""
+    neighbours = Neighbours(tmp_path, 2)
+    cluster = neighbours.world.cluster
+    neighbours.world.nodes.leaves_alone = lambda name: name.startswith("r1-")
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes match a selector."}
+    for _ in range(4 * 60 * 3):
+        for name, pod in cluster.objects(ObjectKind.POD).items():
+            if name.startswith("r1-"):
+                pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        for name, controller in neighbours.controllers.items():
+            if name not in neighbours.ended and (end := controller.round()) is not None:
+                neighbours.ended[name] = end.code
+        cluster.advance(15)
+    assert neighbours.ended == {"r2": ExitCode.DONE}
+
+
 @pytest.mark.integration
 def test_a_run_that_gave_back_returns_as_soon_as_its_neighbours_hold_less(tmp_path: Path) -> None:
     """Three runs whose stages take far longer than their patience: pauses must not outlast the stages of others."""
