@@ -85,7 +85,11 @@ def gang(context: ManifestContext, attempt: StageAttempt, servers: Sequence[Serv
         "replicatedJobs": [*(_server(context, server, attempt) for server in servers), *work],
     }
     queued = labels | {QUEUE: config.cluster.gang.queue}
-    return stamped(context, "JobSet", name, queued, spec, what=spec_hash(context, attempt))
+    body = stamped(context, "JobSet", name, queued, spec, what=spec_hash(context, attempt))
+    for owner in body["metadata"]["ownerReferences"]:
+        # Older Kueue takes what a Job controls for a part of that Job, and never admits it on its own.
+        del owner["controller"]
+    return body
 
 
 def jobs_of(body: Body) -> list[Body]:

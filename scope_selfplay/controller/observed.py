@@ -220,9 +220,11 @@ def step_of(labels: Mapping[str, str]) -> RunStage | None:
 
 
 def owner_of(body: Body) -> str | None:
-    """The uid of the Job that controls an object."""
-    owners = body["metadata"].get("ownerReferences") or []
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+    """The uid of the Job that controls an object; of a JobSet, which nothing controls, that of its first owner."""
+    owners = sorted(
+        body["metadata"].get("ownerReferences") or [], key=lambda owner: not owner.get("controller")
+    )
+    return owners[0]["uid"] if owners else None
 
 
 def _identity(body: Body) -> dict[str, Any]:

@@ -111,14 +111,12 @@ def _gpu_problems(
 def _pod_problems(
     config: RunConfig, objects: Sequence[Body], rooms: Sequence[NodeRoom]
 ) -> Iterator[ManifestProblem]:
-    """Pods with GPUs that no node has room for: GPUs, CPU, memory, and its taints."""
+    """Pods that no node has room for: GPUs, CPU, memory, and its taints."""
     resource = config.cluster.gpu_resource
     for pods in pods_of(objects):
         needs = Amounts(float)
         count_pods(needs, pods.spec, 1)
         asked = {key: needs[f"requests.{key}"] for key in (resource, "cpu", "memory")}
-        if not asked[resource]:
-            continue
         open_rooms = [room for room in rooms if not (_untolerated(pods, room))]
         if rooms and not open_rooms:
             taint = pairs({taint["key"]: taint.get("value", "") for taint in _untolerated(pods, rooms[0])})

@@ -19,6 +19,7 @@ _NEEDED = {
         "networkpolicies.networking.k8s.io",
     ),
 }
+_DNS, _DNS_PODS = "k8s-app", ("kube-dns", "node-local-dns")
 
 
 def examine(cluster: Kubectl) -> list[Finding]:
@@ -49,7 +50,21 @@ def examine(cluster: Kubectl) -> list[Finding]:
             findings.append(finding_of(cluster.objects(kind)))
         except ScopeError as error:
             findings.append(Finding(what, True, f"{subject}cannot be seen ({error})"))
-    return [*findings, _volume(cluster)]
+    return [*findings, _names(cluster), _volume(cluster)]
+
+
+def _names(cluster: Kubectl) -> Finding:
+    """Whether the policies of k8s/shared let a run's pods ask for names: the DNS that they select has to be in pods."""
+    try:
+        pods = cluster.objects("pods", f"{_DNS} in ({', '.join(_DNS_PODS)})", everywhere=True)
+    except ScopeError as error:
+        return Finding("DNS", True, f"cannot be seen ({error})")
+    found = sorted({pod["metadata"]["labels"][_DNS] for pod in pods})
+    advice = (
+        "where NetworkPolicies are enforced add the component node-dns, except on OpenShift and with GKE's Cloud DNS; "
+        "else no pod of a run finds its servers"
+    )
+    return Finding("DNS", bool(found), ", ".join(found) or f"no pod of {' or '.join(_DNS_PODS)}", advice)
 
 
 def _volume(cluster: Kubectl) -> Finding:

@@ -11,7 +11,7 @@ SHARED = "shared"
 NAMESPACE = "scope"
 """As k8s/components/namespace has it. That component brings the namespace itself, which goes with all in it."""
 _NOTE = "# Apply this first, once for all runs of a namespace. Deleting it deletes the claim: the data of all runs.\n"
-_WHOLE = ("namespace", "quota", "external-servers", "tool-servers", "tracking", "monitoring")
+_WHOLE = ("namespace", "quota", "node-dns", "external-servers", "tool-servers", "tracking", "monitoring")
 """Components that are no run's own: what they bring, the namespace has once."""
 _PARTS = {"single-node": "single-node", "multi-node": "ranks"}
 """Components that change a run, and what of them belongs here."""

@@ -88,6 +88,12 @@ def test_one_gang_holds_every_gpu_of_its_stage_and_waits_suspended_in_its_queue(
     assert body["spec"]["successPolicy"]["targetReplicatedJobs"] == ["stage"]
 
 
+def test_a_gang_is_deleted_with_its_run_and_is_no_part_of_its_job_to_kueue() -> None:
+    """Kueue before 0.12 leaves alone what a Job controls, also with a queue of its own."""
+    (owner,) = a_gang()["metadata"]["ownerReferences"]
+    assert owner["kind"] == "Job" and "controller" not in owner
+
+
 def test_a_stage_begins_when_its_servers_answer_and_each_server_is_found_by_its_service() -> None:
     *_, stage = jobs_of(a_gang())
     (waiting,) = stage["spec"]["template"]["spec"]["initContainers"]

@@ -210,6 +210,23 @@ def test_a_node_that_takes_no_pods_of_the_run_offers_nothing(answers: Answers) -
     assert messages(QWEN, "nodes") == ["offer 0 nvidia.com/gpu, the largest stage takes 6 at once"]
 
 
+def test_pods_without_gpus_need_a_node_that_takes_them(answers: Answers) -> None:
+    tainted = node("a", 8)
+    tainted["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    small = node("b", 0)
+    small["status"]["allocatable"] |= {"cpu": "4", "memory": "16Gi"}
+    answers.give("nodes", tainted)
+    assert messages(QWEN, "Job/qwen3-8b-controller") == [
+        "tolerates no node: nvidia.com/gpu= is a taint of theirs; see cluster.tolerations"
+    ]
+    answers.give("nodes", tainted, small)
+    assert messages(QWEN, "Job/qwen3-8b-controller") == []
+    assert messages(QWEN, "Deployment/qwen3-8b-retriever") == [
+        "takes 16 cpu on one node, the largest offers 4",
+        "takes 32Gi memory on one node, the largest offers 16Gi",
+    ]
+
+
 def test_a_pod_that_asks_for_more_cpu_or_memory_than_a_node_has_is_named(answers: Answers) -> None:
     small = node("a", 8)
     small["status"]["allocatable"] |= {"cpu": "24", "memory": "300Gi"}

@@ -85,8 +85,12 @@ def test_objects_of_two_namespaces_do_not_find_each_other(objects: Objects) -> N
 
 @pytest.mark.parametrize(
     ("labels", "port"),
-    [({"k8s-app": "kube-dns"}, 53), ({"dns.operator.openshift.io/daemonset-dns": "default"}, 5353)],
-    ids=["kube-dns", "OpenShift"],
+    [
+        ({"k8s-app": "kube-dns"}, 53),
+        ({"k8s-app": "node-local-dns"}, 53),
+        ({"dns.operator.openshift.io/daemonset-dns": "default"}, 5353),
+    ],
+    ids=["kube-dns", "a cache on the node", "OpenShift"],
 )
 def test_names_are_found_wherever_the_cluster_keeps_its_dns(
     objects: Objects, labels: dict[str, str], port: int

@@ -16,6 +16,18 @@ def test_an_older_cluster_is_told_what_to_do(answers: Answers) -> None:
     assert not found.ok and "older-kubernetes" in found.advice
 
 
+def test_a_cluster_whose_dns_is_no_pod_is_told_what_to_add(answers: Answers) -> None:
+    answers.give("everywhere")
+    (found,) = [each for each in examine(Kubectl()) if each.what == "DNS"]
+    assert not found.ok and "component node-dns" in found.advice
+    pods = [
+        {"metadata": {"labels": {"k8s-app": name}}} for name in ("kube-dns", "kube-dns", "node-local-dns")
+    ]
+    answers.give("everywhere", *pods)
+    (found,) = [each for each in examine(Kubectl()) if each.what == "DNS"]
+    assert found.ok and found.found == "kube-dns, node-local-dns"
+
+
 def test_a_doctor_that_may_see_no_quota_says_so(answers: Answers) -> None:
     (quotas,) = [each for each in examine(Kubectl()) if each.what == "quotas"]
     assert quotas.ok and "cannot be seen" in quotas.found
