@@ -70,7 +70,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     """Make the candidates of one worker's documents that the quota needs. Raises as a stage does."""
     folder = run.folder.stage(iteration, Stage.TASKS)
     done = _shares(folder) / f"{shard}.done"
-    if folder.manifest is not None or done.exists():
+    if folder.manifest is not None or _is_done(folder, done):
         run.progress.say(f"{title_of(iteration)}: the share of worker {shard} is done already")
         return
     sources = task_sources(run, iteration)
@@ -112,7 +112,8 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
                 keep=keep,
             )
         )
-    write_atomic(done, json.dumps({"attempt": run.attempt}) + "\n")
+    seen = [path.name for path in shares_in(folder)]
+    write_atomic(done, json.dumps({"attempt": run.attempt, "folders": seen}) + "\n")
     run.progress.end(f"{len(read_records(own.candidates, Candidate))} candidates made")
 
 
@@ -245,6 +246,13 @@ class SharedProgress:
 def share_folders(folder: StageFolder) -> list[StageFolder]:
     """The stage's own folder (one worker may have begun alone), then the folder of every start of every worker."""
     return [folder, *map(StageFolder, shares_in(folder))]
+
+
+def _is_done(folder: StageFolder, done: Path) -> bool:
+    """Whether a worker was through with its share, and the folders by which it judged that are all still there."""
+    if not done.exists():
+        return False
+    return set(json.loads(done.read_text())["folders"]) <= {path.name for path in shares_in(folder)}
 
 
 def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 _MOST_DIGITS, _BEYOND = 20, 1 << 63
 """Whole numbers fit into 64 bits: larger ones overflow wherever they are added up or stored."""
 
+_BLANK = " \t\n\r"
+
 
 def load_strict(text: str) -> object:
     """The value of one JSON document.
@@ -18,18 +20,9 @@ def load_strict(text: str) -> object:
     deeper than the interpreter's stack, or a string with half a surrogate pair (it could never be encoded
     again).
     """
-    try:
-        value: object = json.loads(
-            text,
-            object_pairs_hook=_unique_keys,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if "\\u" in text and not is_encodable(json.dumps(value, ensure_ascii=False)):
-        raise ValueError("a string holds half a surrogate pair")
+    value, end = read_value(text, 0)
+    if rest := text[end:].strip(_BLANK):
+        raise json.JSONDecodeError("Extra data", text, text.rindex(rest))
     return value
 
 
@@ -38,12 +31,10 @@ def read_value(text: str, start: int) -> tuple[object, int]:
 
     Raises ValueError as `load_strict`.
     """
-    decoder = json.JSONDecoder(
-        object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite
-    )
-    start += len(text) - start - len(text[start:].lstrip(" \t\n\r"))
+    start = len(text) - len(text[start:].lstrip(_BLANK))
+    value: object
     try:
-        value, end = decoder.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if "\\u" in text[start:end] and not is_encodable(json.dumps(value, ensure_ascii=False)):
@@ -101,3 +92,8 @@ def _finite(digits: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError(f"{digits[:20]} is too large a number")
     return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded
+)

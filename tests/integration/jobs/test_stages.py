@@ -4,6 +4,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -116,6 +117,10 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
     assert cluster.run("make_tasks", 1, "--shard", "0/3") == 0
     assert cluster.run("make_tasks", 1, "--shard", "1/3") == 0
     assert cluster.run("make_tasks", 1, "--shard", "1/3") == 0
+    # A damaged folder is removed, as its worker is told to do: its documents are made again.
+    shutil.rmtree(next(shares.glob("02-of-03-*")))
+    assert cluster.run("make_tasks", 1, "--collect") == 75
+    assert cluster.run("make_tasks", 1, "--shard", "2/3") == 0
     assert cluster.run("make_tasks", 1, "--collect") == 0
     assert cluster.run("make_tasks", 1, "--shard", "2/3") == 0
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_selfplay.wire.strict_json import load_strict
+from scope_selfplay.wire.strict_json import load_strict, read_value
 
 values = st.recursive(
     st.none()
@@ -48,3 +48,15 @@ def test_what_json_writes_reads_back(value: object, ascii_only: bool) -> None:
 def test_what_the_standard_does_not_know_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         load_strict(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 40, "[1e999]", "NaN", '{"a": 1, "a": 1}', '"\\ud800"', "[" * 100_000])
+def test_a_value_within_a_text_is_read_as_strictly(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        read_value(f"call: {text}, and so on", 5)
+
+
+def test_a_value_within_a_text_ends_where_it_ends() -> None:
+    assert read_value('f( {"a": [1]} )', 2) == ({"a": [1]}, 13)
+    with pytest.raises(ValueError, match="Extra data"):
+        load_strict("{} {}")
