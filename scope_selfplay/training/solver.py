@@ -7,7 +7,7 @@ from typing import Any
 
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.inference import Generate, PolicyModel, Sample
-from scope_selfplay.judge.metered import JudgeRecords
+from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
 from scope_selfplay.keys import Key
 from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.reward_designs.answers import format_score
@@ -44,14 +44,16 @@ def solver_sampler(
     learner = policy_in_training(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
-    # A training that goes on keeps the rubrics that it was begun with.
-    rewarder.design.rubric_source.keep(read_records(job.records_folder.rubrics, Rubric))
     written = RubricSource("query" if settings.needs_rubrics else "none")
+    # A training that goes on keeps the rubrics that it was begun with.
+    for source in (written, rewarder.design.rubric_source):
+        source.keep(read_records(job.records_folder.rubrics, Rubric))
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.refresh_weights(step)
         anchor = rewarder.design.has_anchor
-        sampling = _SolverSampling(context, learner, RolloutClock(), written, greedy_first=anchor)
+        writer = context.judge.for_group()
+        sampling = _SolverSampling(context, learner, RolloutClock(), written, writer, greedy_first=anchor)
         firsts = records[:: settings.group_size]
         begun = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
         groups = await asyncio.gather(*begun)
@@ -60,7 +62,7 @@ def solver_sampler(
         judged, _ = await asyncio.gather(judging, _announce(groups, learner, again=settings.resample > 0))
         rewarded = [pair for group in judged for pair in zip(group.rollouts, group.rewards, strict=True)]
         rollouts = [rollout for rollout, _ in rewarded]
-        _store_records(job, rollouts, records_of(judged))
+        _store_records(job, rollouts, [writer.records, *records_of(judged)])
         metrics = {
             **_answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
@@ -88,6 +90,8 @@ class _SolverSampling:
     learner: PolicyInTraining
     clock: RolloutClock
     written: RubricSource
+    writer: MeteredJudge
+    """The judge that writes the rubrics of `written`; its records are those of the step."""
     greedy_first: bool
 
     async def begin_group(self, graded: TaskWithRubric, key: Key) -> RolloutGroup:
@@ -105,7 +109,7 @@ class _SolverSampling:
         """Without criteria where the reward needs none, or the judge could not write any."""
         none = Rubric(task_id=task.id, criteria=())
         try:
-            return await self.written.find(task, none, self.context.judge) or none
+            return await self.written.find(task, none, self.writer) or none
         except Unjudgeable:
             return none
 

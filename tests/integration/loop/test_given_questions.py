@@ -13,9 +13,9 @@ from scope_selfplay.config import load_config
 from scope_selfplay.local import run_all
 from scope_selfplay.progress import LineProgress, Progress
 from scope_selfplay.run import open_run
-from scope_selfplay.schemas import Candidate, Rollout
+from scope_selfplay.schemas import Candidate, Criterion, Grade, Rollout, Rubric
 from scope_selfplay.stages import make_held_out
-from scope_selfplay.store import RunFolder, Stage, read_records
+from scope_selfplay.store import RunFolder, Stage, read_records, write_records
 from tests.integration.loop.test_run import config_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -69,3 +69,30 @@ def test_questions_with_and_without_rubric_are_trained_on_in_turn(
     assert any("tasks 5 to 8 of 8 given ones, pass 1" in line for line in said), said
     graded = [folder.stage(number, Stage.SOLVER).grades.read_text() for number in (1, 2)]
     assert all('"verdicts":[{' in text.replace(" ", "") for text in graded)
+    # What the judge wrote is kept; what was given is in the user's file.
+    written = [
+        each.task_id
+        for number in (1, 2)
+        for each in read_records(folder.stage(number, Stage.SOLVER).rubrics, Rubric)
+    ]
+    assert sorted(written) == ["alone-0", "alone-1"]
+
+
+def test_a_training_that_goes_on_grades_by_the_rubrics_that_it_wrote_before(
+    speaking_policy: Path, tmp_path: Path
+) -> None:
+    texts = world_questions(speaking_policy, tmp_path)[:4]
+    file = tmp_path / "questions.jsonl"
+    rows = [{"question": text, "id": f"alone-{n}"} for n, text in enumerate(texts)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = [f"solver.tasks={file}", "name=given", "iterations=1", "compare.patience=null"]
+    run = open_run(config_of(speaking_policy, *settings), tmp_path, Progress())
+    folder = run.folder.stage(1, Stage.SOLVER)
+    folder.path.mkdir(parents=True)
+    before = [Rubric(task_id=row["id"], criteria=(Criterion(text="Names a river."),)) for row in rows]
+    write_records(folder.rubrics, before)
+
+    run_all(run)
+    grades = read_records(folder.grades, Grade)
+    assert grades and {len(each.verdicts) for each in grades} == {1}
+    assert read_records(folder.rubrics, Rubric) == before
