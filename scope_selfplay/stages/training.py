@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.keys import seed_from
 from scope_selfplay.progress import Progress, first_and_last
 from scope_selfplay.run import Run
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Score, Selection, Value
 from scope_selfplay.stages.room import check_room_to_train
 from scope_selfplay.stages.solver_tasks import tasks_to_train_on
 from scope_selfplay.stages.stage_runner import (
@@ -19,7 +17,8 @@ from scope_selfplay.stages.stage_runner import (
     stage_sources,
     write_documents,
 )
-from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_records
+from scope_selfplay.stages.training_records import begin_records, merge_records
+from scope_selfplay.store import Stage, StageFolder, StageManifest
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.training.challenger import challenger_sampler
@@ -167,6 +166,7 @@ def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], s
 
     if job.ranks.leads:
         check_room_to_train(job)
+        begin_records(job.folder, job.ranks.processes)
     iteration, curve = job.start.lineage.iteration, _curve(run, stage)
     run.progress.begin(f"iteration {iteration}: train the {stage.value.capitalize()}", job.settings.steps)
     train_grpo(job, make_checked_sampler)
@@ -174,32 +174,4 @@ def _train(run: Run, job: GrpoJob, make_sampler: Callable[[Any], StepSampler], s
     ends = first_and_last(values)
     run.progress.end(f"{curve} {ends[0]:.2f} -> {ends[1]:.2f}" if ends else f"no step has a {curve}")
     if job.ranks.leads:
-        _merge_records(job.folder)
-
-
-def _merge_records(folder: StageFolder) -> None:
-    """Keep the newest record of every id, from all processes: a resumed training repeats some steps.
-
-    Judgements come as rollouts end, so they are put into an order that no timing changes.
-    """
-    others = [StageFolder(path) for path in sorted(folder.work.glob("rank-*"))]
-    kinds: tuple[tuple[Path, type[Value], tuple[str, ...]], ...] = (
-        (folder.candidates, Candidate, ("id",)),
-        (folder.rollouts, Rollout, ("id",)),
-        (folder.grades, Grade, ("rollout_id",)),
-        (folder.comparisons, Comparison, ("first_id", "second_id", "repeat")),
-        (folder.selections, Selection, ("candidate_ids", "repeat")),
-        (folder.scores, Score, ("rollout_id", "scale", "criterion")),
-        (folder.rubrics, Rubric, ("task_id",)),
-    )
-    for file, model, names in kinds:
-        paths = [file, *(other.path / file.name for other in others)]
-        if any(path.exists() for path in paths):
-            records = {
-                tuple(getattr(record, name) for name in names): record
-                for path in paths
-                for record in read_records(path, model)
-            }
-            judged = model not in (Candidate, Rollout)
-            kept = sorted(records, key=str) if judged else list(records)
-            write_records(file, [records[each] for each in kept])
+        merge_records(job.folder)

@@ -45,9 +45,10 @@ def solver_sampler(
     settings, count = context.config.solver, job.codec.count
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
     written = RubricSource("query" if settings.needs_rubrics else "none")
-    # A training that goes on keeps the rubrics that it was begun with.
+    # A training that goes on keeps the rubrics that it was begun with; the first process may be merging them now.
+    kept = [*read_records(job.records_folder.rubrics, Rubric), *read_records(job.folder.rubrics, Rubric)]
     for source in (written, rewarder.design.rubric_source):
-        source.keep(read_records(job.records_folder.rubrics, Rubric))
+        source.keep(kept)
 
     async def sample_step(records: Sequence[str], step: int) -> StepResult:
         learner.refresh_weights(step)

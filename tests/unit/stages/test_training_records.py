@@ -1,0 +1,81 @@
+"""Records of several processes, also of a training that goes on in another number of them."""
+
+from pathlib import Path
+
+import pytest
+
+from scope_selfplay.schemas import Grade
+from scope_selfplay.stages.training_records import begin_records, merge_records
+from scope_selfplay.store import Appender, StageFolder, read_records
+
+IDS = ["a", "b", "c", "d", "e", "f"]
+
+
+class Training:
+    """Every start grades what each of its processes has; the score says which start it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = StageFolder(folder)
+        self.start = 0
+
+    def records_of(self, number: int) -> Path:
+        return self.folder.grades if number == 0 else self.folder.work / f"rank-{number}" / "grades.jsonl"
+
+    def run(self, processes: int, ids: str) -> None:
+        self.start += 1
+        begin_records(self.folder, processes)
+        for number in range(processes):
+            path = self.records_of(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with Appender(path) as file:
+                own = [each for each in ids if IDS.index(each) % processes == number]
+                file.append(*(Grade(rollout_id=each, score=self.start / 10, verdicts=()) for each in own))
+
+    def merged(self) -> dict[str, float | None]:
+        merge_records(self.folder)
+        grades = read_records(self.folder.grades, Grade)
+        assert [each.rollout_id for each in grades] == sorted({each.rollout_id for each in grades})
+        return {each.rollout_id: each.score for each in grades}
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [(2, 2), (2, 1), (1, 2), (2, 3), (3, 2), (3, 1), (4, 2)])
+def test_the_newest_record_is_kept_whatever_the_number_of_processes(
+    training: Training, numbers: tuple[int, int]
+) -> None:
+    training.run(numbers[0], "abcdef")
+    training.run(numbers[1], "cdef")
+    assert training.merged() == {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.2, "e": 0.2, "f": 0.2}
+
+
+def test_it_may_change_often(training: Training) -> None:
+    for processes, ids in ((2, "abcdef"), (3, "bcdef"), (1, "cdef"), (2, "def"), (3, "ef")):
+        training.run(processes, ids)
+    assert training.merged() == {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5, "f": 0.5}
+
+
+def test_a_kill_between_merging_and_what_follows_changes_nothing(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training.run(2, "abcdef")
+
+    class Killed(BaseException): ...
+
+    def killed(folder: Path, pattern: str) -> None:
+        raise Killed
+
+    with monkeypatch.context() as once, pytest.raises(Killed):
+        # Merging asks for the folders, what comes after it for their files.
+        glob = Path.glob
+        once.setattr(
+            Path,
+            "glob",
+            lambda folder, pattern: killed(folder, pattern) if "/" in pattern else glob(folder, pattern),
+        )
+        begin_records(training.folder, 1)
+    training.run(1, "cdef")
+    assert training.merged() == {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.2, "e": 0.2, "f": 0.2}
