@@ -94,6 +94,39 @@ class Silence:
             self._since = None
 
 
+class Retries:
+    """The budget of one call, from now on: seconds for the next attempt, pauses, and who is told of a silence."""
+
+    def __init__(self, policy: RetryPolicy, *, jitter: random.Random, silence: Silence) -> None:
+        self._policy = policy
+        self._jitter = jitter
+        self._silence = silence
+        self._now = asyncio.get_running_loop().time
+        self._end = self._now() + policy.deadline
+        self._pause = policy.first_pause
+        self._failed = 0
+
+    @property
+    def seconds(self) -> float:
+        """For an attempt that begins now."""
+        left = self._end - self._now() if self._policy.cuts_last else self._policy.attempt
+        return max(_SHORTEST, min(self._policy.attempt, left))
+
+    async def pause(self, fault: ServerUnavailable) -> None:
+        """Returns when to ask again. Raises ServerUnavailable where the budget is spent."""
+        self._failed += 1
+        wait = max(fault.after, self._pause * self._jitter.uniform(0.5, 1.0))
+        if self._failed == self._policy.attempts or self._now() + wait >= self._end:
+            raise ServerUnavailable(f"{fault}; gave up after {self._failed} attempts") from None
+        self._silence.begin(str(fault), self._end - self._now())
+        await asyncio.sleep(wait)
+        self._pause = min(self._pause * 2, self._policy.longest_pause)
+
+    def end(self, what: str) -> None:
+        """`what` answered."""
+        self._silence.end(what)
+
+
 class JsonClient:
     """One pool of kept-alive connections to one server; use with `async with`."""
 
@@ -147,25 +180,18 @@ class JsonClient:
 
         Raises Refused, ServerUnavailable.
         """
-        retry_policy = retry_policy or self.retry_policy
-        loop = asyncio.get_running_loop()
-        end = loop.time() + retry_policy.deadline
-        pause, attempt = retry_policy.first_pause, 0
+        retries = self.retries(retry_policy)
         while True:
-            attempt += 1
-            left = end - loop.time() if retry_policy.cuts_last else retry_policy.attempt
             try:
-                seconds = max(_SHORTEST, min(retry_policy.attempt, left))
-                answer = await self.ask_once(method, path, body, seconds=seconds, check=check)
-                self._silence.end(self.url)
+                answer = await self.ask_once(method, path, body, seconds=retries.seconds, check=check)
+                retries.end(self.url)
                 return answer
             except ServerUnavailable as fault:
-                wait = max(fault.after, pause * self._jitter.uniform(0.5, 1.0))
-                if attempt == retry_policy.attempts or loop.time() + wait >= end:
-                    raise ServerUnavailable(f"{fault}; gave up after {attempt} attempts") from None
-                self._silence.begin(str(fault), end - loop.time())
-                await asyncio.sleep(wait)
-                pause = min(pause * 2, retry_policy.longest_pause)
+                await retries.pause(fault)
+
+    def retries(self, retry_policy: RetryPolicy | None = None) -> Retries:
+        """The budget of one call that begins now."""
+        return Retries(retry_policy or self.retry_policy, jitter=self._jitter, silence=self._silence)
 
     async def ask_once(
         self,

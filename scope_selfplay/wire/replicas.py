@@ -31,7 +31,7 @@ def by_rank(subject: str, replicas: Sequence[T], name: Callable[[T], str]) -> li
 
 
 class ReplicatedClient:
-    """What `JsonClient.ask` is to one server; use with `async with`. All clients have the same retry policy.
+    """What `JsonClient.ask` is to one server; use with `async with`. All clients have the same retry policy and `say`.
 
     One that did not answer is left alone for a while: one second, then twice as long each time, at most half a minute.
     """
@@ -59,29 +59,30 @@ class ReplicatedClient:
         subject: str,
         check: Callable[[aiohttp.ClientResponse], None] | None = None,
     ) -> dict[str, Any]:
-        """As `JsonClient.ask`: each replica is tried before the first pause. Raises Refused, ServerUnavailable."""
+        """As `JsonClient.ask`; one attempt asks each replica, without a pause between them, until one answers.
+
+        Raises Refused, ServerUnavailable.
+        """
         if len(self._clients) == 1:
             return await self._clients[0].ask(method, path, body, check=check)
         order = by_rank(subject, self._clients, lambda client: client.url)
-        now, policy = asyncio.get_running_loop().time, self._clients[0].retry_policy
-        end, pause, fault = now() + policy.deadline, policy.first_pause, None
+        # All calls use the first one's, so that an outage of all replicas is one silence.
+        retries = self._clients[0].retries()
         while True:
             # Where all rest, each is asked again: waiting for one would be no better.
             for client in [each for each in order if not self._rests_now(each)] or order:
                 try:
-                    answer = await client.ask_once(method, path, body, seconds=policy.attempt, check=check)
+                    answer = await client.ask_once(method, path, body, seconds=retries.seconds, check=check)
                 except ServerUnavailable as unavailable:
                     fault = unavailable
                     if fault.status != _BUSY:
                         self._let_rest(client)
                 else:
                     self._rests.pop(client.url, None)
+                    retries.end(client.url)
                     return answer
-            assert fault is not None
-            if now() + (wait := max(fault.after, pause)) >= end:
-                raise ServerUnavailable(f"{fault}; no replica of {len(order)} answered")
-            await asyncio.sleep(wait)
-            pause = min(pause * 2, policy.longest_pause)
+            nobody = f"{fault}; no replica of {len(order)} answered"
+            await retries.pause(ServerUnavailable(nobody, after=fault.after))
 
     def _rests_now(self, client: JsonClient) -> bool:
         until, _ = self._rests.get(client.url, (0.0, 0.0))

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import random
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -23,11 +25,15 @@ def the_prompt(request: ServedRequest) -> ServedReply:
 
 @asynccontextmanager
 async def replicated(
-    fakes: Sequence[FakeServer], policy: RetryPolicy = SWIFT
+    fakes: Sequence[FakeServer],
+    policy: RetryPolicy = SWIFT,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    jitter: random.Random | None = None,
 ) -> AsyncIterator[ReplicatedClient]:
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
-        clients = [JsonClient(url, retry_policy=policy) for url in urls]
+        clients = [JsonClient(url, retry_policy=policy, say=say, jitter=jitter) for url in urls]
         yield await stack.enter_async_context(ReplicatedClient(clients))
 
 
@@ -127,3 +133,81 @@ async def test_what_is_refused_is_asked_of_nobody_else_and_where_all_are_down_th
         with pytest.raises(ServerUnavailable, match="no replica of 2 answered"):
             await ask(client, "a", 0)
         assert all(len(fake.requests) >= 1 for fake in fakes)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+async def test_an_outage_of_all_is_said_once_and_its_end_once(replicas: int) -> None:
+    said = list[str]()
+
+    def say(text: str) -> None:
+        said.append(text)
+        for fake in fakes:
+            fake.fault = None
+
+    fakes = [FakeServer(the_prompt) for _ in range(replicas)]
+    async with replicated(fakes, say=say) as client:
+        for fake in fakes:
+            fake.fault = FaultKind.ERROR
+        assert await ask(client, "a", 0) == "a 0"
+        assert await ask(client, "a", 1) == "a 1"
+    begun, ended = said
+    assert "status 500" in begun and "; asking again for up to 5 s" in begun
+    assert ended.startswith("http://127.0.0.1:") and " answers again, after " in ended
+
+
+async def test_one_whose_calls_others_take_is_no_outage() -> None:
+    said = list[str]()
+    fakes = [FakeServer(the_prompt) for _ in range(2)]
+    async with replicated(fakes, say=said.append) as client:
+        fakes[0].fault = FaultKind.ERROR
+        for subject in SUBJECTS:
+            assert await ask(client, subject, 0) == f"{subject} 0"
+    assert fakes[0].injected[FaultKind.ERROR] > 0 and said == []
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_each_is_asked_as_often_as_the_policy_says_and_no_more(replicas: int) -> None:
+    fakes = [FakeServer(the_prompt) for _ in range(replicas)]
+    async with replicated(fakes, RetryPolicy(attempts=3, first_pause=0.01)) as client:
+        for fake in fakes:
+            fake.fault = FaultKind.ERROR
+        with pytest.raises(ServerUnavailable, match="gave up after 3 attempts"):
+            await ask(client, "a", 0)
+    assert [len(fake.requests) for fake in fakes] == [3] * replicas
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_an_attempt_that_is_under_way_at_the_deadline_ends_with_it_where_the_policy_cuts_it(
+    replicas: int,
+) -> None:
+    fakes = [FakeServer(the_prompt) for _ in range(replicas)]
+    policy = RetryPolicy(deadline=0.4, attempt=5.0, attempts=None, cuts_last=True)
+    async with replicated(fakes, policy) as client:
+        for fake in fakes:
+            fake.fault = FaultKind.HANG
+        began = time.monotonic()
+        with pytest.raises(ServerUnavailable):
+            await ask(client, "a", 0)
+        assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_calls_that_failed_together_are_not_repeated_together(replicas: int) -> None:
+    class Drawn(random.Random):
+        """Counts the pauses that were drawn, and makes them short."""
+
+        pauses = 0
+
+        def uniform(self, a: float, b: float) -> float:
+            self.pauses += 1
+            return 0.01
+
+    jitter = Drawn()
+    fakes = [FakeServer(the_prompt) for _ in range(replicas)]
+    async with replicated(fakes, RetryPolicy(attempts=3, first_pause=2.0), jitter=jitter) as client:
+        for fake in fakes:
+            fake.fault = FaultKind.ERROR
+        began = time.monotonic()
+        with pytest.raises(ServerUnavailable):
+            await ask(client, "a", 0)
+        assert jitter.pauses == 3 and time.monotonic() - began < 2.0
