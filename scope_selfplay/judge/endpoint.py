@@ -28,6 +28,13 @@ _BUSY_PAUSE = 1.0
 _ANSWERS = (Fault.REFUSED, Fault.UNREADABLE)
 
 
+class Down(ChatFault):
+    """Nothing was sent: the endpoint is known to be down."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Fault.UNAVAILABLE, message)
+
+
 class Endpoint:
     """Belongs to one event loop. `client` is open for as long as it is used."""
 
@@ -64,7 +71,7 @@ class Endpoint:
         self._prober: asyncio.Task[None] | None = None
 
     async def ask(self, request: ChatRequest, *, seconds: float) -> ChatReply:
-        """One completion, within `seconds` from when it is sent. Raises ChatFault, ConfigError."""
+        """One completion, within `seconds` from when it is sent. Raises Down, ChatFault, ConfigError."""
         give_up = self._loop.time() + self._timeouts.outage
         while True:
             await self._wait_until_healthy()
@@ -138,12 +145,11 @@ class Endpoint:
 
     async def _wait_until_healthy(self) -> None:
         if self.breaker.is_open and self._is_replica:
-            raise ChatFault(Fault.UNAVAILABLE, f"{self.url}: is down")
+            raise Down(f"{self.url}: is down")
         if self.breaker.is_open and not self.breaker.is_given_up:
             await self._healthy.wait()
         if self.breaker.is_given_up:
-            down = f"{self.url}: down for more than {self._timeouts.outage:.0f} s"
-            raise ChatFault(Fault.UNAVAILABLE, down)
+            raise Down(f"{self.url}: down for more than {self._timeouts.outage:.0f} s")
 
     def _open(self) -> None:
         """Let calls wait, and probe until the endpoint is well again."""
@@ -232,15 +238,19 @@ class CircuitBreaker:
     @property
     def is_given_up(self) -> bool:
         """Open for longer than an outage is waited for."""
-        return self._opened_at is not None and self._clock() - self._opened_at >= self._outage
+        return self.left <= 0
+
+    @property
+    def left(self) -> float:
+        """Seconds for which an outage is still waited for; a closed breaker's has not begun."""
+        return self._outage - (self._clock() - self._opened_at if self._opened_at is not None else 0.0)
 
     @property
     def pause(self) -> float:
         """Seconds before the next probe; those of an outage that is not given up yet end with it."""
         assert self._opened_at is not None, "a closed breaker is not probed"
         wanted = min(self._first_pause * 2.0**self._probes, self._longest_pause)
-        left = self._opened_at + self._outage - self._clock()
-        return wanted if self.is_given_up else min(wanted, left)
+        return wanted if self.is_given_up else min(wanted, self.left)
 
     def succeed(self) -> None:
         self._in_a_row = 0

@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,12 @@ from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.judge.cache import JudgementCache
+from scope_selfplay.judge.endpoint import CANARY
 from scope_selfplay.judge.endpoint_pool import ask_endpoints, with_models
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.prompts import Pack
-from scope_selfplay.schemas import Verdict
-from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
+from scope_selfplay.schemas import Fault, Verdict
+from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind, FaultPlan
 from tests.judges import CRITERION, TASK, always
 
 pytestmark = pytest.mark.integration
@@ -31,17 +34,24 @@ def sound(request: ServedRequest) -> ServedReply:
     return ServedReply(f"<think>so</think><score>{digit}</score>")
 
 
-def config_of(urls: Sequence[str]) -> JudgeConfig:
+class AnswersCanariesAlone(FaultPlan):
+    def draw(self, body: Mapping[str, object]) -> FaultKind | None:
+        return None if CANARY.prompt in str(body["messages"]) else FaultKind.RESET
+
+
+def config_of(urls: Sequence[str], **settings: Any) -> JudgeConfig:
     endpoint = {"base_url": urls[0], "replicas": urls[1:], "model": FAKE_MODEL}
+    patience = {**SWIFT, **settings.pop("patience", {})}
     return JudgeConfig.model_validate(
-        {"kind": "model", "endpoint": endpoint, "patience": SWIFT, "concurrency": 8}
+        {"kind": "model", "endpoint": endpoint, "patience": patience, "concurrency": 8, **settings}
     )
 
 
 @asynccontextmanager
-async def judge_of(pack: Pack, fakes: Sequence[FakeServer]) -> AsyncIterator[ModelJudge]:
+async def judge_of(pack: Pack, fakes: Sequence[FakeServer], **settings: Any) -> AsyncIterator[ModelJudge]:
     async with AsyncExitStack() as stack:
-        config = config_of([await stack.enter_async_context(fake.serving()) for fake in fakes])
+        urls = [await stack.enter_async_context(fake.serving()) for fake in fakes]
+        config = config_of(urls, **settings)
         judge = ModelJudge(config, pack, seed=0, cache=JudgementCache(None))
         yield judge
         await judge.close()
@@ -103,6 +113,68 @@ async def test_one_that_comes_back_gets_its_tasks_again(pack: Pack) -> None:
         assert all(verdict.value is not None for verdict in await grading)
         both = [tasks_of(fake) for fake in fakes]
     assert all(both)
+
+
+async def timed_grade(judge: ModelJudge, answer: str) -> tuple[Verdict, float]:
+    began = time.monotonic()
+    verdict = await judge.grade(TASK, CRITERION, answer, key=(0,))
+    return verdict, time.monotonic() - began
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+async def test_an_outage_that_lasts_is_waited_for_once(pack: Pack, replicas: int) -> None:
+    fakes = [FakeServer(sound) for _ in range(replicas)]
+    for fake in fakes:
+        fake.fault = FaultKind.RESET
+    patience = {"outage": 1.0, "failures": 1}
+    async with judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge:
+        verdict, seconds = await timed_grade(judge, ANSWERS[0])
+        assert verdict.fault is Fault.UNAVAILABLE and "down for more than 1 s" in verdict.reasoning
+        assert 0.9 < seconds < 2.5
+        for answer in ANSWERS[1:]:
+            verdict, seconds = await timed_grade(judge, answer)
+            assert verdict.fault is Fault.UNAVAILABLE and seconds < 0.5
+
+
+async def test_one_that_comes_back_after_all_were_given_up_judges_again(pack: Pack) -> None:
+    fakes = [FakeServer(sound) for _ in range(2)]
+    for fake in fakes:
+        fake.fault = FaultKind.RESET
+    patience = {"outage": 0.5, "failures": 1}
+    async with judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge:
+        assert (await timed_grade(judge, ANSWERS[0]))[0].fault is Fault.UNAVAILABLE
+        fakes[1].fault = None
+        async with asyncio.timeout(10.0):
+            while (await timed_grade(judge, ANSWERS[0]))[0].value is None:
+                await asyncio.sleep(0.05)
+    assert fakes[0].injected[FaultKind.RESET] > 0
+
+
+async def test_an_outage_of_all_is_counted_from_when_the_last_went_down(pack: Pack) -> None:
+    fakes = [FakeServer(sound) for _ in range(2)]
+    fakes[0].fault = FaultKind.RESET
+    async with judge_of(pack, fakes, patience={"outage": 1.0, "failures": 1}, failure_budget=1.0) as judge:
+        await grade_all(judge)
+        assert fakes[0].injected
+        await asyncio.sleep(1.2)
+        fakes[1].fault = FaultKind.RESET
+        verdict, seconds = await timed_grade(judge, ANSWERS[0])
+    assert verdict.fault is Fault.UNAVAILABLE and 0.9 < seconds < 2.5
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_calls_that_no_replica_survives_end_although_canaries_are_answered(
+    pack: Pack, replicas: int
+) -> None:
+    fakes = [FakeServer(sound, plan=AnswersCanariesAlone()) for _ in range(replicas)]
+    patience = {"outage": 5.0, "failures": 1, "retries": 1}
+    async with (
+        judge_of(pack, fakes, patience=patience, failure_budget=1.0) as judge,
+        asyncio.timeout(10.0),
+    ):
+        verdict, _ = await timed_grade(judge, ANSWERS[0])
+    assert verdict.fault is Fault.UNAVAILABLE and verdict.attempts == 2
+    assert all(fake.injected[FaultKind.RESET] <= 2 for fake in fakes)
 
 
 async def test_replicas_serve_the_same_model_and_each_is_asked_for_a_token_at_the_start() -> None:

@@ -49,11 +49,12 @@ def test_pauses_double_up_to_the_longest_and_never_pass_the_outage() -> None:
 def test_it_is_given_up_after_the_outage() -> None:
     clock = Clock()
     breaker = CircuitBreaker(failures=1, outage=10.0, clock=clock)
-    assert not breaker.is_given_up
+    clock.now += 20
+    assert not breaker.is_given_up and breaker.left == 10
     breaker.trip()
     clock.now += 9
-    assert not breaker.is_given_up
+    assert not breaker.is_given_up and breaker.left == 1
     clock.now += 1
-    assert breaker.is_given_up
+    assert breaker.is_given_up and breaker.left == 0
     # A replica is probed all the same: it may come back while others answer.
     assert breaker.pause == 1
