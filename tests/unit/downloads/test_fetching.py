@@ -30,6 +30,7 @@ class Place:
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
         self.encodings: list[str | None] = []
+        self.encoding = ""
         self.cut: int | None = None
         self.ranges = True
         self.status = 0
@@ -60,6 +61,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
                 return
             self.send_response(206 if found.ranges else 200)
             self.send_header("Content-Length", str(len(content) - start))
+            if found.encoding:
+                self.send_header("Content-Encoding", found.encoding)
             self.end_headers()
             self.wfile.write(content[start:][: found.cut])
 
@@ -173,6 +176,20 @@ def test_after_a_wrong_url_the_right_one_brings_the_file(place: Place, tmp_path:
 def test_what_a_file_comes_as_is_asked_for_without_compression(place: Place, tmp_path: Path) -> None:
     fetch(tmp_path / "a.jsonl", place.has("a.jsonl", b"the corpus"), of=b"the corpus")
     assert place.encodings == ["identity"]
+
+
+def test_a_server_that_compresses_all_the_same_is_named_and_a_gz_is_kept_as_it_comes(
+    place: Place, tmp_path: Path
+) -> None:
+    place.encoding = "gzip"
+    lines, said = gzip.compress(b"the corpus"), list[str]()
+    url = place.has("a.jsonl", lines)
+    with pytest.raises(ConfigError, match=f"has SHA-256 {sha256(lines)}"):
+        fetch_file(PublishedFile((url,), sha256(b"the corpus")), tmp_path / "a.jsonl", say=said.append)
+    assert said[0] == f"{url}: comes with Content-Encoding gzip, unasked; another checksum may be due to that"
+
+    fetch(tmp_path / "b.tsv.gz", place.has("b.tsv.gz", TSV), of=TSV)
+    assert (tmp_path / "b.tsv.gz").read_bytes() == TSV
 
 
 @pytest.mark.parametrize("name", ["mine.jsonl", "mine.tsv.gz"])
