@@ -29,20 +29,26 @@ def fetch_file(published: PublishedFile, file: Path, *, say: Say, token: str | N
         lock = file.with_name(f".{file.name}.lock")
         with folder_lock(file, lock, work="fetching", say=say, timeout=_LOCK_TIMEOUT):
             if _is_whole(file, published):
+                if _is_converted(published, file):
+                    # A kill may have left it after the corpus had its name.
+                    _source(published, file).unlink(missing_ok=True)
                 say(f"{file}: is there already")
                 return
             _fetch(published, file, say, token)
 
 
 def _fetch(published: PublishedFile, file: Path, say: Say, token: str | None) -> None:
-    if _kind(file.name) == _kind(published.name) or len(published.urls) > 1:
+    if not _is_converted(published, file):
         download(published, file, say=say, token=token)
         _write_receipt(published, file, file)
         rows = ""
     else:
         _check_convertible(published, file)
         # Names that only this fetch has: the lock keeps others out, and what a kill left is written anew.
-        source, lines = file.with_name(f".{published.name}"), file.with_name(f".{file.name}.lines")
+        source, lines = _source(published, file), file.with_name(f".{file.name}.lines")
+        if source.exists() and checksum(source) != published.sha256:
+            say(f"{file}: begins anew; what had come has another checksum")
+            source.unlink()
         download(published, source, say=say, token=token)
         say(f"{file}: made from {published.name}")
         passages = _convert(source, lines, say)
@@ -53,6 +59,15 @@ def _fetch(published: PublishedFile, file: Path, say: Say, token: str | None) ->
         source.unlink()
         rows = f", {passages:,} passages"
     say(f"{file}: {file.stat().st_size / 1e9:.1f} GB{rows}")
+
+
+def _is_converted(published: PublishedFile, file: Path) -> bool:
+    return len(published.urls) == 1 and _kind(file.name) != _kind(published.name)
+
+
+def _source(published: PublishedFile, file: Path) -> Path:
+    """Where the published file lies while `file` is made from it; its name says what it is and whose."""
+    return file.with_name(f".{file.name}.from.{published.name}")
 
 
 def _check_convertible(published: PublishedFile, file: Path) -> None:

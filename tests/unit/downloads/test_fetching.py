@@ -217,6 +217,43 @@ def test_a_kill_about_the_receipt_leaves_what_the_same_command_finishes(
         fetch(file, url, of=TSV)
     fetch(file, url, of=TSV)
     assert len(read_documents(file)) == 50 and len(place.asked) == 1
+    assert not list(tmp_path.glob(".*.gz"))
+    # A published name is never taken for one of the fetch's own.
+    fetch(file, f"{place.url}/lock", of=TSV)
+    assert (tmp_path / ".wiki.jsonl.lock").exists()
+
+
+def test_after_a_published_file_that_cannot_be_read_another_of_its_name_is_fetched(
+    place: Place, tmp_path: Path
+) -> None:
+    columns, file = gzip.compress(b"a\tb\n"), tmp_path / "wiki.jsonl"
+    with pytest.raises(CorpusError, match="2 columns"):
+        fetch(file, place.has("v1/psgs.tsv.gz", columns), of=columns)
+
+    fetch(file, place.has("v2/psgs.tsv.gz", TSV), of=TSV)
+    assert len(read_documents(file)) == 50
+
+
+def test_a_hidden_file_of_ones_own_with_the_published_name_stays(place: Place, tmp_path: Path) -> None:
+    url, own = place.has("psgs.tsv.gz", TSV), tmp_path / ".psgs.tsv.gz"
+    own.write_bytes(TSV)
+    fetch(tmp_path / "wiki.jsonl", url, of=TSV)
+    assert own.read_bytes() == TSV
+
+
+def test_two_corpora_are_made_from_one_published_name_at_once(place: Place, tmp_path: Path) -> None:
+    other = gzip.compress(b"id\ttext\ttitle\n0\tanother\tOther\n")
+    wanted = {"a": (place.has("v1/psgs.tsv.gz", TSV), TSV), "b": (place.has("v2/psgs.tsv.gz", other), other)}
+    # The second begins when the first is about to convert what it brought.
+    said: list[str] = []
+
+    def second(text: str) -> None:
+        if text.endswith("made from psgs.tsv.gz") and not said:
+            said.append(text)
+            fetch(tmp_path / "b.jsonl", wanted["b"][0], of=wanted["b"][1])
+
+    fetch_file(PublishedFile((wanted["a"][0],), sha256(TSV)), tmp_path / "a.jsonl", say=second)
+    assert [len(read_documents(tmp_path / name)) for name in ("a.jsonl", "b.jsonl")] == [50, 1]
 
 
 def test_a_changed_corpus_and_another_one_under_its_name_are_named(place: Place, tmp_path: Path) -> None:
