@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import aiohttp
 
@@ -62,7 +62,7 @@ def download(published: PublishedFile, file: Path, *, say: Say, token: str | Non
     part, parts = file.with_name(f".{file.name}.part"), file.with_name(f".{file.name}.parts")
     with disk_faults(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        sizes = _sizes_of_whole_parts(published, part, parts)
+        sizes = _sizes_of_whole_parts(published, part, parts, say)
         for url in published.urls[len(sizes) :]:
             asyncio.run(_bring(url, part, sum(sizes), say, token))
             sizes.append(part.stat().st_size - sum(sizes))
@@ -73,16 +73,27 @@ def download(published: PublishedFile, file: Path, *, say: Say, token: str | Non
         sync_folder(file.parent)
 
 
-def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path) -> list[int]:
+def _sizes_of_whole_parts(published: PublishedFile, part: Path, parts: Path, say: Say) -> list[int]:
     """Of what an earlier start brought from the same URLs; what came from others, or is not all there, is dropped."""
-    told = json.loads(parts.read_bytes()) if parts.exists() else {}
+    told = _told_parts(parts)
     sizes: list[int] = told.get("sizes", [])
     there = part.stat().st_size if part.exists() else 0
     if told.get("urls") == list(published.urls) and there >= sum(sizes):
         return sizes
+    if there:
+        say(f"{published.urls[0]}: begins anew; what had come is not known to be from there")
     part.unlink(missing_ok=True)
     write_atomic(parts, json.dumps({"urls": published.urls, "sizes": []}))
     return []
+
+
+def _told_parts(parts: Path) -> dict[str, Any]:
+    """Nothing where there is no such file, or one that this version did not write: earlier ones told sizes alone."""
+    try:
+        told = json.loads(parts.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _check(found: Path, file: Path, published: PublishedFile, say: Say) -> None:

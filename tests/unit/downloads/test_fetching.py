@@ -173,6 +173,16 @@ def test_after_a_wrong_url_the_right_one_brings_the_file(place: Place, tmp_path:
     assert file.read_bytes() == b"the corpus"
 
 
+@pytest.mark.parametrize("told", ["[5]", "", "null"], ids=["sizes-alone", "empty", "null"])
+def test_a_download_that_another_version_began_begins_anew(place: Place, tmp_path: Path, told: str) -> None:
+    url, file = place.has("a.jsonl", b"the corpus"), tmp_path / "a.jsonl"
+    (tmp_path / ".a.jsonl.part").write_bytes(b"other")
+    (tmp_path / ".a.jsonl.parts").write_text(told)
+    said = fetch(file, url, of=b"the corpus")
+    assert file.read_bytes() == b"the corpus" and place.asked == [("/a.jsonl", "bytes=0-")]
+    assert said[0] == f"{url}: begins anew; what had come is not known to be from there"
+
+
 def test_what_a_file_comes_as_is_asked_for_without_compression(place: Place, tmp_path: Path) -> None:
     fetch(tmp_path / "a.jsonl", place.has("a.jsonl", b"the corpus"), of=b"the corpus")
     assert place.encodings == ["identity"]
