@@ -14,7 +14,7 @@ _GONE = (Fault.UNAVAILABLE, Fault.TIMED_OUT)
 class ReplicatedEndpoint:
     """Belongs to one event loop, as its `replicas` do.
 
-    Where all are down, calls wait until one is well, or all have been down for `outage` seconds; then they fail at once.
+    Where all are down, calls wait until one is well, or all have been down for `outage` seconds; then all fail at once.
     """
 
     def __init__(self, replicas: Sequence[Endpoint], *, outage: float) -> None:
@@ -50,9 +50,7 @@ class ReplicatedEndpoint:
         left = max(replica.breaker.left for replica in self._replicas)
         waiting = [asyncio.ensure_future(replica.until_well()) for replica in self._replicas]
         try:
-            done, _ = await asyncio.wait(
-                waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waiting:
                 each.cancel()

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 _MOST_DIGITS, _BEYOND = 20, 1 << 63
 """Whole numbers fit into 64 bits: larger ones overflow wherever they are added up or stored."""
 
-_BLANK = " \t\n\r"
-
 
 def load_strict(text: str) -> object:
     """The value of one JSON document.
@@ -21,18 +19,18 @@ def load_strict(text: str) -> object:
     again).
     """
     value, end = read_value(text, 0)
-    if rest := text[end:].strip(_BLANK):
-        raise json.JSONDecodeError("Extra data", text, text.rindex(rest))
+    end = _skip_space(text, end)
+    if end < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
     return value
 
 
 def read_value(text: str, start: int) -> tuple[object, int]:
     """The JSON value that begins at `start`, whitespace before it left out, and where it ends.
 
-    Raises ValueError as `load_strict`.
+    Raises ValueError as `load_strict`, except for what follows the value.
     """
-    start = len(text) - len(text[start:].lstrip(_BLANK))
-    value: object
+    start = _skip_space(text, start)
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
@@ -67,6 +65,10 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _skip_space(text: str, start: int) -> int:
+    return len(text) - len(text[start:].lstrip(" \t\n\r"))
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
