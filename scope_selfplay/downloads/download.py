@@ -57,7 +57,12 @@ def download(published: PublishedFile, file: Path, *, say: Say, token: str | Non
     it does not answer, StorageError for a full disk. What has come is kept for the next start.
     """
     if file.exists():
-        _check(file, file, published, say)
+        found = _digest(file, file, say)
+        if found != published.sha256:
+            raise ConfigError(
+                f"{file}: is there already with SHA-256 {found}, expected {published.sha256}; give another name, or "
+                "remove it"
+            )
         return
     part, parts = file.with_name(f".{file.name}.part"), file.with_name(f".{file.name}.parts")
     with disk_faults(file):
@@ -96,14 +101,18 @@ def _told_parts(parts: Path) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _check(found: Path, file: Path, published: PublishedFile, say: Say) -> None:
+def _digest(found: Path, file: Path, say: Say) -> str:
     say(f"{file}: reading {found.stat().st_size / 1e9:.1f} GB for the checksum")
     with found.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _check(part: Path, file: Path, published: PublishedFile, say: Say) -> None:
+    digest = _digest(part, file, say)
     if digest != published.sha256:
         raise ConfigError(
             f"{published.urls[0]}: has SHA-256 {digest}, expected {published.sha256}; correct the URL or the checksum, "
-            f"or remove {found} to download it again"
+            f"or remove {part} to download it again"
         )
 
 

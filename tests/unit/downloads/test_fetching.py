@@ -206,8 +206,10 @@ def test_a_server_that_compresses_all_the_same_is_named_and_a_gz_is_kept_as_it_c
 def test_a_file_of_ones_own_is_never_written_over(place: Place, tmp_path: Path, name: str) -> None:
     url, file = place.has("psgs.tsv.gz", TSV), tmp_path / name
     file.write_text("mine\n")
-    with pytest.raises(ConfigError, match="or remove"):
+    with pytest.raises(ConfigError, match=r"is there already .*give another name, or remove it") as caught:
         fetch(file, url, of=TSV)
+    # It is the file that is another one; nobody asked the URL.
+    assert str(caught.value).startswith(f"{file}: ") and url not in str(caught.value)
     assert file.read_text() == "mine\n" and place.asked == []
 
 
