@@ -12,7 +12,7 @@ import click
 from jobs.fetch_model import TOKEN
 from jobs.stage_job import run_job
 from scope_selfplay.downloads.corpus import fetch_file
-from scope_selfplay.downloads.download import PublishedFile
+from scope_selfplay.downloads.download import PublishedFile, checked_sha256
 
 
 @click.command()
@@ -23,7 +23,7 @@ from scope_selfplay.downloads.download import PublishedFile
 def main(file: Path, urls: tuple[str, ...], sha256: str, token_file: Path) -> None:
     """Bring one published file to the volume."""
     token = token_file.read_text().strip() if token_file.is_file() else None
-    fetch_file(PublishedFile(urls, sha256), file, say=_say, token=token)
+    fetch_file(PublishedFile(urls, checked_sha256(sha256)), file, say=_say, token=token)
 
 
 def _say(text: str) -> None:

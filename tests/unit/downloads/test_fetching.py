@@ -325,6 +325,14 @@ def test_the_commands_and_the_job_say_where_it_is_and_what_is_wrong(place: Place
     done = CliRunner().invoke(cli, ["corpus", "fetch", "a", "--url", url, "--sha256", "12"])
     assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
 
+    asked = ["--file", str(tmp_path / "d.tsv.gz"), "--url", url, "--sha256"]
+    done = CliRunner().invoke(job.main, [*asked, sha256(TSV).upper()])
+    assert done.exit_code == 0 and (tmp_path / "d.tsv.gz").read_bytes() == TSV
+    requests = len(place.asked)
+    done = CliRunner().invoke(job.main, [*asked, sha256(TSV)[:-1]])
+    assert isinstance(done.exception, ConfigError) and "64 hexadecimal digits" in str(done.exception)
+    assert len(place.asked) == requests
+
     place.status = 503
     arguments = ["--file", str(tmp_path / "c.jsonl"), "--url", url, "--sha256", sha256(TSV)]
     done = CliRunner().invoke(job.main, arguments)
