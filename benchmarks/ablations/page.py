@@ -7,6 +7,7 @@ from benchmarks.ablations.arms import Arm
 from benchmarks.ablations.measures import Measure
 from benchmarks.ablations.studies import Ablation
 from benchmarks.line_chart import Point, draw_lines
+from benchmarks.markdown import markdown
 from scope_selfplay.evaluation.held_out import estimate
 
 Key = tuple[int, int, str]
@@ -47,8 +48,7 @@ def _table(ablation: Ablation, measure: Measure, values: Mapping[Arm, Mapping[Ke
         reference = ablation.reference(arm)
         ahead = "" if reference == arm else _difference(of_arm, values[reference], last, reference.name)
         rows.append([f"`{arm.name}`", *cells, ahead])
-    rows.insert(1, ["---"] * len(rows[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(rows)
 
 
 def _columns(measure: Measure, keys: Iterable[Key]) -> dict[str, set[Key]]:

@@ -11,6 +11,7 @@ from benchmarks.ablations.arms import Arm
 from benchmarks.learning.conditions import CO_EVOLVING, DEEP, FROZEN_AFTER_1, FROZEN_FROM_START, TITLES
 from benchmarks.learning.results import Estimate, Learnt
 from benchmarks.line_chart import Point, draw_lines
+from benchmarks.markdown import markdown
 from scope_selfplay.evaluation.held_out import bootstrap
 
 Results = Mapping[Arm, Sequence[Learnt]]
@@ -35,7 +36,7 @@ def seed_table(runs: Sequence[Learnt]) -> str:
         scores = [f"{each.mean(number):.2f}" for number in range(count)]
         links = " -> ".join(f"{value:.1f}" for value in each.links)
         rows.append([str(each.seed), *scores, str(each.gain(count - 1, 0)), links, f"{each.minutes:.1f}"])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def verdict(runs: Sequence[Learnt]) -> str:
@@ -67,7 +68,7 @@ def arms_table(results: Results) -> str:
                 for number in range(count)
             ]
             rows.append([TITLES[arm], title, *means])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 _WRITTEN: Mapping[str, Callable[[Learnt], Sequence[float]]] = {
@@ -86,7 +87,7 @@ def tasks_table(results: Results) -> str:
         for title, read in _WRITTEN.items():
             values = [f"{statistics.fmean(read(run)[number] for run in runs):.2f}" for number in range(count)]
             rows.append([TITLES[arm], title, *values])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def differences_table(results: Results) -> str:
@@ -102,7 +103,7 @@ def differences_table(results: Results) -> str:
             for deep in _PARTS.values()
         ]
         rows.append([str(run.seed), *cells])
-    return _markdown([*rows, ["all, interval over seeds", *_over_seeds(results)]])
+    return markdown([*rows, ["all, interval over seeds", *_over_seeds(results)]])
 
 
 def _over_seeds(results: Results) -> Iterator[str]:
@@ -176,8 +177,3 @@ _BESIDE = {
     FROZEN_AFTER_1: "a Challenger that stops learning after iteration 1",
     FROZEN_FROM_START: "one that is never trained",
 }
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])

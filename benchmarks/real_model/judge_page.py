@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from benchmarks.markdown import difference, markdown, share
 from benchmarks.real_model.judge_findings import Judged, findings, share_read
-from benchmarks.real_model.markdown import difference, markdown, share
 
 _FORMS = {"token": "one token", "short": "one token, short prompts", "written": "reasoning, then a verdict"}
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.markdown import difference, markdown, share
 from benchmarks.marked_text import replace_between
 from benchmarks.real_model.judge_page import judge_table
 from benchmarks.real_model.kept import KEPT, Behaviour, Kept, Marks, Said, held_out_questions, read_kept
-from benchmarks.real_model.markdown import difference, markdown, share
 from benchmarks.real_model.questions_page import questions_tables
 from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, Estimate, estimate_mean
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.markdown import difference, markdown, share
 from benchmarks.real_model.asked_questions import AskedQuestion, ChallengerKept
-from benchmarks.real_model.markdown import difference, markdown, share
 from scope_selfplay.evaluation.intervals import DIFFERENCES, SHARES, estimate_mean
 from scope_selfplay.rewards import in_window
 

@@ -135,8 +135,7 @@ class RetrieverServerConfig(ServerConfig):
             name, _, value = argument.partition("=")
             if name == "--workers":
                 return int(value or self.args[row + 1])
-        cores = float(self.cpu[:-1]) / 1000 if self.cpu.endswith("m") else float(self.cpu)
-        return 1 if self.gpus else max(1, int(cores) - 1)
+        return 1 if self.gpus else max(1, int(self.cores) - 1)
 
 
 class WarmStartConfig(StageConfig):

@@ -134,3 +134,7 @@ class PodConfig(ConfigSection):
     pod: PodPatch = Field(default_factory=dict)
     """A strategic-merge patch of these pods, applied after `cluster.pod`: variables such as NCCL_*, annotations,
     affinity, a runtimeClassName, resources such as RDMA devices. The container is called `main`; null deletes."""
+
+    @property
+    def cores(self) -> float:
+        return float(self.cpu[:-1]) / 1000 if self.cpu.endswith("m") else float(self.cpu)

@@ -250,7 +250,7 @@ def shards_in_use(
     The number of shards stays what it was when the first Job began, until the stage is done: with two numbers at
     once a document would have two owners.
     """
-    if now.context.config.cluster.gang is not None:
+    if now.is_gang:
         # The shards are pods of one JobSet, which is one attempt.
         return (None,)
     return stage_shards(histories[step.name].shards or shard_count(now.context.config, step.stage))

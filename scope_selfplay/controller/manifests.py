@@ -31,6 +31,7 @@ SERVER = "scope/server"
 SPEC_HASH = "scope/spec-hash"
 BODY_HASH = "scope/body-hash"
 FENCE = "scope/fence"
+COMPONENT = "app.kubernetes.io/component"
 QUEUE = "kueue.x-k8s.io/queue-name"
 EVERY_RUN = "app.kubernetes.io/name=scope-selfplay"
 """Selects what belongs to any run of the namespace."""
@@ -190,9 +191,6 @@ def pod_template(context: ManifestContext, program: Program, labels: dict[str, s
 
 
 def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Body]) -> Body:
-    amounts = {"cpu": program.settings.cpu, "memory": program.settings.memory}
-    if gpus_of(cluster, program.settings):
-        amounts[cluster.gpu_resource] = str(program.settings.gpus)
     environment: list[Body] = [
         {"name": name, "value": value} for name, value in {**_ENVIRONMENT, **program.environment}.items()
     ]
@@ -205,7 +203,7 @@ def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Body])
         "image": program.image,
         "command": list(program.command),
         "env": environment,
-        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "resources": resources_of(cluster, program.settings),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -220,6 +218,14 @@ def _container(cluster: ClusterConfig, program: Program, mounts: Sequence[Body])
 
 def gpus_of(cluster: ClusterConfig, settings: PodConfig) -> int:
     return 0 if cluster.tiny else settings.gpus
+
+
+def resources_of(cluster: ClusterConfig, settings: PodConfig) -> Body:
+    """What a container asks for, and not more than that: devices need equal requests and limits."""
+    amounts = {"cpu": settings.cpu, "memory": settings.memory}
+    if gpus := gpus_of(cluster, settings):
+        amounts[cluster.gpu_resource] = str(gpus)
+    return {"requests": amounts, "limits": dict(amounts)}
 
 
 def status_map(context: ManifestContext, data: Mapping[str, str], resource_version: str | None) -> Body:
@@ -266,7 +272,7 @@ def event(
 def labels_of(config: RunConfig, component: Component) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "scope-selfplay",
-        "app.kubernetes.io/component": component.value,
+        COMPONENT: component.value,
         RUN: config.name,
     }
 

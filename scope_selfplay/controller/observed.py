@@ -9,6 +9,7 @@ from scope_selfplay.controller.api import ObjectKind
 from scope_selfplay.controller.manifests import (
     ATTEMPT,
     BODY_HASH,
+    COMPONENT,
     ITERATION,
     QUEUE,
     RUN,
@@ -273,7 +274,7 @@ def _server(body: Body, pods: Sequence[ObservedPod]) -> ObservedServer:
     current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 1)
     return ObservedServer(
         **_identity(body),
-        component=_labels(body).get("app.kubernetes.io/component", ""),
+        component=_labels(body).get(COMPONENT, ""),
         body_hash=_annotation(body, BODY_HASH),
         ready=current and bool(status.get("readyReplicas")) and status.get("updatedReplicas") == 1,
         problem=failure.get("message", failure.get("reason", "")) if failure else None,

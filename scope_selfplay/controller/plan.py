@@ -174,8 +174,7 @@ def _remove_others(situation: Situation, step: RunStage, servers: Sequence[Serve
     for server in situation.observed.servers:
         if situation.is_gang or (server.name, server.step) not in keep:
             decision += situation.delete(ObjectKind.DEPLOYMENT, server)
-    config = situation.context.config
-    if config.cluster.gang is None and nodes_of(config, step.stage) > 1:
+    if not situation.is_gang and nodes_of(situation.context.config, step.stage) > 1:
         keep.add((rank_service(situation.context, step)["metadata"]["name"], step))
     for service in situation.observed.services:
         if (service.name, service.step) not in keep:

@@ -51,7 +51,7 @@ def apply_servers(
         found, dropped = deployments.get(server.name), given_up.get(server.name)
         service = server_service(context, server)
         decision += _apply(ObjectKind.SERVICE, service, services.get(server.name))
-        if context.config.cluster.gang is not None:
+        if now.is_gang:
             # The server itself is a Job of the stage's JobSet.
             continue
         if dropped is not None and found is None:
@@ -65,7 +65,7 @@ def apply_servers(
         if dropped is None or found is None or found.uid != dropped.uid:
             deployment = server_deployment(context, server)
             decision += _apply(ObjectKind.DEPLOYMENT, deployment, found.body_hash if found else None)
-    if nodes_of(context.config, step.stage) > 1 and context.config.cluster.gang is None:
+    if nodes_of(context.config, step.stage) > 1 and not now.is_gang:
         service = rank_service(context, step)
         decision += _apply(ObjectKind.SERVICE, service, services.get(service["metadata"]["name"]))
     return decision
@@ -79,7 +79,7 @@ def _apply(kind: ObjectKind, body: Body, found: str | None) -> PlanPart:
 
 def late_servers(now: Situation, servers: Sequence[Server]) -> list[Server]:
     """Those of a stage's servers that do not answer now, or are not there; a gang's stage waits for its own."""
-    if now.context.config.cluster.gang is not None:
+    if now.is_gang:
         return []
     ready = {found.name for found in now.observed.servers if found.ready}
     return [server for server in servers if server.name not in ready]

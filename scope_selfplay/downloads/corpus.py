@@ -49,7 +49,8 @@ def _fetch(published: PublishedFile, file: Path, say: Say, token: str | None) ->
         if source.exists() and checksum(source) != published.sha256:
             say(f"{file}: begins anew; what had come has another checksum")
             source.unlink()
-        download(published, source, say=say, token=token)
+        if not source.exists():
+            download(published, source, say=say, token=token)
         say(f"{file}: made from {published.name}")
         passages = _convert(source, lines, say)
         # Before the corpus has its name: without a receipt it would look like somebody's own.

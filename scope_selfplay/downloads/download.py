@@ -4,7 +4,6 @@ Large files are published in parts, which are joined in their order. A part that
 """
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import aiohttp
 
 from scope_selfplay.errors import ConfigError, OutsideError, StorageError
 from scope_selfplay.store.files import disk_faults, sync_folder, write_atomic
+from scope_selfplay.store.folders import checksum
 
 HUB = "hf://"
 _TRIES = 6
@@ -103,8 +103,7 @@ def _told_parts(parts: Path) -> dict[str, Any]:
 
 def _digest(found: Path, file: Path, say: Say) -> str:
     say(f"{file}: reading {found.stat().st_size / 1e9:.1f} GB for the checksum")
-    with found.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return checksum(found)
 
 
 def _check(part: Path, file: Path, published: PublishedFile, say: Say) -> None:

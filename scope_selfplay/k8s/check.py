@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
 from scope_selfplay.controller.gangs import check_gang_name
-from scope_selfplay.controller.manifests import Component, gpus_of, pack_map
+from scope_selfplay.controller.manifests import COMPONENT, Component, gpus_of, pack_map
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.check_cluster import (
@@ -37,7 +37,7 @@ from scope_selfplay.k8s.check_references import (
 from scope_selfplay.k8s.check_rules import rule_problems
 from scope_selfplay.k8s.check_secrets import secret_problems, tracking_problems
 from scope_selfplay.k8s.check_version import version_notes, version_problems
-from scope_selfplay.k8s.check_volume import probe_note, probe_problems, storage_problems
+from scope_selfplay.k8s.check_volume import probe_note, probe_problems, probe_result, storage_problems
 from scope_selfplay.k8s.kubectl import Kubectl, kustomize
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of, planned_objects, pods_of, unpacked
 from scope_selfplay.k8s.patches import CLAIM
@@ -51,7 +51,6 @@ from scope_selfplay.training.ranks import check_engine, check_shares
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 """Kubernetes releases whose schemas the objects must fit."""
-_COMPONENT = "app.kubernetes.io/component"
 
 
 class RunCheck(NamedTuple):
@@ -150,7 +149,8 @@ def check_cluster(checked: RunCheck, folder: Path, cluster: Kubectl) -> RunCheck
             notes = [*notes, f"{what} not checked: {error}"]
     # Who may not see pods knows nothing of a probe.
     with suppress(ConfigError):
-        problems, notes = [*problems, *probe_problems(cluster)], [*notes, probe_note(cluster)]
+        line, failed = probe_result(cluster)
+        problems, notes = [*problems, *probe_problems(line, failed=failed)], [*notes, probe_note(line)]
     return RunCheck(config, created, problems, notes)
 
 
@@ -165,7 +165,7 @@ def config_of(objects: Sequence[Body], folder: Path) -> RunConfig:
     overrides = [
         value
         for pods in pods_of(objects)
-        if pods.labels.get(_COMPONENT) == "controller"
+        if pods.labels.get(COMPONENT) == "controller"
         for container in pods.spec["containers"]
         for option, value in pairwise(container.get("args") or [])
         if option == "--set"
@@ -198,7 +198,7 @@ def _folder_problems(
     # The controller's image is set by kustomize, those of its Jobs by run.yaml.
     expected = config.cluster.images.worker
     for pods in pods_of(objects):
-        for container in pods.containers if pods.labels.get(_COMPONENT) == "controller" else ():
+        for container in pods.containers if pods.labels.get(COMPONENT) == "controller" else ():
             image = container["image"]
             if image != expected:
                 message = f"has image {image}, its Jobs take cluster.images.worker {expected} of run.yaml"

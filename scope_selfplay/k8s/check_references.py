@@ -13,12 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import Component
+from scope_selfplay.controller.manifests import COMPONENT, Component
 from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, matches, name_of, pods_of
 
 _URL = re.compile(r"https?://[a-z0-9][a-z0-9.:-]*")
 _PORTS = {"http": 80, "https": 443}
-_COMPONENT = "app.kubernetes.io/component"
 FETCHING = "fetch-model"
 """The component of pods that fetch what a run needs: the only ones that leave the cluster."""
 
@@ -157,7 +156,7 @@ def _policy_problems(body: Body, pods: Sequence[Pods]) -> Iterator[ManifestProbl
     name, spec = name_of(body), body["spec"]
     chosen = [candidate for candidate in pods if matches(spec.get("podSelector"), candidate.labels)]
     # What a run prepares with is applied before it, from a folder of its own.
-    if not chosen and (spec.get("podSelector") or {}).get("matchLabels", {}).get(_COMPONENT) != FETCHING:
+    if not chosen and (spec.get("podSelector") or {}).get("matchLabels", {}).get(COMPONENT) != FETCHING:
         yield ManifestProblem(name, "its podSelector matches no pods of the run")
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for rule in spec.get(direction) or []:
@@ -193,7 +192,7 @@ def _problems_of_call(caller: Pods, url: str, objects: Sequence[Body]) -> Iterat
         port = address.port or _PORTS.get(address.scheme, 80)
         if not allows(policies, "Egress", caller, None, port, pods_of(objects)):
             message = f"calls {url}, and there is no Service {host}"
-            if caller.labels.get(_COMPONENT) == FETCHING:
+            if caller.labels.get(COMPONENT) == FETCHING:
                 message = f"calls {url}, and no NetworkPolicy lets it out to port {port}"
             yield ManifestProblem(caller.owner, message)
         return
@@ -211,7 +210,7 @@ def _problems_of_call(caller: Pods, url: str, objects: Sequence[Body]) -> Iterat
 def tool_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """Tools that the config calls at a Service of the run's folder: whether trainers and workers reach its pods."""
     services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
-    callers = {pods.labels.get("app.kubernetes.io/component"): pods for pods in reversed(pods_of(objects))}
+    callers = {pods.labels.get(COMPONENT): pods for pods in reversed(pods_of(objects))}
     for url in (url for _, url, _ in _tool_servers(config) if urlsplit(url).hostname in services):
         for component in (Component.TRAINER, Component.WORKER):
             if component in callers:
@@ -241,7 +240,7 @@ def external_server_problems(config: RunConfig, objects: Sequence[Body]) -> Iter
     policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     services = {body["metadata"]["name"] for body in objects if body.get("kind") == "Service"}
     pods = pods_of(objects)
-    by_component = {caller.labels.get("app.kubernetes.io/component"): caller for caller in reversed(pods)}
+    by_component = {caller.labels.get(COMPONENT): caller for caller in reversed(pods)}
     for setting, url, callers in _external_servers(config):
         address = urlsplit(url)
         port = address.port or _PORTS.get(address.scheme, 80)

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.controller.manifests import Component
+from scope_selfplay.controller.manifests import COMPONENT, Component
 from scope_selfplay.k8s.kubectl import Kubectl
 from scope_selfplay.k8s.objects import Body, ManifestProblem, Pods, allows, pods_of
 
-_COMPONENT = "app.kubernetes.io/component"
 _HTTPS = 443
 TRACKERS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("WANDB_API_KEY", "WANDB_MODE"),
@@ -23,7 +22,7 @@ _ELSEWHERE = ("wandb", "comet_ml")
 
 def tracking_problems(config: RunConfig, objects: Sequence[Body]) -> Iterator[ManifestProblem]:
     """Training pods that do not know a tracker's key, or may not call it. Pure."""
-    trainers = [pods for pods in pods_of(objects) if pods.labels.get(_COMPONENT) == Component.TRAINER]
+    trainers = [pods for pods in pods_of(objects) if pods.labels.get(COMPONENT) == Component.TRAINER]
     policies = [body for body in objects if body.get("kind") == "NetworkPolicy"]
     for tracker in config.tracking.report_to if trainers else ():
         names = TRACKERS.get(tracker, ())

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from scope_selfplay.controller.manifests import COMPONENT
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.k8s.kubectl import Kubectl
 from scope_selfplay.k8s.objects import Body, ManifestProblem, name_of
 from scope_selfplay.k8s.quantities import amount
 
 CLAIM_KIND = "PersistentVolumeClaim"
-PROBE = "app.kubernetes.io/component=probe-volume"
+PROBE = f"{COMPONENT}=probe-volume"
 
 
 def storage_problems(objects: Sequence[Body], cluster: Kubectl) -> Iterator[ManifestProblem]:
@@ -89,14 +90,12 @@ def probe_result(cluster: Kubectl) -> tuple[str, bool]:
     return max(ended)[1:] if ended else ("", False)
 
 
-def probe_problems(cluster: Kubectl) -> Iterator[ManifestProblem]:
-    """A volume of which the newest probe says that no run can work on it. Raises as `Kubectl.objects`."""
-    line, failed = probe_result(cluster)
+def probe_problems(line: str, *, failed: bool) -> Iterator[ManifestProblem]:
+    """A volume of which the newest probe says that no run can work on it. Pure."""
     if failed:
         yield ManifestProblem("the volume", line or "was probed in vain; see the log of the Job probe-volume")
 
 
-def probe_note(cluster: Kubectl) -> str:
-    """What is known of the volume, in one line. Raises as `Kubectl.objects`."""
-    line, _ = probe_result(cluster)
+def probe_note(line: str) -> str:
+    """What is known of the volume, in one line. Pure."""
     return line or "the volume was not probed yet: kubectl apply -k RUN/prepare/volume"

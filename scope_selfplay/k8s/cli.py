@@ -89,7 +89,7 @@ def _write_planned(folder: Path) -> list[Path]:
 
 def _print_next_steps(run: "RunConfig", folder: Path) -> None:
     from scope_selfplay.k8s.check_secrets import secrets_of
-    from scope_selfplay.k8s.prepare import manual_steps, prepare_parts
+    from scope_selfplay.k8s.prepare import manual_steps, parts_at_once, prepare_parts
 
     for line in manual_steps(run):
         click.echo(f"note: {line}", err=True)
@@ -97,11 +97,11 @@ def _print_next_steps(run: "RunConfig", folder: Path) -> None:
     before = [secret.advice for secret in secrets_of(run).values() if secret.keys]
     before.append(f"kubectl apply -k {folder}/shared")
     parts = prepare_parts(run)
-    if [part for part in parts if part != "warm-start"]:
+    if parts_at_once(parts):
         before.append(f"kubectl apply -k {folder}/prepare")
     if "warm-start" in parts:
         before.append(f"kubectl apply -k {folder}/prepare/warm-start (when prepare/models is done)")
-    if [part for part in parts if part != "warm-start"]:
+    if parts_at_once(parts):
         before.append(f"kubectl wait --for=condition=complete --timeout=72h job -l scope/prepares={run.name}")
     click.echo(f"before that: {'; '.join(before)}", err=True)
 

@@ -69,8 +69,8 @@ def _names(cluster: Kubectl) -> Finding:
 
 def _volume(cluster: Kubectl) -> Finding:
     try:
-        _, failed = probe_result(cluster)
-        return Finding("volume", not failed, probe_note(cluster), "take a volume that can do it")
+        line, failed = probe_result(cluster)
+        return Finding("volume", not failed, probe_note(line), "take a volume that can do it")
     except ScopeError as error:
         return Finding("volume", True, f"its probe cannot be seen ({error})")
 

@@ -6,10 +6,9 @@ that the config names (judge.evaluate, search.url).
 
 from scope_selfplay.config import RunConfig
 from scope_selfplay.config.cluster import EvaluationJobConfig
-from scope_selfplay.controller.manifests import KEY_VARIABLE, RUNS, RunStage
+from scope_selfplay.controller.manifests import KEY_VARIABLE, RUNS, RunStage, gpus_of, resources_of
 from scope_selfplay.controller.servers import endpoint_settings, servers_of
 from scope_selfplay.k8s.patches import (
-    API,
     CONTAINER,
     IMAGE,
     POD,
@@ -18,11 +17,11 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
+    kustomization,
     merge_patches,
     patch,
     pod_changes,
     replace,
-    yaml_text,
 )
 from scope_selfplay.k8s.shared import namespace_of
 from scope_selfplay.store import Stage
@@ -37,9 +36,7 @@ def evaluate_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]
     if settings is None:
         return {}
     cluster = config.cluster
-    body = {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
+    parts: Body = {
         "namespace": namespace_of(layout),
         "resources": [f"../{TOP}/k8s/evaluate"],
         "components": [layout.component(name, up=1) for name in layout.components if name == "single-node"],
@@ -49,8 +46,7 @@ def evaluate_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]
             patch("Job", _JOB, _changes(config, settings)) | {"options": {"allowNameChange": True}},
         ],
     }
-    text = _NOTE + yaml_text({name: value for name, value in body.items() if value})
-    return {"evaluate/kustomization.yaml": text}
+    return {"evaluate/kustomization.yaml": _NOTE + kustomization(parts)}
 
 
 def evaluate_arguments(config: RunConfig, settings: EvaluationJobConfig) -> list[str]:
@@ -68,16 +64,14 @@ def evaluate_arguments(config: RunConfig, settings: EvaluationJobConfig) -> list
 
 def _changes(config: RunConfig, settings: EvaluationJobConfig) -> list[Body]:
     cluster = config.cluster
-    gpus = {cluster.gpu_resource: str(settings.gpus)} if settings.gpus and not cluster.tiny else {}
-    resources = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
     labels = [f"{place}/scope~1run" for place in ("/metadata/labels", "/spec/template/metadata/labels")]
     changes = [
         replace(f"{CONTAINER}/args", evaluate_arguments(config, settings)),
-        replace(f"{CONTAINER}/resources", {"requests": resources, "limits": dict(resources)}),
+        replace(f"{CONTAINER}/resources", resources_of(cluster, settings)),
         replace("/spec/activeDeadlineSeconds", settings.deadline),
         replace(f"{POD}/terminationGracePeriodSeconds", settings.grace),
         *(add(label, config.name) for label in labels),
-        *pod_changes(cluster, has_gpus=bool(gpus)),
+        *pod_changes(cluster, has_gpus=gpus_of(cluster, settings) > 0),
     ]
     if cluster.key_secret is not None:
         source = {"secretKeyRef": {"name": cluster.key_secret, "key": "token"}}

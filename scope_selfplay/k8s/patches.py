@@ -36,6 +36,12 @@ class RunFolderLayout:
         return name if "/" in name else f"{'../' * up}{TOP}/k8s/components/{name}"
 
 
+def kustomization(parts: Body) -> str:
+    """A kustomization's text, without what is empty."""
+    head = {"apiVersion": f"{API}/v1beta1", "kind": "Kustomization"}
+    return yaml_text({**head, **{name: value for name, value in parts.items() if value}})
+
+
 def image_parts(image: str) -> dict[str, str]:
     """An image's name as kustomize takes it apart: name, tag and digest."""
     name, _, digest = image.partition("@")

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.config.cluster import ClusterConfig, PrepareConfig
+from scope_selfplay.config.cluster import PrepareConfig
 from scope_selfplay.config.pods import PodConfig
-from scope_selfplay.controller.manifests import VOLUME, Component
+from scope_selfplay.controller.manifests import VOLUME, Component, resources_of
 from scope_selfplay.controller.servers import is_vllm
 from scope_selfplay.k8s.patches import (
-    API,
     CONTAINER,
     IMAGE,
     POD,
@@ -29,11 +28,11 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
+    kustomization,
     merge_patches,
     patch,
     pod_changes,
     replace,
-    yaml_text,
 )
 from scope_selfplay.k8s.shared import namespace_of
 
@@ -87,16 +86,18 @@ def prepare_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
         bodies["warm-start"] = _warm_start(config, layout)
     if "index" in parts:
         bodies["index"] = _index(config, layout)
-    head = {"apiVersion": f"{API}/v1beta1", "kind": "Kustomization"}
     texts = {
-        f"prepare/{part}/kustomization.yaml": _NOTES[part]
-        + yaml_text(head | {name: value for name, value in body.items() if value})
+        f"prepare/{part}/kustomization.yaml": _NOTES[part] + kustomization(body)
         for part, body in bodies.items()
     }
-    together = [part for part in bodies if part != "warm-start"]
-    if together:
-        texts["prepare/kustomization.yaml"] = _ALL + yaml_text(head | {"resources": together})
+    if together := parts_at_once(parts):
+        texts["prepare/kustomization.yaml"] = _ALL + kustomization({"resources": together})
     return texts
+
+
+def parts_at_once(parts: Sequence[str]) -> list[str]:
+    """Those that one command applies: all but the warm start, whose trajectories a person brings."""
+    return [part for part in parts if part != "warm-start"]
 
 
 def prepare_parts(config: RunConfig) -> list[str]:
@@ -182,7 +183,7 @@ def _warm_start(config: RunConfig, layout: RunFolderLayout) -> Body:
     assert settings is not None
     body = _jobs(config, layout, ["warm-start"], {"warm-start": warm_start_options(config)}, settings)
     changes = [
-        replace(f"{CONTAINER}/resources", _resources(cluster, settings)),
+        replace(f"{CONTAINER}/resources", resources_of(cluster, settings)),
         replace(f"{CONTAINER}/env/1/value", str(max(1, settings.gpus))),
         replace("/spec/activeDeadlineSeconds", settings.deadline),
         replace(f"{POD}/terminationGracePeriodSeconds", settings.grace),
@@ -199,19 +200,13 @@ def _index(config: RunConfig, layout: RunFolderLayout) -> Body:
     """The Job with its own size, and with the trainer's image where it has a GPU: the worker's has no torch."""
     settings, cluster = config.cluster.prepare.index_job, config.cluster
     body = _jobs(config, layout, ["index"], {"build-index": _index_options(config)}, settings)
-    changes = [replace(f"{CONTAINER}/resources", _resources(cluster, settings))]
+    changes = [replace(f"{CONTAINER}/resources", resources_of(cluster, settings))]
     image = cluster.images.trainer if settings.gpus else ""
     return {
         **body,
         "images": [{"name": IMAGE, **image_parts(image or cluster.images.worker)}],
         "patches": [*body["patches"], patch("Job", "build-index", changes)],
     }
-
-
-def _resources(cluster: ClusterConfig, pod: PodConfig) -> Body:
-    gpus = {cluster.gpu_resource: str(pod.gpus)} if pod.gpus else {}
-    wanted = {"cpu": pod.cpu, "memory": pod.memory, **gpus}
-    return {"requests": wanted, "limits": dict(wanted)}
 
 
 def _base_folder(config: RunConfig) -> str:

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.controller.manifests import RUN, RUNS, WORKER_ACCOUNT
+from scope_selfplay.controller.manifests import COMPONENT, RUN, RUNS, WORKER_ACCOUNT
 from scope_selfplay.errors import ConfigError, OutsideError
 from scope_selfplay.k8s import remote_files
 from scope_selfplay.k8s.kubectl import Body, Kubectl, kustomize, last_reason
@@ -33,7 +33,7 @@ _KEPT = ("data", "tmp", "extra-")
 
 def controller_of(cluster: Kubectl, run: str, folder: Path | None) -> Body:
     """The run's controller: as applied, or, where its Job is deleted, as its folder has it."""
-    jobs = cluster.objects("jobs", f"{RUN}={run},app.kubernetes.io/component=controller")
+    jobs = cluster.objects("jobs", f"{RUN}={run},{COMPONENT}=controller")
     if jobs:
         return dict(jobs[-1])
     place = folder or Path("k8s") / "runs" / run
@@ -75,7 +75,7 @@ def reader_pod(controller: Body, run: str) -> Body:
     }
     labels = {
         "app.kubernetes.io/name": "scope-selfplay",
-        "app.kubernetes.io/component": "reader",
+        COMPONENT: "reader",
         RUN: run,
     }
     name = f"{run}-reader-{secrets.token_hex(3)}"

@@ -5,7 +5,7 @@ run; what a run's config says of the claim is what the first run that is applied
 """
 
 from scope_selfplay.config import RunConfig
-from scope_selfplay.k8s.patches import API, TOP, RunFolderLayout, claim_patches, yaml_text
+from scope_selfplay.k8s.patches import TOP, RunFolderLayout, claim_patches, kustomization
 
 SHARED = "shared"
 NAMESPACE = "scope"
@@ -21,15 +21,12 @@ def shared_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     """The kustomization by its path in the run's folder."""
     names = [name for name in layout.components if name in _WHOLE]
     names += [_PARTS[name] for name in layout.components if name in _PARTS]
-    body = {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
+    parts = {
         "resources": [f"../{TOP}/k8s/shared"],
         "components": [layout.component(name, up=1) for name in names],
         "patches": claim_patches(config.cluster),
     }
-    text = _NOTE + yaml_text({name: value for name, value in body.items() if value})
-    return {f"{SHARED}/kustomization.yaml": text}
+    return {f"{SHARED}/kustomization.yaml": _NOTE + kustomization(parts)}
 
 
 def own_components(layout: RunFolderLayout) -> list[str]:

@@ -3,7 +3,6 @@
 from scope_selfplay.config import RunConfig
 from scope_selfplay.controller.manifests import RUNS
 from scope_selfplay.k8s.patches import (
-    API,
     CONTAINER,
     IMAGE,
     TOP,
@@ -11,11 +10,11 @@ from scope_selfplay.k8s.patches import (
     RunFolderLayout,
     add,
     image_parts,
+    kustomization,
     merge_patches,
     patch,
     pod_changes,
     replace,
-    yaml_text,
 )
 from scope_selfplay.k8s.shared import namespace_of
 
@@ -36,9 +35,7 @@ def viewer_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
     service = [run["/metadata/labels"], add("/spec/selector/scope~1run", config.name), renamed]
     policy = [run["/metadata/labels"], add("/spec/podSelector/matchLabels/scope~1run", config.name), renamed]
     on_node = [_ONE_NODE] if "single-node" in layout.components else []
-    body: Body = {
-        "apiVersion": f"{API}/v1beta1",
-        "kind": "Kustomization",
+    parts: Body = {
         "namespace": namespace_of(layout),
         "resources": [f"../{TOP}/k8s/{_VIEWER}"],
         "images": [{"name": IMAGE, **image_parts(cluster.images.worker)}],
@@ -49,10 +46,7 @@ def viewer_files(config: RunConfig, layout: RunFolderLayout) -> dict[str, str]:
             patch("NetworkPolicy", _VIEWER, policy) | _RENAMED,
         ],
     }
-    text = _NOTE.replace("RUN", config.name) + yaml_text(
-        {name: value for name, value in body.items() if value}
-    )
-    return {f"{_VIEWER}/kustomization.yaml": text}
+    return {f"{_VIEWER}/kustomization.yaml": _NOTE.replace("RUN", config.name) + kustomization(parts)}
 
 
 def _places() -> tuple[str, ...]:

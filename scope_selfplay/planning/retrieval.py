@@ -46,7 +46,7 @@ def retrieval_plan(config: RunConfig, assumptions: Assumptions) -> RetrievalPlan
     if config.corpus.path == "none" or config.search.url is not None or not builds:
         return None
     core_hours = assumptions.passages / assumptions.encode_rate / 3600
-    cpus, search_cpus = _cores(prepare.index_job.cpu), _cores(cluster.retriever.cpu)
+    cpus, search_cpus = prepare.index_job.cores, cluster.retriever.cores
     if prepare.vectors is not None:
         hours, encoded_by = 0.0, "published vectors"
     elif prepare.index_job.gpus:
@@ -82,8 +82,3 @@ def _serving_gib(config: RunConfig, passages: int) -> float:
         passages_per_second=1.0,
     )
     return (size.serve_memory + held_bytes(_ENCODER_BYTES, workers)) / GIB
-
-
-def _cores(quantity: str) -> float:
-    """A Kubernetes quantity of CPUs."""
-    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
