@@ -35,9 +35,9 @@ from starlette.routing import Route
 from benchmarks.skipping_loop import CpuTimeLoop
 from scope_selfplay.benchmarking.opening import EvaluationRequest, open_evaluation
 from scope_selfplay.inference.chat_server import json_response
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.progress import Progress
-from scope_selfplay.training.policy import policy_path
 from scope_selfplay.wire.serving import listen, serving
 
 MODEL = "waiting"

@@ -31,6 +31,7 @@ import aiohttp
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from scope_selfplay.config import EndpointConfig, JudgeConfig
 from scope_selfplay.inference.chat_server import (
@@ -78,7 +79,8 @@ class Engine:
         self._changes: list[tuple[float, int]] = []
 
     def app(self) -> Starlette:
-        return reply_app(self._reply_when_free, model=MODEL, more={"/v1/busy": self._report})
+        app = reply_app(self._reply_when_free, model=MODEL)
+        return Starlette(routes=[*app.routes, Route("/v1/busy", self._report)])
 
     async def _reply_when_free(self, served: ServedRequest) -> ServedReply:
         async with self._slots:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.rollouts import Load, Trace
 from scope_selfplay.inference import Generate, Message
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec, Stops
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.sampling_processes import SamplingProcesses, SpreadModel
-from scope_selfplay.training.policy import load_model, policy_path
 
 MAX_LENGTH = 768
 # Turns end by their drawn length only.

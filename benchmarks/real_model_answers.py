@@ -14,10 +14,10 @@ from typing import Any
 from benchmarks.factbook_corpus import passage_of
 from scope_selfplay.evaluation.intervals import SHARES, estimate_mean
 from scope_selfplay.inference import Generate, Message
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.text_match import cover_exact_match, exact_match, f1
-from scope_selfplay.training.policy import load_model, policy_path
 
 FACTBOOK = Path(__file__).parents[1] / "tests" / "fixtures" / "factbook"
 SCORERS = {"exact match": exact_match, "F1": f1, "cover": cover_exact_match}

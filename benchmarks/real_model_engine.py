@@ -80,7 +80,7 @@ def _measure(asked: argparse.Namespace) -> None:
     """Prints one object: sequences -> tokens per second of CPU time, and the peak of memory."""
     import torch
 
-    from scope_selfplay.training.policy import load_model, policy_path
+    from scope_selfplay.inference.checkpoints import load_model, policy_path
 
     torch.set_num_threads(1)
     model: Any

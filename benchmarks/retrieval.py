@@ -1,7 +1,7 @@
 """Our retrieval server against the field's baseline design, on one machine in one run: ratios, CPU seconds
 first.
 
-    python -m benchmarks.retrieval servers  [--shape e5|minilm] [--queries 256] [--query-precision int8]
+    python -m benchmarks.retrieval servers  [--shape e5|minilm] [--queries 256]
     python -m benchmarks.retrieval profiles [--rows 1000000] [--dimensions 768]
 
 `servers` builds one exhaustive index with one encoder (random weights in the shape of E5-base-v2 by default,
@@ -94,7 +94,6 @@ def main() -> None:
     servers.add_argument("--queries", type=int, default=256, help="different queries per run")
     servers.add_argument("--passages", type=int, default=2000)
     servers.add_argument("--workers", type=int, default=1)
-    servers.add_argument("--query-precision", choices=["float32", "int8"], default="float32")
     profiles = commands.add_parser("profiles")
     profiles.add_argument("--rows", type=int, default=1_000_000)
     profiles.add_argument("--dimensions", type=int, default=768)
@@ -109,7 +108,7 @@ def main() -> None:
 
 
 async def compare_servers(folder: Path, options: argparse.Namespace) -> None:
-    model, index = prepare(folder, options.shape, options.passages, options.query_precision)
+    model, index = prepare(folder, options.shape, options.passages)
     queries = make_queries(options.queries)
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     baseline = [sys.executable, "-m", "benchmarks.baseline_retriever", str(model), str(index)]
@@ -121,20 +120,12 @@ async def compare_servers(folder: Path, options: argparse.Namespace) -> None:
     report(ours_measured, [tuned, shipped])
 
 
-def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Path, Path]:
+def prepare(folder: Path, shape: str, passages: int) -> tuple[Path, Path]:
     """The model's folder and an exhaustive index of `passages` made-up passages, vectors drawn instead of
     encoded.
     """
-    from retrieval.build import Recipe, finish_build, store_passages
-    from retrieval.encoder import (
-        FAMILIES,
-        MINILM,
-        Backend,
-        Precision,
-        encoder_hash,
-        model_folder,
-        prepare_encoder,
-    )
+    from retrieval.build import finish_build, store_passages
+    from retrieval.encoder import FAMILIES, MINILM, Backend, encoder_hash, model_folder, prepare_encoder
     from retrieval.index_folder import ENCODER, IndexKind, IndexManifest
     from scope_selfplay.schemas import Document
     from scope_selfplay.testing.random_encoder import write_random_encoder
@@ -152,7 +143,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         for row in range(passages)
     )
     stored = store_passages(documents, index, lambda step, done, total: None)
-    prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER, Precision(precision))
+    prepare_encoder(str(model), FAMILIES["e5"], Backend.ONNX, index / ENCODER)
     vectors = np.random.default_rng(3).standard_normal((passages, 768 if shape == "e5" else 384), np.float32)
     np.save(index / "vectors.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     manifest = IndexManifest(
@@ -163,7 +154,7 @@ def prepare(folder: Path, shape: str, passages: int, precision: str) -> tuple[Pa
         dimensions=vectors.shape[1],
         encoder_hash=encoder_hash(index / ENCODER),
     )
-    finish_build(index, Recipe(profile="flat", source="made", source_bytes=0), manifest, 0.0)
+    finish_build(index, manifest, 0.0)
     return model, index
 
 

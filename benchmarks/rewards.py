@@ -101,7 +101,7 @@ def train(design: str, seed: int, prepared: Prepared, root: Path, options: argpa
 
 
 def config_of(seed: int, name: str, overrides: Sequence[str]) -> RunConfig:
-    return load_config(None, [f"seed={seed}", f"name={name}", *overrides], base=DEFAULT_CONFIG)
+    return load_config(DEFAULT_CONFIG, [f"seed={seed}", f"name={name}", *overrides])
 
 
 def reward_settings(design: str) -> list[str]:

@@ -30,7 +30,7 @@ from benchmarks.step_rates import PARAMETERS, Rates, read_rates
 from scope_selfplay.config import RunConfig
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.model_size import KNOWN
-from scope_selfplay.training.micro_batches import Passes, cut_passes, padding_factor
+from scope_selfplay.training.passes import Passes, cut_passes, padding_factor
 
 GOAL_OUTSIDE, GOAL_PADDING = 0.10, 1.10
 GIB = 2**30

@@ -31,7 +31,7 @@ def main(model: str, revision: str, folder: Path, token_file: Path) -> None:
     token = token_file.read_text().strip() if token_file.is_file() else None
     part = folder.with_name(f".{folder.name}.part")
     commit = _download(model, revision, part, token)
-    from scope_selfplay.training.policy import policy_path
+    from scope_selfplay.inference.checkpoints import policy_path
 
     try:
         policy_path(str(part))

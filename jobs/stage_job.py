@@ -24,7 +24,7 @@ from scope_selfplay.terminal import end_on_sigterm, quiet_libraries, run_command
 
 if TYPE_CHECKING:
     from scope_selfplay.config import RunConfig
-    from scope_selfplay.training.launching import TrainingNode
+    from scope_selfplay.training.launch import TrainingNode
 
 # Where the manifests mount things; every option can name another place.
 CONFIG = Path("/etc/scope/run/run.yaml")
@@ -87,9 +87,9 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and JOB_COMPLETION_INDEX. A process that has RANK is
     one of those that were started.
     """
-    from scope_selfplay.training import launching
+    from scope_selfplay.training.launch import node_of, sharding_environment
 
-    if "RANK" in os.environ or (node := launching.node_of(os.environ, processes)).world == 1:
+    if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
         return
     from scope_selfplay.config import load_config
     from scope_selfplay.training.ranks import check_engine, check_shares
@@ -98,30 +98,21 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     is_challenger, cluster = stage is Stage.CHALLENGER, config.cluster
     check_shares(config.challenger if is_challenger else config.solver, node.world)
     grace = (cluster.train_challenger if is_challenger else cluster.train_solver).grace
-    check_engine(config.model.engine, node.world if _sharding(node) else 1)
+    check_engine(config.model.engine, node.world if sharding_environment(node) else 1)
     run_as_ranks(f"jobs.train_{stage.value}", node, grace)
 
 
 def run_as_ranks(name: str, node: "TrainingNode", grace: float) -> NoReturn:
     """Starts this command line once for each rank of this node, sharded over its GPUs, and ends as they ended."""
-    from scope_selfplay.training import launching
+    from scope_selfplay.training.launch import rank_environments, run_ranks, sharding_environment
 
-    environments = [_sharding(node) | rank for rank in launching.rank_environments(node)]
+    environments = [sharding_environment(node) | rank for rank in rank_environments(node)]
     report = partial(click.echo, err=True)
-    command = launching.module_command(name, sys.argv[1:])
-    ending = launching.run_ranks(command, environments, launching.RankTimeouts(grace), report)
+    ending = run_ranks([sys.executable, "-m", name, *sys.argv[1:]], environments, report, grace=grace)
     if ending.code:
         # The last line of a log is what the controller shows; other ranks may have said theirs later.
-        place = f"rank {ending.rank} of {node.world}"
-        report(f"python -m {name}: {place} ended with {ending.code}: {ending.last_line}")
+        report(f"python -m {name}: {ending.describe(node.world)}")
     sys.exit(ending.code)
-
-
-def _sharding(node: "TrainingNode") -> dict[str, str]:
-    from scope_selfplay.k8s.render import shipped_kustomize
-    from scope_selfplay.training import launching
-
-    return launching.sharding_environment(node, shipped_kustomize() / "base" / "accelerate")
 
 
 def do_stage(

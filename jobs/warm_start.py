@@ -65,12 +65,11 @@ def main(
 ) -> None:
     """SFT before iteration 1, on trajectories from outside or on the accepted rollouts of a finished run."""
     quiet_libraries()
-    from scope_selfplay.training.launching import node_of
-    from scope_selfplay.training.warm_start import WarmStart, accumulated_passes
+    from scope_selfplay.training.launch import node_of
+    from scope_selfplay.training.sft import WarmStart
 
     how = WarmStart(**training)
     if "RANK" not in os.environ and (node := node_of(os.environ, processes)).world > 1:
-        accumulated_passes(how, node.world)
         run_as_ranks("jobs.warm_start", node, grace)
     if trajectories:
         _learn_from_files(trajectories, start, out, how, family=family, max_length=max_length)

@@ -33,10 +33,7 @@ Answer = asyncio.Future[list[Hit]]
 
 
 class Batcher:
-    """A request is accepted while fewer than `capacity` queries wait; `on_batch` is called with every batch's size.
-
-    `seconds_per_query` is what a search is thought to take until some have been measured.
-    """
+    """A request is accepted while fewer than `capacity` queries wait; `on_batch` is called with every batch's size."""
 
     def __init__(
         self,
@@ -45,7 +42,6 @@ class Batcher:
         max_batch: int = 32,
         linger: float = 0.005,
         capacity: int = 4096,
-        seconds_per_query: float = 0.01,
         on_batch: Callable[[int], None] = lambda size: None,
     ) -> None:
         self.engine = engine
@@ -59,7 +55,8 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._last_size = 1
         self._last_end = 0.0
-        self._seconds_per_query = seconds_per_query
+        self._seconds_per_query = 0.01
+        """Thought until some searches have been measured."""
 
     @property
     def waiting(self) -> int:

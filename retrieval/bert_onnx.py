@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from scope_selfplay.errors import CheckpointError
 
 GRAPH = "model.onnx"
-BLOCK = 64
-"""Weights of one 8-bit scale. Scales for blocks, not for whole matrices, keep outliers from costing the rest."""
 MICROSOFT = "com.microsoft"
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 Weights = dict[str, NDArray[np.float32]]
@@ -37,8 +35,8 @@ class Pooling(StrEnum):
     """The first token's vector."""
 
 
-def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool = False) -> None:
-    """Write `name` and `name`.data into `folder`; `in_bytes` with most of the weights in 8 bits.
+def write_bert(model: Path, folder: Path) -> None:
+    """Write the graph and its weights into `folder`.
 
     Raises CheckpointError for a model that is not a BERT with absolute positions, GELU, safetensors weights,
     and mean or CLS pooling.
@@ -46,17 +44,17 @@ def write_bert(model: Path, folder: Path, name: str = GRAPH, *, in_bytes: bool =
     import onnx
 
     config = _config(model)
-    builder = _Graph(config, _weights(model), read_pooling(model), in_bytes=in_bytes)
+    builder = _Graph(config, _weights(model), read_pooling(model))
     try:
         graph = builder.build()
     except (ValueError, IndexError, TypeError) as error:
         raise CheckpointError(f"{model}: its weights are not of config.json's sizes: {error}") from None
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    weights = name + ".data"
+    weights = GRAPH + ".data"
     (folder / weights).unlink(missing_ok=True)
     onnx.save_model(
-        proto, str(folder / name), save_as_external_data=True, location=weights, size_threshold=1024
+        proto, str(folder / GRAPH), save_as_external_data=True, location=weights, size_threshold=1024
     )
 
 
@@ -137,12 +135,9 @@ def _read(path: Path, absent: Any) -> Any:
 
 
 class _Graph:
-    def __init__(
-        self, config: dict[str, Any], weights: Weights, pooling: Pooling, *, in_bytes: bool = False
-    ) -> None:
+    def __init__(self, config: dict[str, Any], weights: Weights, pooling: Pooling) -> None:
         self._config = config
         self._pooling = pooling
-        self._in_bytes = in_bytes
         self._weights = weights
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
@@ -230,28 +225,8 @@ class _Graph:
         return [self._keep(name + part, self._weight(name + part)) for part in ("weight", "bias")]
 
     def _matmul(self, name: str, operand: str) -> str:
-        if self._in_bytes:
-            return self._matmul_in_bytes(name, operand)
         weight = self._keep(name + "weight", self._weight(name + "weight").T)
         return self._plain("MatMul", [operand, weight], name + "product")
-
-    def _matmul_in_bytes(self, name: str, operand: str) -> str:
-        """Weights and activations in 8 bits, block by block; sums in float32. A text's vector does not depend on
-        its batch, as it does where all of a batch shares one scale.
-        """
-        weight = self._weight(name + "weight")
-        rows, columns = weight.shape
-        if columns % BLOCK:
-            raise CheckpointError(
-                f"the model's width {columns} is not a multiple of {BLOCK}: no 8-bit queries"
-            )
-        blocks = weight.reshape(rows, columns // BLOCK, BLOCK)
-        scales = np.abs(blocks).max(axis=2) / 127 + 1e-12
-        codes = np.clip(np.rint(blocks / scales[..., None]) + 128, 0, 255).astype(np.uint8)
-        inputs = [operand, self._keep(name + "codes", codes), self._keep(name + "scales", scales.reshape(-1))]
-        # Level 4: multiply in int8.
-        shape = {"K": columns, "N": rows, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
-        return self._node("MatMulNBits", inputs, [name + "product"], **shape)
 
     def _keep(self, name: str, value: NDArray[Any]) -> str:
         from onnx import numpy_helper

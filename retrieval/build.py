@@ -7,22 +7,18 @@ terminals or as a Job's pod that still ends while the one that replaces it has s
 
 import contextlib
 import errno
-import hashlib
-import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 
+from pydantic import ConfigDict
+
 from retrieval import index_folder
-from retrieval.index_folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, SourceRows, write_json
+from retrieval.index_folder import MANIFEST, OFFSETS, PASSAGES, IndexManifest, write_json
 from retrieval.passages import Passages, write_passages
-from retrieval.profiles import ProfileName, vector_bytes
 from scope_selfplay.errors import ConfigError, CorpusError, RecordError, RunMismatchError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.schemas import Document, Value
@@ -63,13 +59,14 @@ class Recipe(Value):
     tokenizer_hash: str = ""
     """sha256 of the tokenizer that the chunks were counted with; empty for words."""
     rows: str = ""
-    """FIRST:END for a shard of a larger corpus."""
+    """Always empty; a range of rows in builds that releases before this one began."""
     encoder: str = ""
     model_hash: str = ""
     """`encoder.model_hash` of the folder that `encoder` names."""
     family: str = ""
     backend: str = ""
     query_precision: str = "float32"
+    """Always this; int8 in builds that releases before this one began."""
     questions_hash: str = ""
     """sha256 of the gate's questions, which decide the search effort."""
     seed: int = 0
@@ -82,10 +79,11 @@ class Recipe(Value):
 class StoredCorpus(Value):
     """The corpus of the folder, once it is complete."""
 
+    # Releases before this one wrote more.
+    model_config = ConfigDict(extra="ignore")
+
     rows: int
     corpus_hash: str
-    is_end: bool
-    """Whether the source ends with these rows."""
 
 
 @contextlib.contextmanager
@@ -121,10 +119,10 @@ def open_build(folder: Path, recipe: Recipe) -> Iterator[IndexManifest | None]:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of `folder`, as `folder_lock` does; OSError where no file can be written."""
     warn = partial(print, file=sys.stderr, flush=True)
-    with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=timeout):
+    with folder_lock(folder, folder / LOCK, work="building", say=warn, timeout=LOCK_TIMEOUT):
         yield
 
 
@@ -148,59 +146,25 @@ def difference(before: Recipe, now: Recipe) -> str:
     return ""
 
 
-def store_passages(
-    documents: Iterable[Document], folder: Path, progress: Progress, rows: str = ""
-) -> Passages:
-    """The corpus in `folder`, `rows` of the documents, written unless that is done.
-
-    Raises CorpusError for an empty or invalid one, ConfigError for rows that are not a range.
-    """
+def store_passages(documents: Iterable[Document], folder: Path, progress: Progress) -> Passages:
+    """The corpus in `folder`, written unless that is done. Raises CorpusError for an empty or invalid one."""
     done = folder / STORED
     if not done.exists():
-        first, end = row_range(rows)
-        stream = iter(documents)
 
         def on_row(written: int) -> None:
             if written % 10_000 == 0:
                 progress("passages", written, 0)
 
-        size, corpus_hash = write_passages(islice(stream, first, end), folder, on_row)
+        size, corpus_hash = write_passages(documents, folder, on_row)
         if not size:
-            raise CorpusError("the corpus holds no document" + (f" in rows {rows}" if rows else ""))
-        is_end = next(stream, None) is None
-        write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash, is_end=is_end))
-    stored = read_stored(folder)
+            raise CorpusError("the corpus holds no document")
+        write_json(done, StoredCorpus(rows=size, corpus_hash=corpus_hash))
+    try:
+        stored = StoredCorpus.model_validate_json(done.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{done}: cannot be read: {error}") from None
     progress("passages", stored.rows, stored.rows)
     return Passages.open(folder, stored.corpus_hash)
-
-
-def read_stored(folder: Path) -> StoredCorpus:
-    """Raises RecordError."""
-    try:
-        return StoredCorpus.model_validate_json((folder / STORED).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{folder / STORED}: cannot be read: {error}") from None
-
-
-def row_range(text: str) -> tuple[int, int | None]:
-    """`FIRST:END` of passages, both optional. Raises ConfigError."""
-    first, colon, end = text.partition(":")
-    if text and (not colon or not (first + end).isdecimal() or (end and int(end) <= int(first or 0))):
-        raise ConfigError(f"--rows {text!r}: expected FIRST:END with FIRST below END, as in 0:1000000")
-    return int(first or 0), int(end) if end else None
-
-
-def source_rows(folder: Path, recipe: Recipe) -> SourceRows | None:
-    """Which rows of its source the stored corpus of `folder` holds; None for a recipe without a source."""
-    if not recipe.source_hash:
-        return None
-    stored = read_stored(folder)
-    first, _ = row_range(recipe.rows)
-    end = first + stored.rows
-    # The same file cut into other passages has other rows.
-    cut = [recipe.source_hash, recipe.chunk_tokens, recipe.chunk_overlap, recipe.tokenizer_hash]
-    source = hashlib.sha256(json.dumps(cut).encode()).hexdigest()
-    return SourceRows(source=source, first=first, end=end, total=end if stored.is_end else None)
 
 
 def build_bm25(
@@ -214,7 +178,7 @@ def build_bm25(
         if finished:
             return finished
         start = time.monotonic()
-        passages = store_passages(documents, folder, progress, recipe.rows)
+        passages = store_passages(documents, folder, progress)
         progress("bm25", 0, passages.size)
         Bm25Index.build(passages).save(folder)
         progress("bm25", passages.size, passages.size)
@@ -224,13 +188,13 @@ def build_bm25(
             rows=passages.size,
             corpus_hash=passages.corpus_hash,
         )
-        return finish_build(folder, recipe, manifest, time.monotonic() - start)
+        return finish_build(folder, manifest, time.monotonic() - start)
 
 
-def finish_build(folder: Path, recipe: Recipe, manifest: IndexManifest, seconds: float) -> IndexManifest:
+def finish_build(folder: Path, manifest: IndexManifest, seconds: float) -> IndexManifest:
     """Write the manifest over every file of the folder: the build is finished."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    # Not what only the build needs: the recipe, kept shards of vectors, leftovers of a crash.
+    # Not what only the build needs: the recipe, shards of vectors, leftovers of a crash.
     files = {
         name: index_folder.FileChecksum(
             size=(folder / name).stat().st_size, sha256=index_folder.file_sha256(folder / name)
@@ -246,43 +210,8 @@ def finish_build(folder: Path, recipe: Recipe, manifest: IndexManifest, seconds:
     for name in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-    corpus_hash = files[PASSAGES].sha256
-    added = {"files": files, "corpus_hash": corpus_hash, "source_rows": source_rows(folder, recipe)}
+    added = {"files": files, "corpus_hash": files[PASSAGES].sha256}
     finished = manifest.model_copy(update={**added, "seconds": seconds, "versions": versions})
     finished = finished.model_copy(update={"index_hash": index_folder.index_hash(finished)})
     write_json(folder / MANIFEST, finished)
     return finished
-
-
-def link_encoded(encoded: Path, folder: Path, recipe: Recipe) -> None:
-    """Link the passages, encoder and shards of `encoded` into `folder`.
-
-    Raises RunMismatchError when they come from another corpus or encoder, or are too coarse for the profile.
-    """
-    before = read_recipe(encoded)
-    indexing = {"profile": recipe.profile, "questions_hash": recipe.questions_hash}
-    if found := difference(before.model_copy(update=indexing), recipe):
-        raise RunMismatchError(f"--encoded {encoded} was begun {found}: not the same corpus and encoder")
-    if not (encoded / index_folder.SHARDS).is_dir():
-        raise RunMismatchError(f"--encoded {encoded} was built without --keep-vectors")
-    if vector_bytes(ProfileName(before.profile)) < vector_bytes(ProfileName(recipe.profile)):
-        raise RunMismatchError(f"{encoded} keeps half precision, profile {recipe.profile} needs full")
-    for name in (PASSAGES, OFFSETS, STORED, index_folder.ENCODER, index_folder.SHARDS):
-        if not (folder / name).exists():
-            # Whole or not at all: a part of the encoder would be taken for the encoder.
-            part = folder / (name + ".part")
-            shutil.rmtree(part, ignore_errors=True)
-            if (encoded / name).is_dir():
-                shutil.copytree(encoded / name, part, copy_function=_link)
-            else:
-                part.unlink(missing_ok=True)
-                _link(encoded / name, part)
-            part.replace(folder / name)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        # Another volume, or one without links.
-        shutil.copyfile(source, target)

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OF_VECTORS = ("questions", "keep_vectors", "encoded", "vectors", "device")
+OF_VECTORS = ("questions", "vectors", "device")
 """Parameters that mean nothing for words."""
-OF_ENCODING = ("keep_vectors", "encoded", "device")
-"""Parameters that mean nothing where nothing is encoded."""
 
 
 @click.command()
@@ -40,13 +38,6 @@ OF_ENCODING = ("keep_vectors", "encoded", "device")
     "--backend", type=click.Choice(["onnx", "sentence-transformers"]), default="onnx", show_default=True
 )
 @click.option(
-    "--query-precision",
-    type=click.Choice(["float32", "int8"]),
-    default="float32",
-    show_default=True,
-    help="int8: most of the query encoder's weights in 8 bits, if the recall gate allows it.",
-)
-@click.option(
     "--chunk-tokens", type=click.IntRange(min=0), default=0, help="Cut longer texts; 0 leaves them."
 )
 @click.option("--chunk-overlap", type=click.IntRange(min=0), default=0)
@@ -54,12 +45,7 @@ OF_ENCODING = ("keep_vectors", "encoded", "device")
     "--tokenizer", type=FILE, help="tokenizer.json that --chunk-tokens counts with; default: words."
 )
 @click.option("--questions", type=FILE, help="JSON lines with `question`, for the recall gate.")
-@click.option("--rows", help="FIRST:END, the rows of SOURCE for one shard; default all.")
 @click.option("--threads", type=click.IntRange(min=1), default=available_cpus, show_default="all it may use")
-@click.option(
-    "--keep-vectors", is_flag=True, help="Keep the encoded shards, to build another profile from them."
-)
-@click.option("--encoded", type=FOLDER, help="A finished build with kept vectors to take them from.")
 @click.option(
     "--vectors", type=FILE, help="A flat FAISS index of these passages, in their order: nothing is encoded."
 )
@@ -82,8 +68,6 @@ def build(
     tokenizer: Path | None,
     questions: Path | None,
     threads: int,
-    keep_vectors: bool,
-    encoded: Path | None,
     vectors: Path | None,
     estimate_only: bool,
     **options: Any,
@@ -92,11 +76,10 @@ def build(
 
     SOURCE: .tsv[.gz] of DPR, .jsonl[.gz], .parquet, or a folder of .txt, .md and .html files.
     """
-    from retrieval.build import build_bm25, row_range
+    from retrieval.build import build_bm25
     from retrieval.corpus import read_documents, read_questions
     from retrieval.profiles import estimate_build
 
-    row_range(options["rows"] or "")
     _check_chunks(options["chunk_tokens"], options["chunk_overlap"], tokenizer)
     asked = read_questions(questions) if questions else ()
     is_dense = options["profile"] != ProfileName.BM25
@@ -110,15 +93,7 @@ def build(
     if is_dense:
         from retrieval.build_dense import DenseBuild, build_dense
 
-        plan = DenseBuild(
-            folder,
-            recipe,
-            threads,
-            keep_shards=keep_vectors,
-            questions=asked,
-            encoded=encoded,
-            vectors=vectors,
-        )
+        plan = DenseBuild(folder, recipe, threads, questions=asked, vectors=vectors)
         manifest = build_dense(documents, plan, _progress())
     else:
         manifest = build_bm25(documents, folder, recipe, _progress())
@@ -127,12 +102,12 @@ def build(
 
 def _refuse_ignored(context: click.Context, *, is_dense: bool, has_vectors: bool) -> None:
     if not is_dense:
-        refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
+        _refuse(context, OF_VECTORS, "belongs to the profiles that search vectors, and bm25 has none")
     if has_vectors:
-        refuse(context, OF_ENCODING, "says how to encode, and --vectors are there already")
+        _refuse(context, ("device",), "says how to encode, and --vectors are there already")
 
 
-def refuse(context: click.Context, names: Collection[str], why: str) -> None:
+def _refuse(context: click.Context, names: Collection[str], why: str) -> None:
     """Raises ConfigError where one of these parameters was given: it would be ignored."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is not ParameterSource.DEFAULT
@@ -165,7 +140,7 @@ def _recipe(source: Path, options: dict[str, Any]) -> "Recipe":
                 f"--encoder {encoder}: its name holds no family; give --family e5 (`query: ` and `passage: ` before "
                 "the text), minilm (no prefix, 256 tokens) or plain (no prefix, 512 tokens)"
             )
-    chosen = {"encoder": encoder, "family": family, "backend": backend, "rows": options["rows"] or ""}
+    chosen = {"encoder": encoder, "family": family, "backend": backend}
     origin = {"source": str(source.resolve()), "source_bytes": source_bytes(source)}
     return Recipe(**{**options, **chosen, **origin})
 
@@ -186,12 +161,11 @@ def _with_hashes(recipe: "Recipe", source: Path, **files: Path | None) -> "Recip
 def _chunked(
     documents: "Iterable[Document]", recipe: "Recipe", tokenizer: Path | None
 ) -> "Iterable[Document]":
-    from retrieval.corpus import chunk_documents, word_spans
-    from retrieval.rendering import TokenCap
+    from retrieval.corpus import chunk_documents, token_spans, word_spans
 
     if not recipe.chunk_tokens:
         return documents
-    spans = TokenCap(tokenizer).spans if tokenizer else word_spans
+    spans = token_spans(tokenizer) if tokenizer else word_spans
     return chunk_documents(documents, size=recipe.chunk_tokens, overlap=recipe.chunk_overlap, spans=spans)
 
 

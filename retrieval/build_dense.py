@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval import dense, index_folder
-from retrieval.build import Progress, Recipe, finish_build, link_encoded, open_build, silent, store_passages
+from retrieval.build import Progress, Recipe, finish_build, open_build, silent, store_passages
 from retrieval.encoder import (
     FAMILIES,
     Backend,
     Encoder,
-    Precision,
     Vectors,
     encoder_hash,
     open_encoder,
@@ -60,11 +59,8 @@ class DenseBuild:
     recipe: Recipe
     threads: int = 1
     shard_rows: int = SHARD_ROWS
-    keep_shards: bool = False
     questions: Sequence[str] = ()
     """For the gate; without any, spans of sampled passages serve as queries."""
-    encoded: Path | None = None
-    """Folder of a finished build with kept shards; its passages and vectors are linked."""
     vectors: Path | None = None
     """A flat FAISS index of the same passages, whose vectors are taken instead of encoding."""
 
@@ -95,20 +91,16 @@ def build_dense(
             return finished
         start = time.monotonic()
         faiss.omp_set_num_threads(plan.threads)
-        if plan.encoded is not None:
-            link_encoded(plan.encoded, plan.folder, plan.recipe)
-        passages = store_passages(documents, plan.folder, progress, plan.recipe.rows)
+        passages = store_passages(documents, plan.folder, progress)
         encoder_folder = plan.folder / index_folder.ENCODER
         if not (encoder_folder / "ready").exists():
             family, backend = FAMILIES[plan.recipe.family], Backend(plan.recipe.backend)
-            precision = Precision(plan.recipe.query_precision)
-            prepare_encoder(plan.recipe.encoder, family, backend, encoder_folder, precision)
+            prepare_encoder(plan.recipe.encoder, family, backend, encoder_folder)
             (encoder_folder / "ready").touch()
         encoder = open_encoder(encoder_folder, threads=plan.threads)
         shards = _vectors(passages, encoder, plan, progress)
         effort, report = _index(passages, encoder, shards, plan, progress)
-        if not plan.keep_shards:
-            shutil.rmtree(plan.folder / index_folder.SHARDS, ignore_errors=True)
+        shutil.rmtree(plan.folder / index_folder.SHARDS, ignore_errors=True)
         (plan.folder / TRAINED).unlink(missing_ok=True)
         manifest = IndexManifest(
             kind=index_folder.IndexKind.DENSE,
@@ -123,7 +115,7 @@ def build_dense(
             gate=report,
             corpus_hash=passages.corpus_hash,
         )
-        return finish_build(plan.folder, plan.recipe, manifest, time.monotonic() - start)
+        return finish_build(plan.folder, manifest, time.monotonic() - start)
 
 
 class VectorShards:
@@ -220,9 +212,8 @@ def _index(
         index = dense.ExhaustiveSearch(map_array(plan.folder / dense.FLAT, axes=2))
     texts = gate_texts(passages, plan)
     progress("recall gate", 0, len(texts))
-    expected = exact(in_batches(encoder.exact_queries, texts), shards, min(TOPK, passages.size)).rows
-    # What 8-bit queries miss is the index's loss too.
     queries = in_batches(encoder.queries, texts)
+    expected = exact(queries, shards, min(TOPK, passages.size)).rows
     if isinstance(index, dense.IvfIndex | dense.RefinedIvf):
         return tune(index, queries, expected, target)
     reached = measure(index.nearest, queries, expected)

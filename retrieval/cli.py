@@ -2,18 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from retrieval.build_command import FILE, FOLDER, build, refuse
+from retrieval.build_command import FOLDER, build
 from scope_selfplay.errors import ConfigError
-
-if TYPE_CHECKING:
-    from retrieval.service import SearchService
-
-OF_A_FOLDER = ("workers", "cache", "verify")
-"""Parameters of `serve-retriever` that mean nothing for a router."""
 
 
 @click.group()
@@ -50,9 +44,7 @@ def info(folder: Path) -> None:
 
 
 @click.command("serve-retriever")
-@click.argument("folder", type=FOLDER, required=False)
-@click.option("--shard", "shards", multiple=True, help="URL of a shard, in row order, instead of FOLDER.")
-@click.option("--shard-host", "hosts", multiple=True, help="A host that --shard may name besides this one.")
+@click.argument("folder", type=FOLDER)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
@@ -61,37 +53,19 @@ def info(folder: Path) -> None:
 @click.option("--queue", type=click.IntRange(min=1), default=4096, show_default=True, help="Waiting queries.")
 @click.option("--cache", type=click.IntRange(min=0), default=100_000, show_default=True, help="Kept answers.")
 @click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds for one request.")
-@click.option("--tokenizer", type=FILE, help="tokenizer.json of the policy, for requests with max_tokens.")
 @click.option("--token-env", help="Environment variable that holds the bearer token.")
 @click.option("--drain", type=float, default=0.0, show_default=True, help="Seconds from SIGTERM to closing.")
 @click.option("--verify", type=click.Choice(["auto", "full", "sizes"]), default="auto", show_default=True)
-@click.pass_context
 def serve_retriever(
-    context: click.Context,
-    /,
-    folder: Path | None,
-    *,
-    shards: tuple[str, ...],
-    hosts: tuple[str, ...],
-    host: str,
-    port: int,
-    deadline: float,
-    drain: float,
-    token_env: str | None,
-    **settings: Any,
+    *, host: str, port: int, deadline: float, drain: float, token_env: str | None, **settings: Any
 ) -> None:
-    """Serve the index of FOLDER, or merge shards, over HTTP until SIGTERM; SIGHUP opens them again."""
+    """Serve the index of FOLDER over HTTP until SIGTERM."""
     import asyncio
 
     from retrieval.server import ListenAddress, serve
+    from retrieval.service import SearchService, ServiceSettings
     from scope_selfplay.wire.guarded_http import secret
 
-    if bool(shards) == (folder is not None):
-        raise ConfigError("serve-retriever takes either the FOLDER of an index or --shard URLs")
-    if shards:
-        refuse(context, OF_A_FOLDER, "says how a FOLDER is served, and a router of --shard URLs opens none")
-    else:
-        refuse(context, ("hosts",), "names hosts of --shard URLs, and there are none")
     if not 0 < deadline < math.inf:
         raise ConfigError(f"--deadline {deadline:g}: expected seconds above 0")
     if not 0 <= drain < math.inf:
@@ -99,28 +73,5 @@ def serve_retriever(
     token = secret(token_env, "--token-env")
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
         click.echo(f"warning: {host} without --token-env: everyone who reaches the port can search", err=True)
-    address = ListenAddress(host=host, port=port, drain_seconds=drain)
-    settings["deadline"] = deadline
-
-    async def run() -> None:
-        await serve(_retriever(folder, shards, hosts, token, settings), address, token)
-
-    asyncio.run(run())
-
-
-def _retriever(
-    folder: Path | None,
-    shards: tuple[str, ...],
-    hosts: tuple[str, ...],
-    token: str | None,
-    settings: dict[str, Any],
-) -> "SearchService[Any]":
-    if folder is None:
-        from retrieval.router import ShardRouter
-        from scope_selfplay.wire.guarded_http import LOOPBACK
-
-        options = {name: settings[name] for name in ("tokenizer", "deadline", "queue")}
-        return ShardRouter(shards, allowed_hosts={*LOOPBACK, *hosts}, token=token, **options)
-    from retrieval.index_service import IndexService, ServiceSettings
-
-    return IndexService(ServiceSettings.model_validate({"folder": folder, **settings}))
+    service = SearchService(ServiceSettings.model_validate({"deadline": deadline, **settings}))
+    asyncio.run(serve(service, ListenAddress(host=host, port=port, drain_seconds=drain), token))

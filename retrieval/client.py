@@ -10,7 +10,6 @@ from it.
 import contextlib
 import json
 import math
-import random
 import urllib.parse
 from collections.abc import Callable, Collection
 from types import TracebackType
@@ -25,9 +24,6 @@ from scope_selfplay.schemas import Document, Passage
 from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import JsonClient, Refused, RetryPolicy, ServerUnavailable
 from scope_selfplay.wire.strict_json import parse_object
-
-ONCE = RetryPolicy(deadline=2.0, attempt=2.0, attempts=1)
-"""How long a server may take to answer whether it is ready."""
 
 
 class RetrieverDownError(SearchError):
@@ -54,7 +50,6 @@ class HttpSearcher:
         expected_identity: str | None = None,
         token: str | None = None,
         retry_policy: RetryPolicy | None = None,
-        jitter: random.Random | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`say` as in JsonClient. Raises ConfigError for a URL that is not http(s) to an allowed host."""
@@ -64,7 +59,6 @@ class HttpSearcher:
             allowed_hosts=allowed_hosts,
             token=token,
             retry_policy=retry_policy,
-            jitter=jitter,
             say=say,
         )
         self._url = self._client.url
@@ -102,14 +96,10 @@ class HttpSearcher:
         Raises SearchError (RetrieverDownError where nothing answered), RunMismatchError for another index.
         """
         request = {"queries": [query[:LONGEST_QUERY]], "topk": topk, "return_scores": True}
-        passages = _passages(await self.ask(json.dumps(request).encode()))
+        passages = _passages(await self._ask("POST", "/retrieve", json.dumps(request).encode()))
         if len(passages) > topk:
             raise SearchError(f"{self._url}: {len(passages)} passages for topk {topk}")
         return passages
-
-    async def ask(self, body: bytes) -> dict[str, Any]:
-        """The response to a whole request of the wire, unread. Raises as `search`, RefusedError for a refusal."""
-        return await self._ask("POST", "/retrieve", body)
 
     async def document(self, passage_id: str) -> Document | None:
         """The whole document that a passage is of; None where there is no such passage. Raises as `search`."""
@@ -128,15 +118,6 @@ class HttpSearcher:
             return Document(id=str(answer["document"]["id"]), title=title, text=text)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SearchError(f"{self._url}: a document of another shape: {error}") from None
-
-    async def is_ready(self) -> bool:
-        """Whether the server searches now, and the index of the handshake; one attempt."""
-        try:
-            await self._client.ask("GET", "/readyz", retry_policy=ONCE)
-            info = await self._client.ask("GET", "/info", retry_policy=ONCE)
-        except (Refused, ServerUnavailable):
-            return False
-        return info.get("identity") == self.identity
 
     async def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         try:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from retrieval.index_folder import file_sha256
 from retrieval.passages import split_contents
-from scope_selfplay.errors import CorpusError
+from scope_selfplay.errors import CheckpointError, CorpusError
 from scope_selfplay.passage_files import LONGEST_LINE, read_lines, read_passages
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.strict_json import parse_object
@@ -231,6 +231,24 @@ def _file_hash(path: Path) -> str:
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Words as tokens: the default where no tokenizer is given (DPR's passages are 100 words each)."""
     return [match.span() for match in WORD.finditer(text)]
+
+
+def token_spans(tokenizer_file: Path) -> Spans:
+    """Tokens of a Hugging Face `tokenizer.json`, without special ones. Raises CheckpointError where it is none."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise CheckpointError(f"{tokenizer_file}: not a tokenizer.json: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def spans(text: str) -> list[tuple[int, int]]:
+        offsets: list[tuple[int, int]] = tokenizer.encode(text, add_special_tokens=False).offsets
+        return offsets
+
+    return spans
 
 
 def chunk_documents(

@@ -24,6 +24,8 @@ FINE_RANGE = "fine_range.npy"
 FLAT = "vectors.npy"
 SPARE = 8
 """Copies of one passage that may tie at the cut."""
+ROWS_AT_ONCE = 1 << 18
+"""Rows that are copied to a GPU at once."""
 Rows = NDArray[np.int64]
 
 
@@ -108,7 +110,7 @@ class ExhaustiveSearch:
         self.size, self.dimensions = vectors.shape
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
-        # FAISS picks any of the rows that tie at the cut; a few more let the lowest row win, as in shards.
+        # FAISS picks any of the rows that tie at the cut; a few more let the lowest row win.
         wanted = min(topk + SPARE, self.size)
         scores, rows = faiss.knn(queries, self._vectors, wanted, metric=faiss.METRIC_INNER_PRODUCT)
         order = np.lexsort((rows, -scores), axis=1)[:, :topk]
@@ -170,18 +172,16 @@ class RefinedIvf:
 class GpuSearch:
     """ExhaustiveSearch in half precision on one GPU. Search it from one thread only."""
 
-    def __init__(self, vectors: NDArray[Any], rows_at_once: int = 1 << 18) -> None:
+    def __init__(self, vectors: NDArray[Any]) -> None:
         if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
-            raise RecordError(
-                "profile gpu needs faiss-gpu and a GPU; build another profile from the same vectors"
-            )
+            raise RecordError("profile gpu needs faiss-gpu and a GPU; build another profile")
         self._resources = faiss.StandardGpuResources()
         config = faiss.GpuIndexFlatConfig()
         config.useFloat16 = True
         self.size, self.dimensions = vectors.shape
         self._index = faiss.GpuIndexFlatIP(self._resources, self.dimensions, config)
-        for start in range(0, self.size, rows_at_once):
-            self._index.add(np.asarray(vectors[start : start + rows_at_once], dtype=np.float32))
+        for start in range(0, self.size, ROWS_AT_ONCE):
+            self._index.add(np.asarray(vectors[start : start + ROWS_AT_ONCE], dtype=np.float32))
 
     def nearest(self, queries: Vectors, topk: int) -> Nearest:
         scores, rows = self._index.search(queries, min(topk, self.size))

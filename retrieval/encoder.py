@@ -22,8 +22,10 @@ from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Value
 
 Vectors = NDArray[np.float32]
-QUERY_GRAPH = "queries.onnx"
-ONNX_FILES = ("model.onnx", "model.onnx.data", QUERY_GRAPH, QUERY_GRAPH + ".data", "tokenizer.json")
+ONNX_FILES = ("model.onnx", "model.onnx.data", "tokenizer.json")
+FULL_PRECISION = "float32"
+WASTE = 0.02
+"""Share of a group that may be padding."""
 DECIDING = frozenset({".json", ".safetensors", ".txt", ".model"})
 """Endings of the files that sentence-transformers reads out of a model's folder."""
 MINILM = "minilm"
@@ -32,13 +34,6 @@ MINILM = "minilm"
 class Backend(StrEnum):
     ONNX = "onnx"
     SENTENCE_TRANSFORMERS = "sentence-transformers"
-
-
-class Precision(StrEnum):
-    """Of the encoder for queries; passages, which are encoded once, always take float32."""
-
-    FLOAT32 = "float32"
-    INT8 = "int8"
 
 
 class Family(Value):
@@ -71,7 +66,8 @@ class EncoderSettings(Value):
     backend: Backend
     source: str
     """The model's folder or package as it was given; only for people."""
-    query_precision: Precision = Precision.FLOAT32
+    query_precision: str = FULL_PRECISION
+    """Releases before this one could encode queries in 8 bits."""
     model: str = ""
     """The folder to load for the sentence-transformers backend; the ONNX one carries its files along."""
 
@@ -85,18 +81,14 @@ class Encoder(ABC):
         self._family = family
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        return self.encode([self._family.query_prefix + text for text in texts], are_queries=True)
-
-    def exact_queries(self, texts: Sequence[str]) -> Vectors:
-        """Queries in full precision, whatever precision they are searched in: what the gate compares with."""
         return self.encode([self._family.query_prefix + text for text in texts])
 
     def passages(self, texts: Sequence[str]) -> Vectors:
         return self.encode([self._family.passage_prefix + text for text in texts])
 
     @abstractmethod
-    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
-        """Whole inputs, in the precision of queries or in full."""
+    def encode(self, texts: list[str]) -> Vectors:
+        """Whole inputs."""
 
 
 def model_folder(source: str) -> Path:
@@ -116,9 +108,7 @@ def model_folder(source: str) -> Path:
     return folder
 
 
-def prepare_encoder(
-    source: str, family: Family, backend: Backend, folder: Path, precision: Precision = Precision.FLOAT32
-) -> None:
+def prepare_encoder(source: str, family: Family, backend: Backend, folder: Path) -> None:
     """Put into `folder` what `open_encoder` needs. Raises CheckpointError for a model that does not fit."""
     model = model_folder(source)
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,15 +120,9 @@ def prepare_encoder(
                 f"encoder {source}: no tokenizer.json in {model}: save the model's fast tokenizer there"
             )
         write_bert(model, folder)
-        if precision is Precision.INT8:
-            write_bert(model, folder, QUERY_GRAPH, in_bytes=True)
         shutil.copyfile(model / "tokenizer.json", folder / "tokenizer.json")
-    elif precision is not Precision.FLOAT32:
-        raise CheckpointError(f"{precision} queries need the onnx backend")
     kept = "" if backend is Backend.ONNX else str(model.resolve())
-    settings = EncoderSettings(
-        family=family, backend=backend, source=source, query_precision=precision, model=kept
-    )
+    settings = EncoderSettings(family=family, backend=backend, source=source, model=kept)
     (folder / ENCODER_SETTINGS).write_text(settings.model_dump_json(indent=1) + "\n")
 
 
@@ -146,7 +130,7 @@ def open_encoder(folder: Path, *, threads: int = 1) -> Encoder:
     """The encoder that `prepare_encoder` put there."""
     settings = _settings(folder)
     if settings.backend is Backend.ONNX:
-        return OnnxEncoder(folder, settings.family, settings.query_precision, threads=threads)
+        return OnnxEncoder(folder, settings.family, threads=threads)
     return SentenceTransformersEncoder(Path(settings.model), settings.family)
 
 
@@ -187,38 +171,43 @@ def _deciding_files(model: Path) -> list[Path]:
 
 
 def _settings(folder: Path) -> EncoderSettings:
+    path = folder / ENCODER_SETTINGS
     try:
-        return EncoderSettings.model_validate_json((folder / ENCODER_SETTINGS).read_bytes())
+        settings = EncoderSettings.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / ENCODER_SETTINGS}: cannot be read: {error}") from None
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    if settings.query_precision != FULL_PRECISION:
+        raise CheckpointError(
+            f"{path}: made for {settings.query_precision} queries, which are no longer encoded: build the index again"
+        )
+    return settings
 
 
 class OnnxEncoder(Encoder):
     """ONNX Runtime over the graph of `bert_onnx`; the session may be used by several threads."""
 
-    def __init__(
-        self, folder: Path, family: Family, precision: Precision = Precision.FLOAT32, *, threads: int = 1
-    ) -> None:
+    def __init__(self, folder: Path, family: Family, *, threads: int = 1) -> None:
+        import onnxruntime
         from tokenizers import Tokenizer
 
         super().__init__(family)
-        self._folder = folder
-        self._threads = threads
-        # A server encodes queries only: the graph of the passages is opened when it is needed.
-        self._full: Any = None
-        self._queries: Any = (
-            self._open(QUERY_GRAPH) if precision is Precision.INT8 else self._full_precision()
-        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
+        options.enable_cpu_mem_arena = False
         try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+            )
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # noqa: BLE001 - the library raises its own kinds
             raise CheckpointError(f"{folder}: the encoder cannot be loaded: {error}") from None
         self._tokenizer.enable_truncation(family.max_tokens)
         self._tokenizer.no_padding()
-        self.dimensions = int(self._queries.get_outputs()[0].shape[1])
+        self.dimensions = int(self._session.get_outputs()[0].shape[1])
 
-    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
-        session = self._queries if are_queries else self._full_precision()
+    def encode(self, texts: list[str]) -> Vectors:
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for places in length_groups([len(ids) for ids in tokens]):
@@ -228,27 +217,8 @@ class OnnxEncoder(Encoder):
             for line, place in enumerate(places):
                 ids[line, : len(tokens[place])] = tokens[place]
                 mask[line, : len(tokens[place])] = 1
-            vectors[places] = session.run(None, {"ids": ids, "mask": mask})[0]
+            vectors[places] = self._session.run(None, {"ids": ids, "mask": mask})[0]
         return vectors
-
-    def _full_precision(self) -> Any:
-        if self._full is None:
-            self._full = self._open("model.onnx")
-        return self._full
-
-    def _open(self, graph: str) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
-        # One batch is as long as its longest text: an arena would keep the longest batch ever seen.
-        options.enable_cpu_mem_arena = False
-        path = str(self._folder / graph)
-        try:
-            return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001 - the library raises its own kinds
-            raise CheckpointError(f"{self._folder}: the encoder cannot be loaded: {error}") from None
 
 
 class SentenceTransformersEncoder(Encoder):
@@ -272,15 +242,15 @@ class SentenceTransformersEncoder(Encoder):
         self._model.max_seq_length = family.max_tokens
         self.dimensions = int(self._model.get_embedding_dimension() or 0)
 
-    def encode(self, texts: list[str], *, are_queries: bool = False) -> Vectors:
+    def encode(self, texts: list[str]) -> Vectors:
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
         vectors = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
 
-def length_groups(lengths: Sequence[int], waste: float = 0.02) -> Iterator[list[int]]:
-    """Places of texts to encode together: sorted by length, a new group where padding would pass `waste`.
+def length_groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Places of texts to encode together: sorted by length, a new group where padding would pass WASTE.
 
     Padding costs what a token costs, while a small group costs hardly more per token than a large one: on a CPU, groups
     of equal length beat full batches by an eighth.
@@ -289,7 +259,7 @@ def length_groups(lengths: Sequence[int], waste: float = 0.02) -> Iterator[list[
     total = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         padded = (lengths[group[0]] if group else lengths[place]) * (len(group) + 1)
-        if padded - total - lengths[place] > waste * padded:
+        if padded - total - lengths[place] > WASTE * padded:
             yield group
             group, total = [], 0
         group.append(place)

@@ -28,7 +28,7 @@ ENCODER = "encoder"
 """Folder of the encoder."""
 ENCODER_SETTINGS = "encoder.json"
 SHARDS = "shards"
-"""Folder of the vectors that a dense build keeps."""
+"""Folder of the vectors that a dense build has encoded, until it ends."""
 FORMAT = 2
 FULL_CHECK_BELOW = 2 << 30
 """Bytes up to which a folder's checksums are verified whenever it is opened: about two seconds."""
@@ -63,26 +63,14 @@ class RecallReport(Value):
     target: float
 
 
-class SourceRows(Value):
-    """Which rows of which source a corpus holds: decides whether shards fit together."""
-
-    source: str
-    """sha256 of the source and of how it was cut into passages."""
-    first: int = Field(ge=0)
-    end: int
-    """The row after the last one."""
-    total: int | None = None
-    """Rows of the whole source, known only where the build met its end."""
-
-
 class IndexManifest(Value):
     format: int = FORMAT
     kind: IndexKind
     profile: str
     rows: int = Field(ge=1)
     corpus_hash: str
-    source_rows: SourceRows | None = None
-    """None for documents that Python code made."""
+    source_rows: dict[str, Any] | None = Field(default=None, exclude=True)
+    """Written by releases before this one."""
     index_hash: str = ""
     """sha256 over everything that decides the answers but the corpus: see `index_hash`."""
     files: dict[str, FileChecksum] = Field(default_factory=dict)

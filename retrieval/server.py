@@ -6,9 +6,8 @@ GET  /info        hashes and sizes, for the client's handshake
 GET  /healthz     the process answers (also /health)
 GET  /readyz      200 once a real query was answered, 503 while draining
 GET  /metrics     Prometheus
-POST /reload      open the index folder again, or shake hands with the shards again (only with a token)
 
-`serve` binds, answers until SIGTERM, drains, and ends. SIGHUP reloads.
+`serve` binds, answers until SIGTERM, drains, and ends.
 """
 
 import asyncio
@@ -22,7 +21,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -65,7 +63,7 @@ class ListenAddress:
     """
 
 
-async def serve(service: SearchService[Any], address: ListenAddress, token: str | None = None) -> None:
+async def serve(service: SearchService, address: ListenAddress, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests that arrived before are answered, within their deadline. A second
     signal ends the process at once.
 
@@ -81,29 +79,25 @@ async def serve(service: SearchService[Any], address: ListenAddress, token: str 
         timeout_keep_alive=75,
         backlog=4096,
         # One client that does not read its response must not keep the process.
-        timeout_graceful_shutdown=math.ceil(service.deadline + SEND_SECONDS),
+        timeout_graceful_shutdown=math.ceil(service.settings.deadline + SEND_SECONDS),
     )
     server = _Server(config, service, address.drain_seconds)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         listening = listen(address.host, address.port)
         print(f"serving {service.current.identity} on {url_of(listening)}", file=sys.stderr, flush=True)
         await server.serve(sockets=[listening])
     finally:
-        loop.remove_signal_handler(signal.SIGHUP)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await service.close()
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: SearchService[Any], drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: SearchService, drain_seconds: float) -> None:
         super().__init__(config)
         self._service = service
         self._drain_seconds = drain_seconds
         self._loop = asyncio.get_running_loop()
-        self._reloads: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining:
@@ -117,34 +111,11 @@ class _Server(uvicorn.Server):
 
         self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_seconds, stop)
 
-    def reload(self) -> None:
-        task = asyncio.create_task(self._reload())
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
 
-    async def _reload(self) -> None:
-        try:
-            outcome = f"now serving {await _reloaded(self._service)}"
-        except ScopeError as error:
-            outcome = f"still serving the index before: {error}"
-        print(f"retriever: {outcome}", file=sys.stderr, flush=True)
-
-
-async def _reloaded(service: SearchService[Any]) -> str:
-    """The identity of the index that is served after a reload. Raises ScopeError where the previous one stays."""
-    try:
-        await service.load()
-    except ScopeError:
-        service.metrics.reloads.labels("failed").inc()
-        raise
-    service.metrics.reloads.labels("done").inc()
-    return str(service.current.identity)
-
-
-def build_app(service: SearchService[Any], token: str | None = None) -> Starlette:
+def build_app(service: SearchService, token: str | None = None) -> Starlette:
     """The application over a service, which the caller loads and closes.
 
-    With a `token`, /retrieve, /info and /reload need it as a bearer token.
+    With a `token`, /retrieve, /documents and /info need it as a bearer token.
     """
     endpoints = _Endpoints(service, token)
     guard = endpoints.guard
@@ -156,13 +127,12 @@ def build_app(service: SearchService[Any], token: str | None = None) -> Starlett
         Route("/health", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
         Route("/metrics", endpoints.metrics),
-        Route("/reload", guard(endpoints.reload), methods=["POST"]),
     ]
     return Starlette(routes=routes)
 
 
 class _Endpoints:
-    def __init__(self, service: SearchService[Any], token: str | None) -> None:
+    def __init__(self, service: SearchService, token: str | None) -> None:
         self._service = service
         self._expected = None if token is None else f"Bearer {token}".encode()
 
@@ -188,8 +158,8 @@ class _Endpoints:
     async def _answer(self, request: Request) -> Response:
         service = self._service
         try:
-            body = await _body(request, service.limits.max_body)
-            retrieval = parse_request(body, service.limits)
+            body = await _body(request, service.settings.limits.max_body)
+            retrieval = parse_request(body, service.settings.limits)
             answer, identity = await while_connected(request, service.answer(retrieval))
         except ClientDisconnect:
             return _error(GONE, "the client went away")
@@ -198,7 +168,7 @@ class _Endpoints:
         except Overloaded as error:
             return _error(429, str(error), {"Retry-After": str(math.ceil(error.retry_after))})
         except TimeoutError:
-            return _error(504, f"no answer within {service.deadline:g} s")
+            return _error(504, f"no answer within {service.settings.deadline:g} s")
         except ScopeError as error:
             return _error(503, str(error), {"Retry-After": "1"})
         return Response(answer, media_type="application/json", headers={IDENTITY_HEADER: identity})
@@ -208,7 +178,7 @@ class _Endpoints:
         try:
             found, identity = await service.document(passage_id)
         except TimeoutError:
-            return _error(504, f"no answer within {service.deadline:g} s")
+            return _error(504, f"no answer within {service.settings.deadline:g} s")
         except ScopeError as error:
             return _error(503, str(error), {"Retry-After": "1"})
         if found is None:
@@ -228,20 +198,10 @@ class _Endpoints:
     async def readyz(self, request: Request) -> Response:
         if self._service.is_ready:
             return _json(200, {"status": "ready"})
-        draining = self._service.draining
-        why = "draining" if draining else "no search worker lives, or a shard does not answer"
-        return _json(503, {"status": why})
+        return _json(503, {"status": "draining" if self._service.draining else "no search worker lives"})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._service.render_metrics(), media_type="text/plain; version=0.0.4")
-
-    async def reload(self, request: Request) -> Response:
-        if self._expected is None:
-            return _error(403, "reloading over HTTP needs a server with a token; SIGHUP always works")
-        try:
-            return _json(200, {"identity": await _reloaded(self._service)})
-        except ScopeError as error:
-            return _error(503, f"still serving the index before: {error}")
 
 
 async def _body(request: Request, limit: int) -> bytes:

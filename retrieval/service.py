@@ -1,154 +1,207 @@
-"""What a retrieval server runs, without HTTP: what one index and a router of shards share, and the metrics."""
+"""A retriever over one index, without HTTP, and its metrics.
+
+A query goes through `SearchService.answer`, the cache, the batcher and a search engine; its hits come back as the
+stored bytes of their passages.
+"""
 
 import asyncio
-import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
+from pydantic import Field
 
-from retrieval.cache import LookupCounts
-from retrieval.rendering import Renderer, TokenCap
-from retrieval.wire import ResponseRow, Retrieval, WireError, WireLimits
-from scope_selfplay.errors import SearchError
-from scope_selfplay.schemas import Document
+from retrieval.batching import Answer, Batcher, SearchEngine
+from retrieval.cache import AnswerCache, LookupCounts
+from retrieval.documents import DocumentLookup
+from retrieval.hits import Hit
+from retrieval.in_process import open_index
+from retrieval.index_folder import IndexManifest, Verify, read_manifest
+from retrieval.passages import Passages, shown
+from retrieval.profiles import ProfileName
+from retrieval.rendering import INLINE, Renderer
+from retrieval.search_workers import ThreadEngine, WorkerEngine
+from retrieval.serve_memory import check_memory, serve_memory
+from retrieval.wire import ResponseRow, Retrieval, WireLimits, too_large
+from scope_selfplay.container import memory_limit
+from scope_selfplay.errors import ConfigError, SearchError
+from scope_selfplay.schemas import Document, Value
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class ServedIndex(ABC):
-    """What answers requests until a reload replaces it, one index or many shards; closed after its last request."""
+class ServiceSettings(Value):
+    folder: Path
+    workers: int = Field(default=1, ge=0)
+    """Search processes; 0 searches in a thread of the server."""
+    max_batch: int = Field(default=32, ge=1)
+    linger: float = Field(default=0.005, ge=0)
+    queue: int = Field(default=4096, ge=1)
+    """Requests with searches get 429 while so many queries wait; one that is accepted may have more."""
+    cache: int = Field(default=100_000, ge=0)
+    """Answers remembered, in at most 500 bytes each on average: fewer where topk is above 19."""
+    deadline: float = Field(default=60.0, gt=0)
+    """Seconds after which a request gets 504."""
+    verify: Verify = Verify.AUTO
+    limits: WireLimits = WireLimits()
 
-    def __init__(self, identity: str, info: dict[str, Any]) -> None:
-        self.identity = identity
-        self.info = info
+
+class OpenIndex:
+    """One opened index with its engine, queue and cache."""
+
+    def __init__(
+        self, manifest: IndexManifest, passages: Passages, batcher: Batcher, cache: AnswerCache
+    ) -> None:
+        self.identity = manifest.identity
+        fields = manifest.model_dump(mode="json", exclude={"files"})
+        self.info = {"identity": manifest.identity, "bytes": manifest.size, **fields}
         """The answer of /info: hashes and sizes."""
-        self._requests = 0
-        self._idle = asyncio.Event()
+        self.passages = passages
+        self.documents = DocumentLookup(passages)
+        self.engine = batcher.engine
+        self.batcher = batcher
+        self.cache = cache
 
-    @contextlib.contextmanager
-    def request(self) -> Iterator[None]:
-        """A request that is under way for as long as the block lasts."""
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._idle.set()
-
-    async def wait_until_idle(self) -> None:
-        while self._requests:
-            self._idle.clear()
-            await self._idle.wait()
-
-    @abstractmethod
     async def close(self) -> None:
-        """Wait for the requests that began here, then let go of the index; only the latter when cancelled."""
+        """Wait for the searches that were asked for, then let go of the index; only the latter when cancelled."""
+        try:
+            await self.batcher.drain()
+        finally:
+            await self.engine.close()
 
 
-Index = TypeVar("Index", bound=ServedIndex)
-
-
-class SearchService(ABC, Generic[Index]):
-    """What is served: one index (`index_service.IndexService`) or many (`router.ShardRouter`).
+class SearchService:
+    """Opens the index of a folder, answers one query with it before it is served, and serves it.
 
     Raises SearchError, WireError and Overloaded; the HTTP layer turns them into statuses.
     """
 
-    def __init__(self, limits: WireLimits, deadline: float, tokenizer: Path | None) -> None:
-        """A request gets 504 after `deadline` seconds. `tokenizer` is the policy's tokenizer.json; without it
-        `max_tokens` is refused. Raises CheckpointError for a file that is not a tokenizer.
-        """
-        self.limits = limits
-        self.deadline = deadline
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
         self.metrics = RetrieverMetrics()
         self.draining = False
-        self.served: Index | None = None
-        self.token_cap = TokenCap(tokenizer) if tokenizer else None
-        self._renderer = Renderer(limits)
-        self._closing: set[asyncio.Task[None]] = set()
-        self._loading = asyncio.Lock()
+        self.served: OpenIndex | None = None
+        self._renderer = Renderer(settings.limits)
 
     @property
     def is_ready(self) -> bool:
         """True from the first answered query until draining, while something can search."""
-        return self.served is not None and not self.draining and self.can_search(self.served)
-
-    @abstractmethod
-    def can_search(self, index: Index) -> bool: ...
+        if self.served is None or self.draining:
+            return False
+        engine = self.served.engine
+        return not isinstance(engine, WorkerEngine) or engine.alive > 0
 
     @property
-    def current(self) -> Index:
+    def current(self) -> OpenIndex:
         if self.served is None:
             raise SearchError("no index is open yet")
         return self.served
 
     async def load(self) -> None:
-        """Open what is served anew, then serve from that; requests under way finish with the previous index.
-
-        Raises RecordError, SearchError or RunMismatchError and keeps what was served before.
-        """
-        async with self._loading:
-            opened = await self.open()
-            before, self.served = self.served, opened
-            if before is not None:
-                task = asyncio.create_task(before.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-
-    @abstractmethod
-    async def open(self) -> Index: ...
+        """Open what is served. Raises RecordError, SearchError or ConfigError."""
+        # Resolved once, so that a link that is switched meanwhile cannot mix two indexes.
+        folder = self.settings.folder.resolve()
+        manifest = await asyncio.to_thread(read_manifest, folder, Verify.SIZES)
+        if manifest.profile == ProfileName.GPU and self.settings.workers > 1:
+            raise ConfigError(
+                f"--workers {self.settings.workers}: each would load its own copy of {folder} onto the GPU, "
+                "which one worker keeps busy: serve the gpu profile with --workers 1"
+            )
+        check_memory(serve_memory(manifest, self.settings.workers), self.settings.workers, memory_limit())
+        passages = Passages.open(folder, manifest.corpus_hash)
+        engine = await self._engine(folder, manifest)
+        batcher = Batcher(
+            engine,
+            max_batch=self.settings.max_batch,
+            linger=self.settings.linger,
+            capacity=self.settings.queue,
+            on_batch=self.metrics.batch.observe,
+        )
+        try:
+            # Search for the first passage's own words: ready means that a real query was answered.
+            for hit in await batcher.submit(passages.contents(0)[:200], 1):
+                passages.document(hit.row)
+        except BaseException:
+            await engine.close()
+            raise
+        self.served = OpenIndex(manifest, passages, batcher, AnswerCache(batcher.submit, self.settings.cache))
 
     async def close(self) -> None:
         if self.served is not None:
             await self.served.close()
-        await asyncio.gather(*self._closing)
         self._renderer.close()
 
     async def answer(self, request: Retrieval) -> tuple[bytes, str]:
-        """The response body, and the identity of the index that it came from."""
-        if request.max_tokens is not None and self.token_cap is None:
-            raise WireError(400, "max_tokens needs a server that was started with --tokenizer")
+        """The response body, and the identity of the index that it came from. Raises WireError (413) before any
+        passage is read.
+        """
         index = self.current
-        with index.request():
-            async with asyncio.timeout(self.deadline):
-                return await self.respond(index, request), index.identity
+        async with asyncio.timeout(self.settings.deadline):
+            answers = await self._search(index, request)
+            passages, limits = index.passages, self.settings.limits
+            size = passages.length([hit.row for hits in answers for hit in hits])
+            # Without scores a row has its passage twice.
+            if size * (1 if request.return_scores else 2) > limits.max_response:
+                raise too_large(limits)
+            results = (
+                (ResponseRow(shown(passages.line(hit.row)), hit.score) for hit in hits) for hits in answers
+            )
+            body = await self._renderer.render(
+                results, return_scores=request.return_scores, is_large=size > INLINE
+            )
+            return body, index.identity
 
     async def document(self, passage_id: str) -> tuple[Document | None, str]:
         """The whole document that a passage is of, or None, and the identity of the index that it came from."""
         index = self.current
-        with index.request():
-            async with asyncio.timeout(self.deadline):
-                return await self.find_document(index, passage_id), index.identity
+        async with asyncio.timeout(self.settings.deadline):
+            return await asyncio.to_thread(index.documents.document, passage_id), index.identity
 
-    @abstractmethod
-    async def find_document(self, index: Index, passage_id: str) -> Document | None: ...
+    async def _engine(self, folder: Path, manifest: IndexManifest) -> SearchEngine:
+        """The engine over verified files."""
+        verifying = asyncio.to_thread(read_manifest, folder, self.settings.verify)
+        if not self.settings.workers:
+            await verifying
+            return ThreadEngine(await asyncio.to_thread(open_index, folder, manifest))
+        # Checksums take about as long as workers take to start: both at once.
+        engine = WorkerEngine(folder, self.settings.workers)
+        started, verified = await asyncio.gather(engine.start(), verifying, return_exceptions=True)
+        for outcome in (verified, started):
+            if isinstance(outcome, BaseException):
+                await engine.close()
+                # A damaged file explains whatever a worker reports about it.
+                raise outcome
+        return engine
 
-    @abstractmethod
-    async def respond(self, index: Index, request: Retrieval) -> bytes:
-        """The response body."""
-
-    async def render(
-        self, results: Iterable[Iterable[ResponseRow]], request: Retrieval, *, is_large: bool
-    ) -> bytes:
-        """The response body out of rows that are read and cut only when they are asked for."""
-        cap, max_tokens = self.token_cap, request.max_tokens
-        if cap is not None and max_tokens is not None:
-            results = (cap.cut(rows, max_tokens) for rows in results)
-        return await self._renderer.render(results, return_scores=request.return_scores, is_large=is_large)
+    async def _search(self, index: OpenIndex, request: Retrieval) -> list[list[Hit]]:
+        cache, batcher = index.cache, index.batcher
+        if batcher.is_full and cache.is_missing(request.queries, request.topk):
+            raise batcher.overloaded()
+        answers: list[Answer] = []
+        try:
+            for query in request.queries:
+                answers.append(cache.ask(query, request.topk))
+            if all(answer.done() for answer in answers):
+                return [answer.result() for answer in answers]
+            return await asyncio.gather(*answers)
+        finally:
+            # Past its deadline, without its client, or failed: what still waits is searched for nobody.
+            for answer in answers:
+                answer.cancel()
 
     def render_metrics(self) -> bytes:
+        """The exposition text; some metrics are read only now."""
         self.metrics.ready.set(self.is_ready)
-        return self.metrics.render(self.measure())
-
-    @abstractmethod
-    def measure(self) -> LookupCounts:
-        """Set the metrics that are read only when they are asked for; gives the lookups of the cache."""
+        counts = LookupCounts(0, 0, 0)
+        if self.served is not None:
+            self.metrics.waiting.set(self.served.batcher.waiting)
+            if isinstance(self.served.engine, WorkerEngine):
+                self.metrics.restarts.set(self.served.engine.restarts)
+            counts = self.served.cache.counts
+        return self.metrics.render(counts)
 
 
 class RetrieverMetrics:
@@ -163,7 +216,6 @@ class RetrieverMetrics:
         self.waiting = Gauge("waiting_queries", "Queries in the queue", **own)
         self.ready = Gauge("ready", "1 while searches are answered", **own)
         self.restarts = Gauge("worker_restarts", "Search workers replaced", **own)
-        self.reloads = Counter("reloads", "Index reloads", ["outcome"], **own)
         self._queries = _LookupCollector()
         self._registry.register(self._queries)
 

@@ -34,7 +34,6 @@ class Retrieval:
     queries: list[str]
     topk: int
     return_scores: bool
-    max_tokens: int | None
 
 
 class WireError(Exception):
@@ -59,11 +58,15 @@ def parse_request(body: bytes, limits: WireLimits) -> Retrieval:
     except ValueError as error:
         raise WireError(400, str(error)) from None
     queries = _queries(record, limits)
-    topk = _whole_number(record, "topk", limits.max_topk) or limits.default_topk
+    topk = _topk(record, limits)
+    if record.get("max_tokens") is not None:
+        raise WireError(
+            400, "max_tokens: passages are not cut here; ask for a smaller topk, or cut what comes"
+        )
     return_scores = record.get("return_scores")
     if return_scores is not None and not isinstance(return_scores, bool):
         raise WireError(400, f"return_scores is {str(return_scores)[:40]}, expected true or false")
-    return Retrieval(queries, topk, bool(return_scores), _whole_number(record, "max_tokens"))
+    return Retrieval(queries, topk, bool(return_scores))
 
 
 def render_response(
@@ -125,12 +128,13 @@ def _queries(record: dict[str, Any], limits: WireLimits) -> list[str]:
     return queries
 
 
-def _whole_number(record: dict[str, Any], name: str, highest: int | None = None) -> int | None:
-    value = record.get(name)
+def _topk(record: dict[str, Any], limits: WireLimits) -> int:
+    value = record.get("topk")
     if value is None:
-        return None
+        return limits.default_topk
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or value < 1 or (highest is not None and value > highest):
-        allowed = "of at least 1" if highest is None else f"from 1 to {highest}"
-        raise WireError(400, f"{name} is {str(value)[:40]}, expected a whole number {allowed}")
+    if not is_number or not 1 <= value <= limits.max_topk:
+        raise WireError(
+            400, f"topk is {str(value)[:40]}, expected a whole number from 1 to {limits.max_topk}"
+        )
     return int(value)

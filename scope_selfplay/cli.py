@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
             "Show what checkpoints were worth on a benchmark.",
         ),
         "lint-tokens": (
-            "scope_selfplay.training.token_lint:lint_tokens_command",
+            "scope_selfplay.lint_tokens:lint_tokens_command",
             "Compare training rows with a model's chat template.",
         ),
         "math": ("scope_selfplay.maths.cli:math", "Maths problems, and a run on them."),

@@ -16,6 +16,7 @@ from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.gates import Gate
 from scope_selfplay.inference import PolicyModel
+from scope_selfplay.inference.checkpoints import check_tags, load_frozen, policy_path
 from scope_selfplay.inference.sampling_processes import SamplingProcesses
 from scope_selfplay.judge import Judge, LexicalJudge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
@@ -35,7 +36,6 @@ from scope_selfplay.store.ratings import read_ratings
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.tools import Tool
 from scope_selfplay.tools.opening import OpenedTools, check_same_tools, open_tools
-from scope_selfplay.training.policy import check_tags, load_frozen, policy_path
 
 
 @dataclass

@@ -18,6 +18,7 @@ from scope_selfplay.corpus import read_run_corpus
 from scope_selfplay.errors import ConfigError, RunMismatchError, StorageError
 from scope_selfplay.evaluation.catalogue import load_benchmark
 from scope_selfplay.given_tasks import EMBEDDED, check_references, check_rubrics, read_given_tasks
+from scope_selfplay.inference.checkpoints import check_context, check_policy, policy_path
 from scope_selfplay.judge.prompts import ROLE_OF_PROMPT
 from scope_selfplay.progress import Progress
 from scope_selfplay.prompts import Pack, PromptRole, TaskType, load_pack
@@ -27,7 +28,6 @@ from scope_selfplay.schedule import promotion_warning
 from scope_selfplay.schemas import Document
 from scope_selfplay.store import RunFolder, write_atomic, write_records
 from scope_selfplay.store.files import disk_faults
-from scope_selfplay.training.policy import check_context, check_policy, policy_path
 from scope_selfplay.untrusted_text import clean_for_policy
 
 Examine = Callable[[RunConfig, Pack, Sequence[Document], Path, Progress], None]

@@ -211,7 +211,7 @@ def open_retriever(
     Raises ConfigError for a URL or a key, SearchError where no server answers, RunMismatchError for a server that is
     not a retriever or serves another index than the run was made with.
     """
-    if settings.place is None:
+    if settings.url is None:
         from retrieval.in_process import bm25_searcher
 
         searcher = bm25_searcher(documents)
@@ -220,7 +220,7 @@ def open_retriever(
     # In a thread of its own: the caller may or may not have an event loop running.
     with ThreadPoolExecutor(max_workers=1) as pool:
         record = pool.submit(asyncio.run, ask_retriever(settings, documents)).result().record
-    _check_index(folder, record, settings.place)
+    _check_index(folder, record, settings.url)
     return ServedSearcher(settings, record.identity, on_outage, say)
 
 
@@ -310,8 +310,7 @@ def _client(
 ) -> HttpSearcher | EngineSearcher:
     key, engine = secret(settings.api_key_env, "search.api_key_env"), settings.engine
     retry_policy = RetryPolicy(deadline=deadline, attempt=60.0, attempts=None, cuts_last=True)
-    if settings.url is None:
-        return EngineSearcher(engine, None, expected_identity=expected)
+    assert settings.url is not None
     host = urlsplit(settings.url).hostname
     allowed = {host} if host else set()
     if engine.name == "scope":

@@ -4,6 +4,7 @@ Exit codes are those of `errors.ExitCode`; a job and `scope` end alike.
 """
 
 import os
+import select
 import signal
 import sys
 import traceback
@@ -105,6 +106,33 @@ def end_on_sigterm() -> None:
         sys.exit(ExitCode.TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
+
+
+class HeldSigterm:
+    """Until `release`, SIGTERM is noted instead of ending this process, whatever the main thread does."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._held = current_thread() is main_thread()
+        if self._held:
+            self._before = signal.signal(signal.SIGTERM, lambda *_: None)
+            # Written to by the signal itself, also where no Python runs.
+            self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+
+    def came_within(self, seconds: float) -> bool:
+        """Asked by a thread of its own, which closes this in the end."""
+        ready = select.select([self._reader], [], [], seconds)[0]
+        return bool(ready) and signal.SIGTERM in os.read(self._reader, 64)
+
+    def release(self) -> None:
+        if self._held:
+            signal.set_wakeup_fd(self._wakeup)
+            signal.signal(signal.SIGTERM, self._before)
+        os.close(self._writer)
+
+    def close(self) -> None:
+        os.close(self._reader)
 
 
 def quiet_libraries() -> None:

@@ -86,9 +86,9 @@ def try_tool(
 
 
 async def _called(tool: Tool, given: dict[str, Any], found: Sequence[Tool], settings: RunConfig) -> ToolCall:
+    from scope_selfplay.inference.checkpoints import policy_path
     from scope_selfplay.inference.codec import ChatCodec
     from scope_selfplay.search import show_passages
-    from scope_selfplay.training.policy import policy_path
 
     call = Call(tool.name, given, json.dumps(given))
     result = None

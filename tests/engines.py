@@ -1,10 +1,9 @@
-"""Search engines for tests: Qdrant and LanceDB themselves, in this process, and the wire of Elasticsearch as recorded.
+"""Search engines for tests: Qdrant itself, in this process, and the wire of Elasticsearch as recorded.
 
 Qdrant's server is its own local mode behind its own REST paths: requests are read by the official models, so that one
 which the real server would refuse is refused here.
 """
 
-import asyncio
 import base64
 import json
 import re
@@ -12,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -148,30 +146,6 @@ class LocalQdrant:
                     collection, query=query.query, using=query.using, limit=query.limit or 10
                 )
                 return answer.model_dump(mode="json")
-
-
-def write_lance(folder: Path, rows: Sequence[Row], vector: Callable[[str], list[float]]) -> None:
-    """A table `wiki` with a full-text index and vectors. Needs the package lancedb."""
-    import lancedb
-    from lancedb.index import FTS
-
-    async def write() -> None:
-        database = await lancedb.connect_async(str(folder))
-        table = await database.create_table("wiki", [{**row, "vector": vector(row["text"])} for row in rows])
-        for field in ("title", "text"):
-            await table.create_index(field, config=FTS())
-
-    asyncio.run(write())
-
-
-def add_to_lance(folder: Path, rows: Sequence[Row], vector: Callable[[str], list[float]]) -> None:
-    import lancedb
-
-    async def add() -> None:
-        table = await (await lancedb.connect_async(str(folder))).open_table("wiki")
-        await table.add([{**row, "vector": vector(row["text"])} for row in rows])
-
-    asyncio.run(add())
 
 
 def basic(key: str) -> str:

@@ -66,7 +66,7 @@ class Laboratory:
         settings = self.settings(arm, seed)
         if arm.of is not None:
             return load_config(self.folder(arm.of, seed) / "run.yaml", settings, options={"name": arm.name})
-        return load_config(None, settings, base=DEFAULT_CONFIG, options={"name": arm.name, "seed": seed})
+        return load_config(DEFAULT_CONFIG, settings, options={"name": arm.name, "seed": seed})
 
 
 def make_all(arms: Sequence[Arm], seeds: Sequence[int], laboratory: Laboratory, jobs: int) -> None:

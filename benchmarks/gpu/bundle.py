@@ -49,7 +49,7 @@ UNUSED = (
     "pyarrow/_s3fs*",
 )
 """Files of wheels that stay out; a package asks for these before it uses them."""
-SOURCES = ("benchmarks", "jobs", "k8s/base/accelerate", "prompts/embedded", "retrieval", "scope_selfplay")
+SOURCES = ("benchmarks", "jobs", "prompts/embedded", "retrieval", "scope_selfplay")
 LOCK = REPOSITORY / "k8s" / "images" / "lock.txt"
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from benchmarks.gpu.scales import Lengths
 from scope_selfplay.config import ModelConfig, TrainConfig
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.job import GrpoJob, StepResult, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 
@@ -36,21 +38,33 @@ def job_of(
     )
 
 
-def sampler_of(lengths: Lengths, at_step: Callable[[Any, int], None]) -> Any:
-    """For `train_grpo`: every second rollout of a group is better. `at_step` is called with the model and the step
-    (from 0) before its rollouts are made, and may raise Stopped.
+class NoEngine:
+    """Nothing is sampled. `at_step` is called with the model and the step (from 0) before rollouts are made, and may
+    raise Stopped.
     """
 
-    def make_sampler(model: Any) -> Any:
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            at_step(model, step)
-            rows = [made_up(lengths, len(records) * step + place) for place in range(len(records))]
-            rollouts = [RewardedRollout([row], float(place % 2)) for place, row in enumerate(rows)]
-            return StepResult(rollouts, {})
+    source = None
 
-        return sample_step
+    def __init__(self, at_step: Callable[[Any, int], None]) -> None:
+        self._at_step = at_step
 
-    return make_sampler
+    def take(self, model: Any, identity: str) -> None:
+        self._at_step(model, int(identity.rpartition("@")[2]))
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        wait([sampled])
+
+
+def sampler_of(lengths: Lengths, group: int) -> StepSampler:
+    """Every second rollout of a group is better."""
+
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        count = len(records) * group
+        rows = [made_up(lengths, count * step + place) for place in range(count)]
+        rollouts = [RewardedRollout([row], float(place % 2)) for place, row in enumerate(rows)]
+        return StepResult(in_groups(rollouts, group), {})
+
+    return sample_step
 
 
 def made_up(lengths: Lengths, seed: int) -> TrainingRow:

@@ -1,7 +1,5 @@
 """What a training step costs: seconds of its parts, and memory beside what `scope plan` says."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -11,47 +9,40 @@ from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.memory import GIB, Trainer, gpu_peaks
 from scope_selfplay.planning.model_size import model_size
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.reference import Reference
+from scope_selfplay.training.loop import TrainingLoop
 
 WITHIN = 0.10
 """How far a measured peak may be from a planned one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepTimes:
     """Seconds, one entry a step."""
 
-    reference: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=lambda: [0.0])
     optimizer: list[float] = field(default_factory=list)
 
 
-@contextmanager
-def step_times() -> Iterator[StepTimes]:
-    """Watches the reference and the optimizer of trainings; each begins and ends with an idle GPU, so that its seconds
-    are its own.
+def step_times(loop: TrainingLoop) -> StepTimes:
+    """Watches the reference and the optimizer of a training from now on; each begins and ends with an idle GPU, so that
+    its seconds are its own.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    times, refer, begun = StepTimes(), loop.model.refer, [0.0]
 
-    times, model, begun = StepTimes(), Reference.model, [0.0]
-
-    @contextmanager
-    def watched(reference: Reference) -> Iterator[Any]:
+    def timed(batch: Any) -> Any:
         begins = idle()
-        with model(reference) as frozen:
-            yield frozen
-        times.reference.append(idle() - begins)
+        found = refer(batch)
+        times.reference[-1] += idle() - begins
+        return found
 
-    hooks = [
-        register_optimizer_step_pre_hook(lambda *_: begun.append(idle())),
-        register_optimizer_step_post_hook(lambda *_: times.optimizer.append(idle() - begun.pop())),
-    ]
-    setattr(Reference, "model", watched)  # noqa: B010 - mypy takes methods for constants
-    try:
-        yield times
-    finally:
-        setattr(Reference, "model", model)  # noqa: B010
-        for hook in hooks:
-            hook.remove()
+    def ended(*_: Any) -> None:
+        times.optimizer.append(idle() - begun.pop())
+        times.reference.append(0.0)
+
+    loop.model.refer = timed
+    loop.optimizer.register_step_pre_hook(lambda *_: begun.append(idle()))
+    loop.optimizer.register_step_post_hook(ended)
+    return times
 
 
 def idle() -> float:

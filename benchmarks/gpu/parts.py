@@ -26,7 +26,7 @@ PARTS = (
     Part(
         "sharded",
         "sharded_steps:four_gpus",
-        "FSDP2 of one rank (fsdp2-4): kill, save, resume and export of 0.6B",
+        "FSDP2 of one rank: kill, save, resume and export of 0.6B",
         120,
         24,
         20,
@@ -43,7 +43,7 @@ PARTS = (
     Part(
         "sharded-offloaded",
         "sharded_steps:two_gpus",
-        "FSDP2 of one rank with its weights in host memory (fsdp2-2)",
+        "FSDP2 of one rank with its weights in host memory",
         140,
         24,
         20,

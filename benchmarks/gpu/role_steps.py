@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.context import PartContext
-from benchmarks.gpu.made_up import Stopped, job_of, sampler_of
+from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
 from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
 from scope_selfplay.config import ChallengerConfig, LoraConfig, ModelConfig, SolverConfig, TrainConfig
 from scope_selfplay.planning.model_size import model_size
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.grpo import train_grpo
 from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loop import TrainingLoop, load
 
 FIRST_KL = 1e-3
 ROLES: dict[str, type[TrainConfig]] = {"challenger": ChallengerConfig, "solver": SolverConfig}
@@ -82,8 +82,11 @@ def _train(
         if step == 2:
             raise Stopped
 
-    with step_times() as times, suppress(Stopped):
-        train_grpo(job, sampler_of(lengths, stop))
+    with suppress(Stopped), job.ranks:
+        sample = sampler_of(lengths, context.scale.group)
+        loop = TrainingLoop(job, load(job), NoEngine(stop), sample)
+        times = step_times(loop)
+        loop.run()
     rows = context.scale.batch * context.scale.group
     note_step(context, read_rows(job.folder.metrics), rows * sum(lengths), times)
     note_peak(context, job)

@@ -2,30 +2,24 @@
 
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from benchmarks.gpu.context import PartContext
-from benchmarks.gpu.made_up import Stopped, job_of, sampler_of
-from benchmarks.gpu.measuring import note_peak, step_times
+from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
+from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
 from benchmarks.gpu.role_steps import note_step, settings_of
-from benchmarks.gpu.without_gpu import pretend_to_have_gpus, unpinned_offload
+from scope_selfplay.config.cluster import OFFLOADED
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import grpo
-from scope_selfplay.training.exporting import export_dtype
+from scope_selfplay.training.checkpoint import export_dtype
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
-from scope_selfplay.training.launching import (
-    TrainingNode,
-    accelerate_environment,
-    rank_environments,
-    sharding_file,
-)
+from scope_selfplay.training.launch import TrainingNode, rank_environments
+from scope_selfplay.training.loop import TrainingLoop, load
 
-SETTINGS = Path(__file__).parents[2] / "k8s" / "base" / "accelerate"
 SAVED = 2
 """The step after which the training is killed; its checkpoint is the first."""
 Sums = dict[str, float]
@@ -43,22 +37,20 @@ def two_gpus(context: PartContext) -> None:
 
 def _killed_and_resumed(context: PartContext, gpus: int) -> None:
     policy = context.random_policy(context.scale.sharded)
-    _join_as_one_rank(context, gpus)
+    _join_as_one_rank(gpus)
     settings = settings_of(context, "solver", steps=SAVED + 1, save_every=SAVED)
     job = job_of(policy, context.folder / "training", settings)
-    offloads = gpus == 2
-    with unpinned_offload() if offloads and not context.scale.on_gpu else nullcontext():
-        killed = _Training(context, job)
-        with step_times() as times:
-            killed.run(stops=True)
-        rows = context.scale.batch * context.scale.group * sum(context.scale.lengths["solver"])
-        note_step(context, read_rows(job.folder.metrics), rows, times)
-        note_peak(context, job, sharded=True, offloaded=offloads)
-        context.findings.note(save_seconds=killed.restored_at - killed.stepped_at)
-        resumed = _Training(context, job)
-        resumed.run(stops=False)
+    killed = _Training(context, job)
+    times = killed.run(stops=True)
+    rows = context.scale.batch * context.scale.group * sum(context.scale.lengths["solver"])
+    note_step(context, read_rows(job.folder.metrics), rows, times)
+    note_peak(context, job, sharded=True, offloaded=gpus in OFFLOADED)
+    resumed = _Training(context, job)
+    resumed.run(stops=False)
     context.findings.note(
-        resume_seconds=resumed.restored_at - resumed.began_at, export_seconds=resumed.export_seconds
+        save_seconds=killed.restored_at - killed.stepped_at,
+        resume_seconds=resumed.restored_at - resumed.began_at,
+        export_seconds=resumed.export_seconds,
     )
     claim, lines = context.findings.claim, read_rows(job.folder.metrics)
     claim(resumed.first_step == SAVED, f"training went on from step {resumed.first_step}, not {SAVED}")
@@ -73,7 +65,7 @@ class _Training:
     """One run of the job up to its end or to a kill, with when things happened and sums of its weights."""
 
     def __init__(self, context: PartContext, job: GrpoJob) -> None:
-        self._lengths = context.scale.lengths["solver"]
+        self._sample = sampler_of(context.scale.lengths["solver"], context.scale.group)
         self._job = replace(job, callbacks=TrainingCallbacks(on_step=self._stepped))
         self.began_at = self.stepped_at = self.restored_at = self.export_seconds = 0.0
         self.first_step: int | None = None
@@ -81,43 +73,34 @@ class _Training:
         self.live: Sums = {}
         self.exported: Sums = {}
 
-    def run(self, *, stops: bool) -> None:
+    def run(self, *, stops: bool) -> StepTimes:
         def at_step(model: Any, step: int) -> None:
             self.first_step = step if self.first_step is None else self.first_step
             if step == SAVED:
                 self.restored_at = perf_counter()
-                self.weights = sums_of(model.named_parameters(), "float32")
+                self.weights = sums_of(model.network.named_parameters(), "float32")
                 if stops:
                     raise Stopped
 
         self.began_at = perf_counter()
-        with self._watched_export(), suppress(Stopped):
-            grpo.train_grpo(self._job, sampler_of(self._lengths, at_step))
+        with self._job.ranks:
+            model = load(self._job)
+            loop = TrainingLoop(self._job, model, NoEngine(at_step), self._sample)
+            times = step_times(loop)
+            with suppress(Stopped):
+                checkpoint = loop.run()
+                # After its last step a training only exports.
+                self.export_seconds = perf_counter() - self.stepped_at
+                dtype = export_dtype(self._job.options.model.export_dtype, self._job.start.base)
+                self.live = sums_of(model.network.named_parameters(), dtype)
+                self.exported = sums_of(_stored(checkpoint), dtype)
         # The next training needs the room of this one's weights.
+        del loop, model
         gc.collect()
+        return times
 
-    def _stepped(self, step: int, _: dict[str, Any]) -> None:
+    def _stepped(self, step: int, line: dict[str, Any], accounts: Sequence[Any]) -> None:
         self.stepped_at = perf_counter()
-
-    @contextmanager
-    def _watched_export(self) -> Iterator[None]:
-        export = grpo.export_policy
-
-        def watched(trainer: Any, trained: Any, job: GrpoJob) -> Path:
-            dtype = export_dtype(job.options.model, job.start.base)
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            self.live = sums_of(model.named_parameters(), dtype)
-            begins = perf_counter()
-            checkpoint = export(trainer, trained, job)
-            self.export_seconds = perf_counter() - begins
-            self.exported = sums_of(_stored(checkpoint), dtype)
-            return checkpoint
-
-        grpo.export_policy = watched
-        try:
-            yield
-        finally:
-            grpo.export_policy = export
 
 
 def sums_of(weights: Any, dtype: str) -> Sums:
@@ -147,10 +130,7 @@ def _stored(checkpoint: Path) -> Iterator[tuple[str, Any]]:
                 yield name, weights.get_tensor(name)
 
 
-def _join_as_one_rank(context: PartContext, gpus: int) -> None:
+def _join_as_one_rank(gpus: int) -> None:
     """What the launcher does for a rank, here and now."""
     (rank,) = rank_environments(TrainingNode(1))
-    os.environ.update(rank)
-    os.environ.update(accelerate_environment(sharding_file(gpus, SETTINGS), 1))
-    if not context.scale.on_gpu:
-        pretend_to_have_gpus()
+    os.environ |= rank | {"SCOPE_FSDP_SHARERS": "1", "SCOPE_FSDP_OFFLOAD": f"{gpus in OFFLOADED:d}"}

@@ -18,6 +18,7 @@ from benchmarks.real_model_answers import read_lines
 from scope_selfplay.config import JudgeConfig
 from scope_selfplay.inference import Generate, Message, TagCodec
 from scope_selfplay.inference.chat_server import ServedReply, ServedRequest, reply_app
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.judge import Style
@@ -27,7 +28,6 @@ from scope_selfplay.prompts import load_pack
 from scope_selfplay.prompts.folder import pack_path
 from scope_selfplay.schemas import Comparison, Criterion, Role, Rollout, RolloutStatus, Rubric, Task
 from scope_selfplay.store import write_atomic
-from scope_selfplay.training.policy import load_model, policy_path
 from scope_selfplay.wire.serving import serving
 
 WRITTEN_TOKENS = 192

@@ -8,7 +8,7 @@ from benchmarks.simulator.judge import Quality, SimulatedJudge
 from benchmarks.simulator.sessions import Session
 from scope_selfplay.keys import rng_from
 from scope_selfplay.ranking.brackets import double_elimination, single_elimination
-from scope_selfplay.ranking.margins import balanced, fit_step
+from scope_selfplay.ranking.margins import balanced, fit_margins, fit_step, position_offset
 from scope_selfplay.ranking.matches import Strengths, Topology, min_max, rank_rewards
 from scope_selfplay.ranking.rounds import group_tournament, swiss
 from scope_selfplay.ranking.topologies import anchor, live, round_robin
@@ -128,4 +128,8 @@ def _live(session: Session) -> Topology:
 
 def _refitted(sessions: Sequence[Session], levels: bool) -> list[Strengths]:
     graphs = [(session.matches, session.outcomes) for session in sessions]
-    return fit_step([session.n for session in sessions], graphs, levels=levels)
+    sizes = [session.n for session in sessions]
+    if levels:
+        return fit_step(sizes, graphs)
+    offset = position_offset(graphs)
+    return [fit_margins(size, *graph, offset=offset) for size, graph in zip(sizes, graphs, strict=True)]

@@ -40,16 +40,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--config", type=_PATH, help="Settings for a checkpoint that is of no run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--seed", type=int, help="Seed of sampling and of the choice of items.")
-@click.option(
-    "--inspect", "logs", type=_PATH, metavar="LOGS", help="Let Inspect do it: its logs go to this folder."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def evaluate(
     checkpoint: str,
     *,
     benchmarks: tuple[str, ...],
     against: tuple[str, ...],
-    logs: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -72,22 +68,6 @@ def evaluate(
     for benchmark in benchmarks:
         request = EvaluationRequest(benchmark=benchmark, checkpoints=(checkpoint, *against), **options)
         with shown_progress() as progress:
-            evaluation = open_evaluation(request, progress)
-            if logs is not None:
-                _by_inspect(evaluation, logs)
-                continue
-            result = evaluation.run()
+            result = open_evaluation(request, progress).run()
         click.echo(result.model_dump_json(indent=1) if as_json else "\n".join(as_text(tables_of(result))))
         click.echo(f"scope leaderboard {request.folder} shows it again, and scope view and report", err=True)
-
-
-def _by_inspect(evaluation: Any, logs: Path) -> None:
-    from scope_selfplay.errors import ConfigError
-
-    try:
-        from scope_selfplay.benchmarking.inspect_task import hand_to_inspect
-    except ImportError as error:
-        raise ConfigError(f"--inspect needs {error.name}: pip install inspect-ai") from None
-    for log in hand_to_inspect(evaluation, logs):
-        click.echo(log)
-    click.echo(f"inspect view --log-dir {logs} shows them", err=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scope_selfplay.errors import CheckpointError
+from scope_selfplay.inference.checkpoints import EMBEDDED, policy_path
 from scope_selfplay.models import MODELS
 from scope_selfplay.schedule import PolicyVersion
 from scope_selfplay.schemas import Role
 from scope_selfplay.store import RunFolder
 from scope_selfplay.store.reader import find_run
 from scope_selfplay.store.weights import Policy
-from scope_selfplay.training.policy import EMBEDDED, policy_path
 
 _OF_RUN = re.compile(r"(?P<run>.+):(?P<role>[SC]_)?(?P<iteration>\d{1,4})")
 _SERVED_AT = re.compile(r"@(?=https?://)")

@@ -18,6 +18,7 @@ from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.evaluation.benchmark import Budget, Decoding, LoadedBenchmark
 from scope_selfplay.inference import PolicyModel
+from scope_selfplay.inference.checkpoints import check_tags, load_frozen
 from scope_selfplay.judge import Judge, VerifierJudge
 from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.progress import Activity
@@ -27,7 +28,6 @@ from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role
 from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
-from scope_selfplay.training.policy import check_tags, load_frozen
 
 
 class EvaluatedRun(Run):

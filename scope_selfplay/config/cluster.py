@@ -22,6 +22,9 @@ from scope_selfplay.config.pods import (
 
 Sharding = Literal["full", "hybrid"]
 """torch's words for what a training over several nodes keeps on each GPU."""
+OFFLOADED = range(2, 4)
+"""So many GPUs that hold one copy between them keep it in host memory: two of 80 GB hold an 8B trainer only with its
+optimizer there, four hold it without."""
 
 
 class ImagesConfig(ConfigSection):
@@ -152,7 +155,7 @@ class WarmStartConfig(StageConfig):
     batch: int = Field(default=32, ge=1)
     """Rows per step, of all GPUs (ArenaRL, appendix A: one on each of 32)."""
     micro_batch: int = Field(default=1, ge=1)
-    """Rows of one forward pass on each GPU (ArenaRL, appendix A)."""
+    """Rows of the greatest length for which a forward pass of a GPU has room (ArenaRL, appendix A)."""
     max_length: int = Field(default=32_768, ge=64)
     """Maximum tokens of a trajectory; longer ones are left out and counted."""
     gpus: int = Field(default=8, ge=0)
@@ -161,15 +164,6 @@ class WarmStartConfig(StageConfig):
     """CPU cores."""
     memory: str = Field(default="384Gi", pattern=MEMORY)
     """Memory."""
-
-    @model_validator(mode="after")
-    def _gpus_share_the_batch(self) -> Self:
-        together = self.micro_batch * max(1, self.gpus)
-        if self.batch % together:
-            raise ValueError(
-                f"batch ({self.batch}) must be a multiple of micro_batch * gpus ({together}); for example {together}"
-            )
-        return self
 
 
 class PublishedFileConfig(ConfigSection):

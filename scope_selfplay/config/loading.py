@@ -18,6 +18,8 @@ _SHOWN_MISTAKES = 8
 _LONGEST_SHOWN = 200
 _LONGEST = 1_000_000
 """Characters of a file of settings."""
+_GONE: Mapping[str, Any] = {"search.engine.folder": None}
+"""Settings that earlier releases had, and what they held where nobody had set them: configs of older runs name them."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,15 @@ class _Change:
 
 
 def load_config(
-    path: Path | None,
-    overrides: Sequence[str] = (),
-    *,
-    base: Path | None = None,
-    options: Mapping[str, Any] | None = None,
+    path: Path | None, overrides: Sequence[str] = (), *, options: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Read a run config: defaults, then `base`, then the file at `path`, then `dotted.key=value` overrides.
-    `dotted.key+=[...]` adds to a list.
+    """Read a run config: defaults, then the file at `path`, then `dotted.key=value` overrides. `dotted.key+=[...]`
+    adds to a list.
 
     `options` are settings with an option of their own (`seed` is `--seed`); they come last. Raises ConfigError,
     which names the file or the option with the mistake, the key, what was found, and what was expected.
     """
-    data: dict[str, Any] = {}
-    for file in (base, path):
-        if file is not None:
-            data = _merged(data, _read_settings(file))
+    data = _read_settings(path) if path is not None else {}
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(f"--{name} {value}", (name,), value) for name, value in (options or {}).items()]
     return _run_config(data, changes, where=str(path) if path else "config")
@@ -65,10 +60,21 @@ def _run_config(data: dict[str, Any], changes: Sequence[_Change], *, where: str)
         for part in reversed(change.key):
             value = {part: value}
         data = _merged(data, value)
+    for key, unset in _GONE.items():
+        data = _without(data, key.split("."), unset)
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_all_mistakes(error.errors(include_url=False), changes, where)) from None
+
+
+def _without(data: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """`data` without the setting at `path`, where it holds `value`."""
+    name, *rest = path
+    if not rest:
+        return {key: held for key, held in data.items() if key != name or held != value}
+    section = data.get(name)
+    return {**data, name: _without(section, rest, value)} if isinstance(section, dict) else data
 
 
 def _all_mistakes(errors: Sequence[ErrorDetails], changes: Sequence[_Change], where: str) -> str:

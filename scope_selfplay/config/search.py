@@ -12,12 +12,10 @@ from scope_selfplay.schemas import Truncation
 class EngineConfig(ConfigSection):
     """A search engine of somebody else that holds the passages, a row each (docs/retrieval.md)."""
 
-    name: Literal["scope", "elasticsearch", "opensearch", "qdrant", "lancedb"] = "scope"
+    name: Literal["scope", "elasticsearch", "opensearch", "qdrant"] = "scope"
     """What is searched: `scope` is `scope serve-retriever` at `search.url`, or BM25 in this process."""
     index: str | None = None
-    """Name of the index, alias, collection or table."""
-    folder: str | None = None
-    """LanceDB's database: a folder, or such as `s3://bucket/folder`."""
+    """Name of the index, alias or collection."""
     text: str = "text"
     """Field with a passage's text."""
     title: str | None = "title"
@@ -25,10 +23,10 @@ class EngineConfig(ConfigSection):
     document: str | None = None
     """Field with the whole document, which the tool `open` shows; when left out, the passage itself."""
     vector: str | None = None
-    """Name of the vector that queries are compared with (Qdrant: the unnamed one when left out; LanceDB)."""
+    """Name of the vector that queries are compared with (Qdrant); the unnamed one when left out."""
     encoder: str | None = None
     """What makes a vector of a query: `encoder/` of an index folder, `minilm`, or the folder of a model whose name says
-    its family (E5, MiniLM). Qdrant needs it; LanceDB searches for words without it."""
+    its family (E5, MiniLM). Qdrant needs it."""
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> Self:
@@ -37,12 +35,10 @@ class EngineConfig(ConfigSection):
                 raise ValueError("expected the name of an engine beside its settings, such as name: qdrant")
             return self
         if not self.index:
-            raise ValueError(f"{self.name} needs index: the name of its index, collection or table")
-        if (self.folder is not None) != (self.name == "lancedb"):
-            raise ValueError("folder is where LanceDB's tables are; every other engine has search.url")
+            raise ValueError(f"{self.name} needs index: the name of its index or collection")
         if self.name == "qdrant" and self.encoder is None:
             raise ValueError("qdrant compares vectors: name the encoder of its passages")
-        if self.name in ("elasticsearch", "opensearch") and (self.encoder or self.vector):
+        if self.name != "qdrant" and (self.encoder or self.vector):
             raise ValueError(f"{self.name} is asked for words: it takes no encoder and no vector")
         return self
 
@@ -65,20 +61,14 @@ class SearchConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _engine_has_an_address(self) -> Self:
-        engine = self.engine.name
-        if engine in ("elasticsearch", "opensearch", "qdrant") and self.url is None:
-            raise ValueError(f"engine {engine} needs url: its address, such as http://127.0.0.1:9200")
-        if engine == "lancedb" and (self.url or self.api_key_env):
-            raise ValueError("engine lancedb reads its folder: it takes no url and no api_key_env")
+        if self.engine.name != "scope" and self.url is None:
+            raise ValueError(
+                f"engine {self.engine.name} needs url: its address, such as http://127.0.0.1:9200"
+            )
         return self
 
-    @property
-    def place(self) -> str | None:
-        """Where passages are searched outside of the run's own process and corpus."""
-        return self.url or self.engine.folder
 
-
-OPERATION_OF_SEARCH = {"url": True, "api_key_env": True, "outage": True, "engine": {"folder", "encoder"}}
+OPERATION_OF_SEARCH = {"url": True, "api_key_env": True, "outage": True, "engine": {"encoder"}}
 """Where the server is and how it is asked, which is not what a run computes; what an encoder
 is stands in the index's identity."""
 

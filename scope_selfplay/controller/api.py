@@ -103,20 +103,8 @@ class Transport(Protocol):
         ...
 
 
-class ClusterError(OutsideError):
-    """The API server could not be reached, or went on failing."""
-
-
 class QuotaError(OutsideError):
     """A ResourceQuota of the namespace has no room for an object."""
-
-
-class ForbiddenError(UserError):
-    """The controller's Role lacks a right, or a policy refuses an object."""
-
-
-class InvalidError(UserError):
-    """The API server does not take an object, or keeps less of it than was sent."""
 
 
 class Conflict(Exception):
@@ -161,8 +149,8 @@ class ClusterClient:
     def create(self, kind: ObjectKind, body: Body) -> tuple[Body, bool]:
         """The object as the server has it, and whether it is new; an older one of the same name may differ.
 
-        Raises InvalidError when the server dropped a field of a new one (and takes it back), QuotaError,
-        ForbiddenError, ClusterError.
+        Raises UserError for a missing right, for what the server does not take, and when it dropped a field of a
+        new one (and takes it back); QuotaError, OutsideError.
         """
         name = body["metadata"]["name"]
         reply, _ = self._ask("POST", kind, None, body=body)
@@ -228,7 +216,7 @@ class ClusterClient:
             return
         name, uid = sent["metadata"]["name"], kept["metadata"]["uid"]
         self.delete(kind, name, uid)
-        raise InvalidError(
+        raise UserError(
             f"{kind.value} {name}: this cluster ignores {', '.join(dropped)}; it is too old for these settings "
             "(several nodes need Kubernetes 1.24)"
         )
@@ -265,7 +253,7 @@ class ClusterClient:
                 pause = max(pause, min(60.0, float(asked)) if asked.isdigit() else 0.0)
             if number < TRIES - 1:
                 self._sleep(pause)
-        raise ClusterError(
+        raise OutsideError(
             f"{method} {path}: no success in {TRIES} tries ({last}); see that the API server is well"
         )
 
@@ -307,18 +295,18 @@ def _accepted(reply: Reply, what: str) -> Body:
         case 403 if "exceeded quota" in text:
             raise QuotaError(f"{what}: {text}")
         case 403:
-            raise ForbiddenError(f"{what}: {text}; compare the controller's Role with k8s/shared")
+            raise UserError(f"{what}: {text}; compare the controller's Role with k8s/shared")
         case 409:
             raise Conflict(f"{what}: {text}")
         case 404 if "jobsets" in what:
-            raise InvalidError(
+            raise UserError(
                 f"{what}: {text}; cluster.gang needs JobSet (jobset.x-k8s.io/v1alpha2) and Kueue: install them, or "
                 "leave cluster.gang out"
             )
         case 400 | 404 | 405 | 413 | 415 | 422:
-            raise InvalidError(f"{what}: {text}")
+            raise UserError(f"{what}: {text}")
         case _:
-            raise ClusterError(f"{what}: {reply.status} {text}")
+            raise OutsideError(f"{what}: {reply.status} {text}")
 
 
 def _message(reply: Reply) -> str:

@@ -39,7 +39,7 @@ class JobExpiry:
         """When the Job started, in the cluster's words and on our monotonic clock."""
 
     def renew(self, seconds: int) -> None:
-        """Move the deadline on, now and then. Raises ClusterError or Conflict; a missing right is only said."""
+        """Move the deadline on, now and then. Raises OutsideError or Conflict; a missing right is only said."""
         now = self._monotonic()
         if self._renewed_at is not None and now < self._renewed_at + seconds / _RENEWALS:
             return
@@ -54,7 +54,7 @@ class JobExpiry:
         self._renewed_at = now
 
     def lift(self) -> None:
-        """The run has its verdict, and nothing is held: Job and status stay. Raises ClusterError or Conflict."""
+        """The run has its verdict, and nothing is held: Job and status stay. Raises OutsideError or Conflict."""
         found = self._cluster.get(ObjectKind.JOB, self._job)
         # Set by whichever controller: this one may have begun when all was done.
         if found is not None and "activeDeadlineSeconds" in found.get("spec", {}):

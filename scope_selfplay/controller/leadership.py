@@ -45,7 +45,7 @@ class Leadership:
     def acquire(self) -> bool:
         """Take, renew or watch the Lease, one step of it; whether this controller leads now.
 
-        Raises ClusterError when the API server does not answer.
+        Raises OutsideError when the API server does not answer.
         """
         now = self._monotonic()
         if self._asked_at is not None and now < self._asked_at + RENEW:

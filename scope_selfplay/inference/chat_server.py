@@ -53,10 +53,8 @@ ChatHandler = Callable[[Request, ServedRequest], Coroutine[Any, Any, ASGIApp]]
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def chat_app(
-    answer: ChatHandler, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
-) -> Starlette:
-    """The application; `answer` is called with every well-formed chat request, `more` are other pages by path.
+def chat_app(answer: ChatHandler, *, model: str, api_key: str | None = None) -> Starlette:
+    """The application; `answer` is called with every well-formed chat request.
 
     With an `api_key`, everything but /health needs it as a bearer token.
     """
@@ -83,14 +81,11 @@ def chat_app(
             Route("/v1/chat/completions", endpoint(completions, api_key), methods=["POST"]),
             Route("/v1/models", endpoint(models, api_key)),
             Route("/health", endpoint(health)),
-            *(Route(path, endpoint(page, api_key)) for path, page in more.items()),
         ]
     )
 
 
-def reply_app(
-    respond: Responder, *, model: str, api_key: str | None = None, more: Mapping[str, Handler] = {}
-) -> Starlette:
+def reply_app(respond: Responder, *, model: str, api_key: str | None = None) -> Starlette:
     """A `chat_app` that answers what `respond` gives, and status 400 with the message of its ValueError."""
 
     async def answer(request: Request, served: ServedRequest) -> Response:
@@ -101,7 +96,7 @@ def reply_app(
             return refuse(400, str(error))
         return json_response(completion(served, reply, model))
 
-    return chat_app(answer, model=model, api_key=api_key, more=more)
+    return chat_app(answer, model=model, api_key=api_key)
 
 
 def endpoint(handler: Handler, api_key: str | None = None) -> Handler:

@@ -1,13 +1,11 @@
 """A synchronous engine (vLLM's `LLMEngine`) driven request by request, for a policy in training.
 
     sample = await engine.generate(request, key)     # in the rollouts, as with every PolicyModel
-    engine.finish(sampled)                           # when they need no more turns and are only judged
-    result = engine.run(rollouts(), llm_engine, use) # around them, on the thread that owns the GPU
+    engine.serve(llm_engine, until)                  # meanwhile, on the thread that owns the GPU
 
-The rollouts run on a thread of their own, so searches and judgements go on while the GPU works. The caller's thread
+The rollouts run on a thread of their own, so searches and judgements go on while the GPU works. The thread that serves
 takes what they ask for before every step: the next turn of an episode joins the batch as soon as its search is back,
 and no rollout waits for another. (TRL's own tool loop generates turn by turn and waits for the slowest each time.)
-Once they are finished, `use` has the GPU for what can be done with them before their judgements are there.
 
 The engine is given as many turns as its cache holds, and turns of episodes that are under way before new episodes
 (`admission`): TRL makes vLLM's engine without a scheduling policy, and its own queue is first come, first served.
@@ -15,13 +13,12 @@ The engine is given as many turns as its cache holds, and turns of episodes that
 
 import asyncio
 import math
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.admission import TokenRoom, TurnQueue
@@ -29,8 +26,6 @@ from scope_selfplay.inference.codec import ChatCodec, Stops, StopTable, room_for
 from scope_selfplay.inference.protocol import Generate, Sample
 from scope_selfplay.keys import Key, seed_from
 from scope_selfplay.schemas import Finish
-
-T = TypeVar("T")
 
 
 class Steppable(Protocol):
@@ -77,32 +72,8 @@ class _Call:
             self.loop.call_soon_threadsafe(tell)
 
 
-class _Cancellable(Generic[T]):
-    """A coroutine that runs in one thread and is cancelled from another."""
-
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work
-        self._begun = threading.Event()
-
-    def run(self) -> T:
-        return asyncio.run(self._main())
-
-    def cancel(self) -> None:
-        # Where the signal came before the thread, there is nothing to cancel.
-        if self._begun.wait(1.0):
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._task.cancel)
-
-    async def _main(self) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._loop, self._task = asyncio.get_running_loop(), task
-        self._begun.set()
-        return await self._work
-
-
 class SteppedEngine:
-    """A `PolicyModel` for as long as `run` lasts. `make_params` turns a Sampling into the engine's own."""
+    """A `PolicyModel` for as long as `serve` lasts. `make_params` turns a Sampling into the engine's own."""
 
     def __init__(
         self,
@@ -122,24 +93,17 @@ class SteppedEngine:
         self._make_params = make_params or vllm_params
         self.on_tokens = on_tokens
         self._stops = StopTable(codec)
-        # None wakes the engine's thread when the rollouts have ended.
+        # None wakes the engine's thread when no more turns will be asked for.
         self._inbox: SimpleQueue[_Call | None] = SimpleQueue()
         self._waiting: TurnQueue[_Call] = TurnQueue()
         self._room = TokenRoom()
         self._number = 0
-        self._finished: Any = None
 
     def refresh(self, identity: str) -> None:
         """Name the weights; the trainer has brought them into the engine."""
         self.identity = identity
 
-    def finish(self, sampled: Any) -> None:
-        """The rollouts under way need no more turns; `run` hands over `sampled`, which is not None."""
-        self._finished = sampled
-        self._inbox.put(None)
-
     async def generate(self, request: Generate, key: Key) -> Sample:
-        assert self._finished is None, "a turn is asked for after the last one"
         room = room_for(request, self._max_length)
         temperature = 0.0 if request.greedy else self._temperature
         sampling = Sampling(room, temperature, seed_from(*key), self._stops[request.stop], self._top_p)
@@ -148,37 +112,17 @@ class SteppedEngine:
         self._inbox.put(call)
         return await call.future
 
-    def run(
-        self, rollouts: Coroutine[Any, Any, T], engine: Steppable, use: Callable[[Any], None] = lambda _: None
-    ) -> T:
-        """What `rollouts` returns. Raises what they raise; what the engine raises ends them and is raised here.
+    def serve(self, engine: Steppable, until: "Future[Any]") -> None:
+        """Step `engine` on this thread until `until` is done and no turn is under way.
 
-        A signal that ends this thread (Ctrl-C, or SIGTERM as SystemExit) cancels them where they are. `use` is called
-        on this thread with what was finished, if it was.
+        What the engine raises fails every turn that is asked for from then on, and is raised at the end.
         """
-        self._inbox, self._waiting, self._finished = SimpleQueue(), TurnQueue(), None
         self._room.clear()
         self._room.capacity = cache_tokens(engine)
-        cancellable = _Cancellable(rollouts)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts") as pool:
-            try:
-                work = pool.submit(cancellable.run)
-                work.add_done_callback(lambda _: self._inbox.put(None))
-                fault = self._step_until_done(engine, work)
-                if fault is None:
-                    if self._finished is not None:
-                        use(self._finished)
-                    return work.result()
-            except BaseException:
-                cancellable.cancel()
-                raise
-            raise fault
-
-    def _step_until_done(self, engine: Steppable, work: "Future[Any]") -> Exception | None:
-        """The fault that ended the engine; after it all that is asked for fails until the rollouts end."""
+        until.add_done_callback(lambda _: self._inbox.put(None))
         running: dict[str, _Call] = {}
         fault: Exception | None = None
-        while running or not (work.done() or self._finished is not None):
+        while running or not until.done():
             try:
                 for call in self._arrived(wait=not running and not self._waiting):
                     if fault is not None:
@@ -190,13 +134,14 @@ class SteppedEngine:
                 for output in engine.step() if running else ():
                     if output.finished and output.request_id in running:
                         self._settle(running.pop(output.request_id), output)
-            except Exception as error:  # noqa: BLE001 - the wall to the engine; raised again by `run`
+            except Exception as error:  # noqa: BLE001 - the wall to the engine; raised again at the end
                 fault = error
                 for call in (*running.values(), *self._waiting):
                     call.settle(InferenceError(f"the engine failed: {type(error).__name__}: {error}"))
                 running.clear()
                 self._waiting.clear()
-        return fault
+        if fault is not None:
+            raise fault
 
     def _admit(self, engine: Steppable, running: dict[str, _Call]) -> None:
         """Give the engine what waits, as far as its cache holds it."""

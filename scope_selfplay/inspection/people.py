@@ -1,24 +1,21 @@
 """What people did in a run, and how far the judge agrees with them: for the terminal, the report and the web page."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
 
 from scope_selfplay.evaluation.kappa import Labels, kappa_over_tasks
 from scope_selfplay.schemas import Candidate, CandidateStatus, Comparison, Grade, Outcome, Role, Value
 from scope_selfplay.store.folders import Stage
-from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict, PersonsRubrics
+from scope_selfplay.store.human import HUMAN, HumanComparison, HumanFolder, HumanVerdict
 from scope_selfplay.store.parquet import RecordKind
 from scope_selfplay.store.query import GradedRollout
 from scope_selfplay.store.reader import RunReader
 
 
 class JudgeAgreement(Value):
-    """Judge and people over the same questions. In comparisons, yes is the answer that the person saw first; of two
-    scored ones, the first by id."""
+    """Judge and people over the same questions. In comparisons, yes is the answer that the person saw first."""
 
     name: str
-    """`gate_<name>`, `criteria`, `criteria: <dimension>`, `comparisons`, or `rubrics`: which of two answers scores
-    higher, by the judge's rubric and grades and by the person's own."""
+    """`gate_<name>`, `criteria`, `criteria: <dimension>` or `comparisons`."""
     questions: int
     agreed: int
     kappa: float | None
@@ -40,15 +37,13 @@ class Duel(Value):
 
 
 class People(Value):
-    """Absent numbers are None; `written` counts tasks that people wrote, `accepted` those of them that were kept,
-    `rubrics` those that they wrote for tasks of the run."""
+    """Absent numbers are None; `written` counts tasks that people wrote, `accepted` those of them that were kept."""
 
     answers: int
     mean_score: float | None
     written: int
     accepted: int
     verdicts: int
-    rubrics: int
     agreement: tuple[JudgeAgreement, ...]
     duels: tuple[Duel, ...]
 
@@ -71,7 +66,6 @@ def people(reader: RunReader) -> People | None:
         written=len(own),
         accepted=sum(made.status is CandidateStatus.ACCEPTED for made in own),
         verdicts=len(human.verdicts()),
-        rubrics=sum(len(own.candidates()) for own in human.everyones_rubrics()),
         agreement=tuple(_agreements(reader, human)),
         duels=_duels(human.comparisons()),
     )
@@ -102,8 +96,6 @@ def _agreements(reader: RunReader, human: HumanFolder) -> Iterator[JudgeAgreemen
         yield _agreement(name, found_labels)
     if compared := list(_labels_of_comparisons(reader, human.comparisons())):
         yield _agreement("comparisons", compared)
-    if scored := [found for own in human.everyones_rubrics() for found in _labels_of_rubrics(reader, own)]:
-        yield _agreement("rubrics", scored)
 
 
 def _agreement(name: str, labels: Sequence[Labels]) -> JudgeAgreement:
@@ -155,19 +147,6 @@ def _labels_of_comparisons(reader: RunReader, compared: Sequence[HumanComparison
         outcome = judged.get((own.first_id, own.second_id))
         if outcome is not None and own.outcome is not None:
             yield Labels(each.task_id, _winner(outcome), _winner(own.outcome))
-
-
-def _labels_of_rubrics(reader: RunReader, own: PersonsRubrics) -> Iterator[Labels]:
-    """Pairs of answers to one task: by different rubrics one answer may be better alike, and another number."""
-    by_person = own.grades()
-    for candidate in own.candidates():
-        assert candidate.task is not None
-        by_judge = _grades(reader, candidate.rollout_ids)
-        both = [(by_judge[name].score, by_person[name].score) for name in sorted(by_judge)]
-        scores = [(judge, person) for judge, person in both if judge is not None and person is not None]
-        for (judge, person), (other_judge, other_person) in combinations(scores, 2):
-            winners = _winner(Outcome(judge, other_judge)), _winner(Outcome(person, other_person))
-            yield Labels(candidate.task.id, *winners)
 
 
 def _winner(outcome: Outcome) -> bool | None:

@@ -101,7 +101,7 @@ def people_lines(found: People | None) -> Iterator[str]:
     yield "\n== People"
     score = "" if found.mean_score is None else f", mean score {found.mean_score:.3f}"
     tasks = f"{found.written} tasks written, {found.accepted} accepted"
-    yield f"  {found.answers} answers{score}; {tasks}; {found.rubrics} rubrics"
+    yield f"  {found.answers} answers{score}; {tasks}"
     if found.agreement:
         yield "  judge and person: questions, share agreed, Cohen's kappa with 95 % interval over tasks"
     for row in found.agreement:

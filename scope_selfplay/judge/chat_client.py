@@ -18,6 +18,8 @@ from scope_selfplay.wire.guarded_http import LOOPBACK
 from scope_selfplay.wire.json_client import RETRIED, HttpFault, JsonClient, Refused, RetryPolicy
 from scope_selfplay.wire.strict_json import whole_number
 
+MOST_BYTES = 8 << 20
+"""Of a response."""
 TOP_LOGPROBS = 20
 """As many as vLLM gives by default; a choice beyond them has no known probability."""
 _BUSY = 429
@@ -87,7 +89,6 @@ class ChatClient(JsonClient):
         allowed_hosts: Collection[str] = LOOPBACK,
         template: Mapping[str, object] | None = None,
         context: int | None = None,
-        max_response: int = 8 << 20,
     ) -> None:
         """`template`: settings of the chat template (`enable_thinking`); `context`: the model's, in tokens.
 
@@ -97,7 +98,7 @@ class ChatClient(JsonClient):
         self._template = dict(template or {})
         self._context = context
         self._counts_tokens = True
-        limits = RetryPolicy(max_response=max_response, connections=connections)
+        limits = RetryPolicy(max_response=MOST_BYTES, connections=connections)
         super().__init__(base_url, allowed_hosts=allowed_hosts, token=api_key, retry_policy=limits)
 
     async def complete(self, request: ChatRequest, *, seconds: float) -> ChatReply:

@@ -24,6 +24,8 @@ from scope_selfplay.wire.json_client import Silence
 
 CANARY = ChatRequest("Say 1.", max_tokens=1)
 _BUSY_PAUSE = 1.0
+# Seconds between probes: the first, doubled each time, and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 # An endpoint that refuses is alive, like one that is busy.
 _ANSWERS = (Fault.REFUSED, Fault.UNREADABLE)
 
@@ -218,13 +220,10 @@ class CircuitBreaker:
         *,
         failures: int = 8,
         outage: float = 600.0,
-        first_pause: float = 1.0,
-        longest_pause: float = 30.0,
         clock: Callable[[], float],
     ) -> None:
         self._most = failures
         self._outage = outage
-        self._first_pause, self._longest_pause = first_pause, longest_pause
         self._clock = clock
         self._in_a_row = 0
         self._opened_at: float | None = None
@@ -249,7 +248,7 @@ class CircuitBreaker:
     def pause(self) -> float:
         """Seconds before the next probe; those of an outage that is not given up yet end with it."""
         assert self._opened_at is not None, "a closed breaker is not probed"
-        wanted = min(self._first_pause * 2.0**self._probes, self._longest_pause)
+        wanted = min(_FIRST_PAUSE * 2.0**self._probes, _LONGEST_PAUSE)
         return wanted if self.is_given_up else min(wanted, self.left)
 
     def succeed(self) -> None:

@@ -26,6 +26,7 @@ from scope_selfplay.schemas import (
     Score,
     Selection,
     Task,
+    Value,
     Verdict,
 )
 
@@ -83,6 +84,11 @@ class JudgeRecords:
     selections: list[Selection] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     rubrics: list[Rubric] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[Value]:
+        """All that is kept of the calls."""
+        return [*self.grades, *self.comparisons, *self.selections, *self.scores, *self.rubrics]
 
     @property
     def missing_share(self) -> float:

@@ -1,6 +1,7 @@
 """What a judge did: metrics `scope_judge_*` for operators, an account per role for a stage's report."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -38,6 +39,16 @@ class RoleAccount:
 
     def report(self) -> dict[str, object]:
         return {**vars(self), "faults": {fault.value: n for fault, n in sorted(self.faults.items())}}
+
+
+def added(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of numbers that have the same names, level by level."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    found = {name: [report[name] for report in reports if name in report] for name in names}
+    return {
+        name: added(values) if isinstance(values[0], Mapping) else sum(values)
+        for name, values in found.items()
+    }
 
 
 class JudgeMetrics:

@@ -26,12 +26,12 @@ from starlette.types import ASGIApp
 from scope_selfplay import __version__
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference.chat_server import MAX_BODY, endpoint, json_response, refuse
+from scope_selfplay.inference.checkpoints import load_frozen, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import WEIGHTS_HEADER
 from scope_selfplay.model_server.completions import CompletionRequest, read_request, render_response
 from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.training.policy import load_frozen, policy_path
 from scope_selfplay.wire.serving import BodyTooLargeError, read_body, serving, while_connected
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

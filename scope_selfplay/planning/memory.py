@@ -1,4 +1,4 @@
-"""Memory of each pod: what every GPU of a layout holds at its peak, and the pod's own memory beside its GPUs.
+"""Memory of each pod: what each of its GPUs holds at its peak, and the pod's own memory beside them.
 
 A training step has two peaks on a GPU. While it samples, the colocated engine has its share, of which it gives back all
 before the update; then there are gradients, gathered units and activations. What is the same in both is sharded
@@ -8,29 +8,20 @@ before the update; then there are gradients, gathered units and activations. Wha
 from typing import NamedTuple
 
 from scope_selfplay.config import ModelConfig, RunConfig, TrainConfig
-from scope_selfplay.config.cluster import Sharding, TrainingStageConfig
-from scope_selfplay.config.pods import PodConfig
+from scope_selfplay.config.cluster import OFFLOADED, ClusterConfig, PolicyServerConfig, Sharding
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.model_size import ModelSize, judge_size
 from scope_selfplay.planning.sharding import (
     EXPORT_FILE,
     FULL,
     HALF,
-    OFFLOADED,
     UpdateBytes,
     export_bytes,
     pinned_bytes,
-    units_of,
     update_bytes,
 )
 
 GIB = 2.0**30
-LAYOUTS = {
-    6: {"challenger": {"trainer": 2, "solver": 2, "judge": 2}, "solver": {"trainer": 4, "judge": 2}},
-    8: {"challenger": {"trainer": 2, "solver": 2, "judge": 4}, "solver": {"trainer": 4, "judge": 4}},
-    1: {"challenger": {"trainer": 1}, "solver": {"trainer": 1}},
-}
-"""GPUs -> stage -> GPUs of each of its pods. One judge serves the whole run: 8 is k8s/components/eight-gpus."""
 ON_ONE_GPU = 18e9
 """Up to so many parameters each GPU of a server has a copy of its own, as the controller starts it."""
 Parts = dict[str, float]
@@ -39,7 +30,7 @@ Parts = dict[str, float]
 class PodMemory(NamedTuple):
     """GiB per GPU of one pod at its peak, and GiB of its host; `parts` and `host_parts` add up to them.
 
-    `nodes` have such a pod each. `peak` is when a GPU holds most. `requested` is the pod's memory in the config, of
+    There are `nodes` of them. `peak` is when a GPU holds most. `requested` is the pod's memory in the config, of
     which `host_gib` must fit.
     """
 
@@ -98,36 +89,37 @@ class Trainer(NamedTuple):
         return bool(self.settings.kl_beta) and not self.adapter
 
 
-def pod_memory(
-    config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions
-) -> tuple[PodMemory, ...]:
-    cluster = config.cluster
-    requests: dict[str, PodConfig] = {"solver": cluster.solver, "judge": cluster.judge}
+def pod_memory(config: RunConfig, size: ModelSize, assumptions: Assumptions) -> tuple[PodMemory, ...]:
+    """Of the pods of the cluster's run that have GPUs."""
+    cluster, pods = config.cluster, []
+    for stage, settings, pod in (
+        ("challenger", config.challenger, cluster.train_challenger),
+        ("solver", config.solver, cluster.train_solver),
+    ):
+        if pod.gpus:
+            trainer = Trainer(config.model, settings, pod.gpus, size, assumptions)
+            trainer = trainer._replace(nodes=pod.nodes, sharding=pod.sharding)
+            pods.append(_trainer(f"{stage} trainer", trainer, gib_of(pod.memory)))
     judge = judge_size(cluster.judge.model, size)
-    pods: list[PodMemory] = []
-    for stage, parts in LAYOUTS[gpus].items():
-        for name, count in parts.items():
-            if name == "trainer":
-                settings = config.challenger if stage == "challenger" else config.solver
-                pod = _trainer_pods(config, stage)
-                trainer = Trainer(config.model, settings, count, size, assumptions)
-                trainer = trainer._replace(nodes=pod.nodes, sharding=pod.sharding)
-                pods.append(_trainer(f"{stage} trainer", trainer, gib_of(pod.memory)))
-                continue
-            # A judge that is another model may need more GPUs than the layout gives it.
-            count = max(count, cluster.judge.gpus) if name == "judge" else count
-            if not any(pod.pod == name and pod.gpus == count for pod in pods):
-                served, requested = (judge if name == "judge" else size), gib_of(requests[name].memory)
-                pods.append(_server(name, config, count, served, assumptions, requested))
+    for name, server in (
+        ("challenger", cluster.challenger),
+        ("solver", cluster.solver),
+        ("judge", cluster.judge),
+    ):
+        if server.serve and server.gpus:
+            served = judge if name == "judge" else size
+            pods.append(_server(name, server, served, config.model.max_length, assumptions))
     return tuple(pods)
 
 
-def most_gpus(config: RunConfig, layout: int) -> int:
-    """GPUs of the largest stage of a layout, with those of all nodes that train together."""
-    return max(
-        sum(parts.values()) + parts["trainer"] * (_trainer_pods(config, stage).nodes - 1)
-        for stage, parts in LAYOUTS[layout].items()
+def most_gpus(cluster: ClusterConfig) -> int:
+    """GPUs of the stage that has the most, its servers included."""
+    challenger, solver, judge = (
+        server.serve * server.replicas * server.gpus
+        for server in (cluster.challenger, cluster.solver, cluster.judge)
     )
+    first, last = (pod.nodes * pod.gpus for pod in (cluster.train_challenger, cluster.train_solver))
+    return judge + max(first + solver, challenger + solver, last)
 
 
 def gib_of(quantity: str) -> float:
@@ -135,10 +127,6 @@ def gib_of(quantity: str) -> float:
     powers = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
     number = quantity.rstrip("kMGTi")
     return float(number) * powers.get(quantity.removeprefix(number), 1.0) / GIB
-
-
-def _trainer_pods(config: RunConfig, stage: str) -> TrainingStageConfig:
-    return config.cluster.train_challenger if stage == "challenger" else config.cluster.train_solver
 
 
 def _trainer(pod: str, trainer: Trainer, requested: float) -> PodMemory:
@@ -180,12 +168,10 @@ def gpu_peaks(trainer: Trainer, *, offloaded: bool) -> dict[str, Parts]:
         "reference": reference * whole * trainer.has_reference * on_gpu,
         "context": assumptions.context_gib,
     }
-    update, units = _update(trainer), units_of(trainer.size)
-    gathered = HALF * max(units) / GIB if trainer.sharded else 0.0
-    share = _engine(trainer)
+    update, share = _update(trainer), _engine(trainer)
     return {
-        # The weights go into the engine unit by unit.
-        "sampling": {**resident, "gathered": gathered, "engine": share},
+        # Whole weights go into the engine one by one, before its cache takes its room.
+        "sampling": {**resident, "engine": share},
         "updating": {
             **resident,
             "gradients": FULL * learnt * on_gpu,
@@ -269,17 +255,17 @@ def _smaller_engine(trainer: Trainer) -> list[str]:
 
 
 def _server(
-    name: str, config: RunConfig, gpus: int, size: ModelSize, assumptions: Assumptions, requested: float
+    name: str, settings: PolicyServerConfig, size: ModelSize, max_length: int, assumptions: Assumptions
 ) -> PodMemory:
     """Weights in bf16, a copy on each GPU where it leaves room, else shared by all; what is left holds the cache."""
-    settings = config.cluster.judge if name == "judge" else config.cluster.solver
+    gpus, requested = settings.gpus, gib_of(settings.memory)
     width = settings.tensor_parallel or (1 if size.parameters <= ON_ONE_GPU else gpus)
     weights = HALF * size.parameters / GIB / width
     room = 0.9 * assumptions.gpu_gib - weights
     advice = "" if room > 0 else "more GPUs, or a smaller model"
     if room > 0 and size.cache_bytes:
-        sequences = int(room * GIB * gpus // (size.cache_bytes * config.model.max_length))
-        advice = f"room for {sequences} sequences of {config.model.max_length} tokens"
+        sequences = int(room * GIB * gpus // (size.cache_bytes * max_length))
+        advice = f"room for {sequences} sequences of {max_length} tokens"
     parts = {"weights": weights, "cache": max(room, 0.0)}
     held = max(0.9 * assumptions.gpu_gib, weights)
     # Files of weights are mapped, so that the host holds one at a time.
@@ -298,4 +284,5 @@ def _server(
         requested=requested,
         host_fits=host_gib <= requested,
         advice=advice,
+        nodes=settings.replicas,
     )

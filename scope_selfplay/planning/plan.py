@@ -5,11 +5,10 @@ from functools import partial
 from typing import NamedTuple
 
 from scope_selfplay.config import RunConfig, TrainConfig
-from scope_selfplay.errors import ConfigError
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.disk import StageDisk, records_gib, training_disk
 from scope_selfplay.planning.judge_load import JudgeLoad, comparison, gates_and_rubric, grading, step_load
-from scope_selfplay.planning.memory import LAYOUTS, PodMemory, most_gpus, pod_memory
+from scope_selfplay.planning.memory import PodMemory, most_gpus, pod_memory
 from scope_selfplay.planning.model_size import ModelSize, judge_size, model_size
 from scope_selfplay.planning.retrieval import RetrievalPlan, retrieval_plan
 from scope_selfplay.schedule import is_challenger_trained
@@ -77,22 +76,20 @@ class ResourcePlan(NamedTuple):
 
 
 def make_plan(
-    config: RunConfig, *, gpus: int, gates: int, assumptions: Assumptions, parameters: float | None = None
+    config: RunConfig, *, gates: int, assumptions: Assumptions, parameters: float | None = None
 ) -> ResourcePlan:
-    """A plan of one iteration. `gates` are judge calls before the rubric. Raises ConfigError for an unknown layout."""
-    if gpus not in LAYOUTS:
-        raise ConfigError(
-            f"--gpus: found {gpus}, layouts are known for {', '.join(map(str, sorted(LAYOUTS)))}"
-        )
+    """A plan of one iteration. `gates` are judge calls before the rubric. Raises ConfigError for a model whose size is
+    not known.
+    """
     size = model_size(config.model.path, parameters)
     plan = partial(_stage_plan, config=config, size=size, assumptions=assumptions)
     return ResourcePlan(
         size,
-        most_gpus(config, gpus),
+        most_gpus(config.cluster),
         config.iterations,
         tuple(plan(stage) for stage in _before(config, gates, assumptions)),
         tuple(plan(stage) for stage in _stages(config, gates, assumptions)),
-        pod_memory(config, gpus, size, assumptions),
+        pod_memory(config, size, assumptions),
         retrieval_plan(config, assumptions),
         assumptions,
     )
@@ -176,15 +173,3 @@ def _stage_plan(
         disk.working,
         disk.kept,
     )
-
-
-def candidate_judge_calls(rollouts: int, criteria: int, gates: int = 2) -> int:
-    """Judge calls for one candidate that passes: gates, one rubric, one grade per rollout and criterion.
-
-    SCOPE section 3.1 and figure 11. Raises ValueError for a negative count.
-    """
-    if min(rollouts, criteria, gates) < 0:
-        raise ValueError(
-            f"counts must not be negative: {rollouts} rollouts, {criteria} criteria, {gates} gates"
-        )
-    return gates + 1 + rollouts * criteria

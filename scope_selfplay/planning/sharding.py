@@ -1,8 +1,8 @@
-"""Bytes of one training process under FSDP2, as accelerate wraps a model: what is sharded and what is gathered.
+"""Bytes of one training process under FSDP2: what is sharded and what is gathered (`training.model.shard`).
 
-Units (accelerate 1.15): every decoder layer, the embedding, and the tail (last norm and output layer; with a tied
-table the embedding too). A unit is gathered in bf16 where it is used, and the next one meanwhile; the tail stays
-gathered from the forward pass to its backward. Masters, gradients and Adam's two moments are float32 shards.
+Units: every decoder layer, the embedding, and the tail (last norm and output layer; with a tied table the embedding
+too). A unit is gathered in bf16 where it is used, and the next one meanwhile; the tail stays gathered from the forward
+pass to its backward. Masters, gradients and Adam's two moments are float32 shards.
 """
 
 from typing import NamedTuple
@@ -14,8 +14,6 @@ HALF, FULL = 2, 4
 """Bytes of a bf16 and of a float32 number."""
 EXPORT_FILE = 5e9
 """Bytes of the largest file of an export."""
-OFFLOADED = range(2, 4)
-"""So many processes keep their shards in host memory: `fsdp2-2.yaml` offloads, `fsdp2-4.yaml` does not."""
 HEAD_TILE = (4096, 8192)
 """Tokens and words of a tile of logits in TRL's fused output layer."""
 

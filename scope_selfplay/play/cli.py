@@ -1,4 +1,4 @@
-"""`scope play`: a person plays the Challenger, the Solver or the Judge, writes rubrics, or compares blind."""
+"""`scope play`: a person plays the Challenger, the Solver or the Judge, or compares blind."""
 
 import asyncio
 import sys
@@ -136,30 +136,6 @@ def play_judge(
             )
         given = asyncio.run(judge_questions(questions, prompts, human, console, person=person, reveal=reveal))
         end(f"{given} of {len(questions)} questions answered; scope tasks stats {run}")
-
-
-@play.command("rubric")
-@click.argument("run")
-@_session_options
-@click.option(
-    "--task", metavar="ID", help="A task of the run; without it one whose answers you have not scored."
-)
-@click.option(
-    "--n", "count", type=click.IntRange(1), default=4, show_default=True, help="Answers that are scored."
-)
-def play_rubric(run: str, task: str | None, count: int, person: str, answers: Path | None) -> None:
-    """Write a rubric for a task, not having seen the judge's, and score answers by it.
-
-    The same command goes on with the answers that are left, then with another task.
-    """
-    from scope_selfplay.play.rubrics import next_work, score_by_own_rubric
-    from scope_selfplay.store.human import HumanFolder
-
-    with _reader(run) as reader, _ended() as end:
-        own = HumanFolder(reader.folder).rubrics(person)
-        work = next_work(reader, own, task, person=person, most=count)
-        scored = asyncio.run(score_by_own_rubric(work, own, _console(answers)))
-        end(f"{scored} of {len(work.answers)} answers scored; kept in {own.path}; scope tasks stats {run}")
 
 
 @play.command("compare")

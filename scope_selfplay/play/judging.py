@@ -51,10 +51,10 @@ async def judge_questions(
     return len(questions)
 
 
-async def reply_of(console: Console, prompt: str, question: str = "") -> GivenReply:
+async def reply_of(console: Console, prompt: str) -> GivenReply:
     """`prompt` is what `/prompt` shows again. Raises PersonLeftError."""
     while True:
-        typed = (await console.ask(f"{question}y/n/?>")).strip()
+        typed = (await console.ask("y/n/?>")).strip()
         word, _, reasoning = typed.partition(" ")
         if word.lower() in REPLIES:
             return GivenReply(REPLIES[word.lower()], reasoning.strip())

@@ -35,9 +35,9 @@ def show_checks(checks: "Sequence[InputCheck]") -> None:
 
 def preflight_of(settings: "RunConfig", root: Path) -> "list[InputCheck]":
     """Every check of a run that is to begin. Raises UserError as the run would, for what cannot be read at all."""
+    from scope_selfplay.inference.checkpoints import check_policy, policy_path
     from scope_selfplay.preflight.examine import examine
     from scope_selfplay.run_directory import check_inputs, run_documents
-    from scope_selfplay.training.policy import check_policy, policy_path
 
     pack = check_inputs(settings, root)
     check_policy(policy_path(settings.model.path), settings)

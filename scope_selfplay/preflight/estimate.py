@@ -13,7 +13,7 @@ from scope_selfplay.preflight.checks import InputCheck, State
 def check_estimate(config: RunConfig, gates: int, root: Path | None) -> list[InputCheck]:
     """Disk below `root`, where that is here; calls and hours."""
     try:
-        plan = make_plan(config, gpus=1, gates=gates, assumptions=Assumptions())
+        plan = make_plan(config, gates=gates, assumptions=Assumptions())
     except ConfigError as error:
         return [InputCheck("calls and time", State.WARNING, f"not known ({error})", "see `scope plan`")]
     return [*([_disk(plan, root)] if root is not None else []), _calls(plan)]

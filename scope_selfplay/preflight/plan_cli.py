@@ -22,7 +22,6 @@ PAPER = ("model.path=Qwen3-8B", "model.engine=vllm_colocated", "judge.gates=[ent
 @click.option("--config", type=click.Path(path_type=Path), default=None, help="YAML file of settings.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--paper", is_flag=True, help="The paper's settings (SCOPE, Table 9) for 8 billion parameters.")
-@click.option("--gpus", type=int, default=6, show_default=True, help="GPUs of the layout: 1, 6 or 8.")
 @click.option("--parameters", type=float, default=None, help="Parameters of the model, such as 8.2e9.")
 @click.option("--assume", "assumed", multiple=True, metavar="NAME=NUMBER", help="Change one assumption.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
@@ -31,7 +30,6 @@ def plan(
     overrides: tuple[str, ...],
     *,
     paper: bool,
-    gpus: int,
     parameters: float | None,
     assumed: tuple[str, ...],
     as_json: bool,
@@ -51,9 +49,7 @@ def plan(
     gates = settings.judge.gates
     if gates is None:
         gates = load_pack(pack_path(settings.domain)).domain.gates
-    made = make_plan(
-        settings, gpus=gpus, gates=len(gates), assumptions=_assumptions(assumed), parameters=parameters
-    )
+    made = make_plan(settings, gates=len(gates), assumptions=_assumptions(assumed), parameters=parameters)
     found = None if paper else _documents(settings)
     if as_json:
         counted = {} if found is None else {WHAT: {"found": found.found, "advice": found.advice}}

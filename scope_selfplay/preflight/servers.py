@@ -25,7 +25,7 @@ _READ_BY_RULE = 50
 
 def check_servers(config: RunConfig, documents: Sequence[Document]) -> Iterator[InputCheck]:
     """Retriever, judge and partners; nothing for what runs in this process and needs nobody."""
-    if config.search.place is not None and documents:
+    if config.search.url is not None and documents:
         yield _answered("retriever", partial(_retriever, config, documents))
     yield _answered("judge", partial(_judge, "judge", config.judge, documents))
     if config.judge.evaluate:
@@ -48,7 +48,7 @@ def _answered(what: str, check: Callable[[], InputCheck]) -> InputCheck:
 def _retriever(config: RunConfig, documents: Sequence[Document]) -> InputCheck:
     """An index of other passages finds nothing of what tasks are about; more passages than the run's are fine."""
     found = _run(ask_retriever(config.search, documents, _ASKED))
-    there = f"{config.search.place} answers with {found.record.rows:,} passages"
+    there = f"{config.search.url} answers with {found.record.rows:,} passages"
     if found.is_same:
         return InputCheck("retriever", State.OK, f"{there}, those of the run's {len(documents):,} documents")
     there += f"; {found.found} of {found.asked} of the run's {len(documents):,} documents were found by their own text"

@@ -1,4 +1,4 @@
-"""`scope prompts check|show|diff|hash|new|own`. Heavy imports wait until a command runs."""
+"""`scope prompts check|show|diff|new|own`. Heavy imports wait until a command runs."""
 
 import json
 import sys
@@ -53,9 +53,13 @@ def check(domain: str | None, tokenizer: Path | None, as_json: bool) -> None:
 @prompts.command("show")
 @click.argument("domain")
 @click.argument("role", required=False)
-@click.option("--where", is_flag=True, help="Show where each file, key and task type comes from, no texts.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object, also with the hash and every key's origin.",
+)
+def show(domain: str, role: str | None, as_json: bool) -> None:
     """Print the resolved texts of a pack, or of one role, and where they come from."""
     from scope_selfplay.prompts.folder import pack_origins, pack_path
 
@@ -68,16 +72,10 @@ def show(domain: str, role: str | None, where: bool, as_json: bool) -> None:
             raise click.BadParameter(f"{domain} has no {role}; there are {known}")
         files = {name: files[name]}
     origins = {origin.what: origin for origin in pack_origins(pack_path(domain))}
-    shown_origins = [origin for origin in origins.values() if role is None or origin.what in files]
     if as_json:
-        rows = [asdict(origin) for origin in shown_origins]
-        shown = {"title": pack.domain.title, "hash": pack.hash, "origins": rows}
-        click.echo(json.dumps(shown | ({} if where else {"files": files}), ensure_ascii=False, indent=1))
-    elif where:
-        width = max(map(len, origins))
-        for origin in shown_origins:
-            place = f" ({origin.place})" if origin.place else ""
-            click.echo(f"{origin.what:{width}}  {origin.reason}{place}")
+        rows = [asdict(origin) for origin in origins.values() if role is None or origin.what in files]
+        shown = {"title": pack.domain.title, "hash": pack.hash, "origins": rows, "files": files}
+        click.echo(json.dumps(shown, ensure_ascii=False, indent=1))
     else:
         for name, text in files.items():
             reason = f" ({origins[name].reason}: {origins[name].place})" if name in origins else ""
@@ -94,13 +92,6 @@ def diff(before: str, after: str) -> None:
     from scope_selfplay.prompts import diff_packs
 
     click.echo(diff_packs(_pack(before), _pack(after)))
-
-
-@prompts.command("hash")
-@click.argument("domain")
-def show_hash(domain: str) -> None:
-    """Print the hash that every record made with a pack carries."""
-    click.echo(_pack(domain).hash)
 
 
 @prompts.command("new")

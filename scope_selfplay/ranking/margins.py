@@ -65,38 +65,36 @@ def fit_step(
     sizes: Sequence[int],
     groups: Sequence[JudgedMatches],
     *,
-    levels: bool = True,
     effects_of: Sequence[JudgedMatches] | None = None,
 ) -> list[Strengths]:
     """`fit_margins` for every group of a step, of so many entrants each, with the judge's effects pooled over all.
 
-    `effects_of`: all groups of the step, where these are not.
-    `levels`: an entrant's strength also owes to how high the sums of its calls are, as far as the step shows that
-    these compare (`score_level`); for verdicts without a level, preferences, that is not at all.
+    An entrant's strength also owes to how high the sums of its calls are, as far as the step shows that these compare
+    (`score_level`); for verdicts without a level, preferences, that is not at all. `effects_of`: all groups of the
+    step, where these are not.
     """
     pooled = groups if effects_of is None else effects_of
     offset = position_offset(pooled)
-    level = score_level(pooled, offset=offset) if levels else 0.0
+    level = score_level(pooled, offset=offset)
     return [
         fit_margins(size, *group, offset=offset, level=level)
         for size, group in zip(sizes, groups, strict=True)
     ]
 
 
-def position_offset(groups: Iterable[JudgedMatches], *, ridge: float = _TYPICAL_RIDGE) -> float:
+def position_offset(groups: Iterable[JudgedMatches]) -> float:
     """What being shown first is worth, in units of the margin.
 
-    Generalised least squares with the strengths of every group as random effects, whose variance is
-    1/ridge of the noise's. The estimate is unbiased whatever the ridge; the default suits a realistic
-    judge and only bears on plans that are not counterbalanced. 0.0 when nothing was judged. Raises
-    ValueError for a ridge <= 0.
+    Generalised least squares with the strengths of every group as random effects, whose variance is half of
+    the noise's, as under a realistic judge; that only bears on plans that are not counterbalanced. 0.0 when
+    nothing was judged.
     """
     pull = weight = 0.0
     for matches, outcomes in groups:
         known = equations(width(matches), matches, outcomes)
         contrasts = known.contrasts
         # The ones, less what the strengths of the group can explain of them.
-        unexplained = 1.0 - contrasts @ ridge_solution(contrasts, contrasts.sum(axis=0), ridge)
+        unexplained = 1.0 - contrasts @ ridge_solution(contrasts, contrasts.sum(axis=0), _TYPICAL_RIDGE)
         pull += float(unexplained @ known.margins)
         weight += float(unexplained.sum())
     return pull / weight if weight else 0.0

@@ -143,7 +143,6 @@ def group_tournament(
     winners: int,
     final: int,
     repeats: int,
-    neutral_byes: bool = True,
     below: int = 0,
 ) -> GroupTopology:
     """A strength is the number of groups won over all repeats, omega_t = 1 for every round.
@@ -155,10 +154,9 @@ def group_tournament(
     `winners` of the shuffled order go on. The repeats run side by side: wave t holds the groups of round t
     of all of them.
 
-    `neutral_byes` scales what an entrant scored in a repeat by rounds reached over rounds contested, so that a
-    bye neither earns nor costs. It is on by default because without it a bye can cost the best entrant its
-    place: of 5 entrants in groups of 4 with 2 winners a perfect judge puts the best first in 68 % of the runs
-    only, with it in all. The paper has only sizes without byes, for which both are the same.
+    What an entrant scored in a repeat is scaled by rounds reached over rounds contested, so that a bye neither
+    earns nor costs. Without that, of 5 entrants in groups of 4 with 2 winners a perfect judge puts the best
+    first in 68 % of the runs only. The paper has only sizes without byes, for which both are the same.
 
     The last `below` of the n have nothing to judge: they are drawn like all others, beaten by everybody else without
     a call, and never score. What is left of a group is asked about where it holds more than `winners`.
@@ -179,8 +177,7 @@ def group_tournament(
             run.settle(verdicts)
     judged = set(range(n - below, n)).union(*(run.judged for run in runs))
     return [
-        float(sum(run.score(entrant, neutral_byes) for run in runs)) if entrant in judged else None
-        for entrant in range(n)
+        float(sum(run.score(entrant) for run in runs)) if entrant in judged else None for entrant in range(n)
     ]
 
 
@@ -225,9 +222,9 @@ class _Repeat:
         """Ends the round, with one verdict for each group that needed one."""
         self.entrants = [entrant for group in self._groups for entrant in self._going_on(group, verdicts)]
 
-    def score(self, entrant: int, neutral_byes: bool) -> float:
+    def score(self, entrant: int) -> float:
         won, contested = self._wins[entrant], self._contested[entrant]
-        return won * (1 + self._byes[entrant] / contested) if neutral_byes and contested else won
+        return won * (1 + self._byes[entrant] / contested) if contested else won
 
     def _going_on(self, group: list[int], verdicts: Iterator[list[int] | None]) -> list[int]:
         if len(group) <= self._winners:

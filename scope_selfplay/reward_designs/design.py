@@ -21,6 +21,7 @@ config/rewards.py, which also joins `AnyReward` there. The shortest one rewards 
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from scope_selfplay.judge.protocol import DIMENSIONS, Style, View
 from scope_selfplay.judge.shown import without_thoughts
 from scope_selfplay.reward_designs.answers import Entrants, Rewards, entrants_of, has_answer, rewards_of_group
 from scope_selfplay.reward_designs.groups import RolloutGroup
+from scope_selfplay.reward_designs.peers import Alone, Peers
 from scope_selfplay.schemas import Outcome, Rollout, RolloutStatus, Rubric, Task
 
 S = TypeVar("S", bound=RewardSettings)
@@ -261,8 +263,11 @@ class Unjudgeable(Exception):
 class RubricSource:
     """The rubric that a judge is shown: the task's own, none, or one of the query, given or written once."""
 
-    def __init__(self, choice: Rubrics) -> None:
+    def __init__(self, choice: Rubrics, peers: Peers | None = None) -> None:
         self._choice = choice
+        self.peers = peers or Alone()
+        """Those that share a step: one of them writes the rubric of a question for all."""
+        self._tries: Counter[str] = Counter()
         self._written: dict[str, Rubric] = {}
         self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
 
@@ -303,8 +308,11 @@ class RubricSource:
         return known or self._written[task.id]
 
     async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
+        self._tries[task.id] += 1
         try:
-            rubric = await judge.write_rubric(task, ())
+            rubric = await self.peers.once(
+                f"rubric/{task.id}/{self._tries[task.id]}", lambda: judge.write_rubric(task, ())
+            )
         finally:
             del self._writing[task.id]
         if rubric is not None:

@@ -1,5 +1,6 @@
 """The processes that share a step: what is a matter of the whole step is decided over the groups of all of them."""
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -11,8 +12,12 @@ class Peers(Protocol):
         """Which of them this process is; the groups of a step are dealt out in this order."""
         ...
 
-    def gather(self, own: T) -> list[T]:
-        """What every process gave, by number. A collective call: all make it, and each waits for the others."""
+    async def gather(self, what: str, own: T) -> list[T]:
+        """What every process gave, by number: all come here, for the same thing, and each waits for the others."""
+        ...
+
+    async def once(self, name: str, make: Callable[[], Awaitable[T]]) -> T:
+        """What the first process to ask for `name` makes, in every process that asks."""
         ...
 
 
@@ -21,5 +26,8 @@ class Alone:
 
     number = 0
 
-    def gather(self, own: T) -> list[T]:
+    async def gather(self, what: str, own: T) -> list[T]:
         return [own]
+
+    async def once(self, name: str, make: Callable[[], Awaitable[T]]) -> T:
+        return await make()

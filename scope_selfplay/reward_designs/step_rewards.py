@@ -27,7 +27,6 @@ from scope_selfplay.reward_designs.design import JudgedGroup, PerRolloutDesign, 
 from scope_selfplay.reward_designs.groups import ArrivalOrder, RolloutGroup
 from scope_selfplay.reward_designs.peers import Alone, Peers
 from scope_selfplay.reward_designs.per_rollout import RubricDesign, VerifierDesign, VerifierElseRubric
-from scope_selfplay.rewards import group_advantages
 
 
 def open_rewarder(
@@ -41,13 +40,16 @@ def open_rewarder(
     base = None
     if routing is not None:
         base = _opened_base(routing, settings, count)
+    peers = peers or Alone()
+    design = open_design(settings.reward, settings, count)
+    design.rubric_source.peers = peers
     return Rewarder(
-        design=open_design(settings.reward, settings, count),
+        design=design,
         judge=judge,
         max_missing=settings.reward.max_missing,
         base=base,
         budget=None if routing is None else routing.budget,
-        peers=peers or Alone(),
+        peers=peers,
     )
 
 
@@ -101,7 +103,7 @@ class Rewarder:
             judged = await asyncio.gather(*(self._judge_if_flat(group, self.base) for group in groups))
         else:
             judged = await self._judge_within(self.budget, groups, self.base, key)
-        return self._settled(judged)
+        return await self._settled(judged)
 
     async def _judge(self, group: RolloutGroup) -> JudgedGroup:
         judge = self.judge.for_group()
@@ -145,7 +147,7 @@ class Rewarder:
                 self.design.most_calls(group.task, group.rubric, self.design.entrants(finished.rollouts))
                 for group, finished in zip(groups, judged, strict=True)
             ]
-            served = self._served(waiting, prices, rng, budget)
+            served = await self._served(waiting, prices, rng, budget)
             if served is None:
                 return [replace(group, left_out=self._is_left_out(group)) for group in judged]
             calls = [self._judge_for(prices[number], judged[number]) for number in served]
@@ -153,13 +155,13 @@ class Rewarder:
                 judged[number], waiting[number] = group, []
             # Prices are upper limits: what is left over goes to others.
             spent = sum(judged[number].judge.records.calls for number in served)
-            budget -= sum(self.peers.gather(spent))
+            budget -= sum(await self.peers.gather("spent", spent))
 
-    def _served(
+    async def _served(
         self, waiting: Sequence[Rewards], prices: Sequence[int], rng: random.Random, budget: int
     ) -> list[int] | None:
         """The groups of this process that the budget of the whole step pays for now; None where it pays for none."""
-        everyone = self.peers.gather((list(waiting), list(prices)))
+        everyone = await self.peers.gather("routes", (list(waiting), list(prices)))
         routed = route(
             [rewards for rewards_of_all, _ in everyone for rewards in rewards_of_all],
             [price for _, prices_of_all in everyone for price in prices_of_all],
@@ -189,10 +191,12 @@ class Rewarder:
             return replace(judged, judge=judge)
         return replace(judged, judge=judge, rewards=rewards, routed=True)
 
-    def _settled(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
+    async def _settled(self, judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
         """Refitted over the whole step where the design does that, and masked where too much is missing."""
         by_design = [group for group in judged if group.by_design]
-        evidence = self.peers.gather(self.design.evidence(by_design)) if self.design.pools else []
+        evidence: list[list[Any]] = []
+        if self.design.pools:
+            evidence = await self.peers.gather("evidence", self.design.evidence(by_design))
         of_step = [each for of_process in evidence for each in of_process]
         refitted = iter(self.design.refit(by_design, of_step))
         settled = []
@@ -250,8 +254,6 @@ def records_of(judged: Sequence[JudgedGroup]) -> list[JudgeRecords]:
 def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, Measure]:
     """The metrics of a step's rewards: about its judge and its groups."""
     records = records_of(judged)
-    advantages = [group_advantages(group.rewards) for group in judged]
-    of_rollouts = [advantage for group in advantages for advantage in group]
     calls = sum(each.calls for each in records)
     return {
         "generations": Total(sum(len(group.rollouts) for group in judged)),
@@ -261,9 +263,6 @@ def reward_metrics(judged: Sequence[JudgedGroup]) -> dict[str, Measure]:
         "routed": Mean.of(group.was_judged for group in judged),
         "left_out": Mean.of(group.left_out for group in judged),
         "stand_in_anchor": Mean(sum(each.stand_in_anchor for each in records), len(judged)),
-        "non_zero_advantage": Mean.of(advantage != 0.0 for advantage in of_rollouts),
-        "absolute_advantage": Mean.of(abs(advantage) for advantage in of_rollouts),
-        "zero_variance": Mean.of(not any(group) for group in advantages),
         "masked": Mean.of(reward is None for group in judged for reward in group.rewards),
     }
 

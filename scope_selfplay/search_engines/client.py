@@ -16,7 +16,6 @@ from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.schemas import Document, Passage
 from scope_selfplay.search_engines.elasticsearch import Elasticsearch
 from scope_selfplay.search_engines.encoding import open_query_encoder
-from scope_selfplay.search_engines.lance import Lance, open_table
 from scope_selfplay.search_engines.qdrant import Qdrant
 from scope_selfplay.search_engines.rows import Adapter
 from scope_selfplay.wire.json_client import JsonClient, Refused, ServerUnavailable
@@ -25,11 +24,9 @@ Found = TypeVar("Found")
 
 
 class EngineSearcher:
-    """As `retrieval.client.HttpSearcher`. `client` is None for LanceDB, which is read in this process."""
+    """As `retrieval.client.HttpSearcher`."""
 
-    def __init__(
-        self, settings: EngineConfig, client: JsonClient | None, *, expected_identity: str | None
-    ) -> None:
+    def __init__(self, settings: EngineConfig, client: JsonClient, *, expected_identity: str | None) -> None:
         self._settings, self._client, self._expected = settings, client, expected_identity
         self._adapter: Adapter
         self._opened = AsyncExitStack()
@@ -41,16 +38,11 @@ class EngineSearcher:
         """Raises as `search`, RunMismatchError for another index than the expected one."""
         encoder = open_query_encoder(self._settings.encoder) if self._settings.encoder else None
         async with AsyncExitStack() as opening:
-            if self._client is not None:
-                await opening.enter_async_context(self._client)
-            match self._settings.name:
-                case "lancedb":
-                    self._adapter = Lance(self._settings, await open_table(self._settings), encoder)
-                case "qdrant":
-                    assert encoder is not None
-                    self._adapter = Qdrant(self._settings, self._ask, encoder)
-                case _:
-                    self._adapter = Elasticsearch(self._settings, self._ask)
+            await opening.enter_async_context(self._client)
+            if encoder is not None:
+                self._adapter = Qdrant(self._settings, self._ask, encoder)
+            else:
+                self._adapter = Elasticsearch(self._settings, self._ask)
             await self._shake_hands(encoder.hash if encoder else "")
             self._opened = opening.pop_all()
         return self
@@ -89,7 +81,6 @@ class EngineSearcher:
             raise SearchError(message) from None
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        assert self._client is not None
         try:
             return await self._client.ask(method, path, None if body is None else json.dumps(body).encode())
         except Refused as refused:

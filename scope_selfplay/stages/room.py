@@ -9,15 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from scope_selfplay.errors import ConfigError, StorageError
+from scope_selfplay.inference.checkpoints import parameters_of
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.disk import training_peak
 from scope_selfplay.planning.plan import make_plan
 from scope_selfplay.planning.sharding import FULL, HALF
 from scope_selfplay.run import Run
 from scope_selfplay.store import Stage, write_atomic
-from scope_selfplay.training.checkpoints import saved_steps
+from scope_selfplay.training.checkpoint import saved_steps
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.policy import parameters_of
 
 _REPLACED = (".staging", ".removing", "final")
 """Of a work folder: what a killed save or export left, and the next one removes first."""
@@ -74,7 +74,7 @@ def free_bytes(place: Path) -> int | None:
 def _expected(run: Run, iteration: int, stage: Stage) -> float:
     """Bytes; 0 where the size of the model is not known."""
     try:
-        plan = make_plan(run.config, gpus=1, gates=len(run.gates), assumptions=Assumptions())
+        plan = make_plan(run.config, gates=len(run.gates), assumptions=Assumptions())
     except ConfigError:
         return 0.0
     stages = plan.stages if iteration else plan.once

@@ -16,6 +16,7 @@ from scope_selfplay.corpus import TaskSource, assign_sources, documents_for, shu
 from scope_selfplay.errors import ConfigError, RunMismatchError, UserError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.judge.metered import JudgeTally, MeteredJudge, check_failure_budget
+from scope_selfplay.judge.metrics import added
 from scope_selfplay.judge.model import ModelJudge
 from scope_selfplay.keys import rng_from
 from scope_selfplay.run import Run
@@ -41,6 +42,7 @@ from scope_selfplay.store.parquet import write_parquet
 _LOCK_TIMEOUT = 180.0
 # The file of a stage's work folder that marks when an attempt began.
 _SPENT = "seconds"
+_USAGE = "judge_usage.json"
 # The documents that a stage used; later stages take others.
 _DOCUMENTS = "documents.json"
 
@@ -109,10 +111,7 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     tally = tally_of_records(folder)
     account = {"calls": tally.calls, "unreadable": tally.unreadable, "failed": tally.failed}
     write_atomic(folder.path / "judge.json", json.dumps(account) + "\n")
-    judge = run.judge_of(Stage(begun.stage))
-    if isinstance(judge, ModelJudge):
-        usage = json.dumps(judge.account(), indent=1)
-        write_atomic(folder.path / "judge_usage.json", usage + "\n")
+    write_usage(folder, run.judge_of(Stage(begun.stage)))
     write_parquet(folder.path)
     write_atomic(
         folder.path / CARD, stage_card(run.config.name, begun.iteration, Stage(begun.stage), folder.path)
@@ -124,6 +123,13 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
     }
     publish_manifest(folder.path, begun.model_copy(update=made))
     shutil.rmtree(folder.work, ignore_errors=True)
+
+
+def write_usage(folder: StageFolder, judge: object) -> None:
+    """What was asked of a model judge, by role: of this process, and of the ranks that it led."""
+    if isinstance(judge, ModelJudge):
+        others = [json.loads(file.read_bytes()) for file in folder.work.glob(f"rank-*/{_USAGE}")]
+        write_atomic(folder.path / _USAGE, json.dumps(added([judge.account(), *others]), indent=1) + "\n")
 
 
 def begin_attempt(stage: Path, work: Path) -> float:

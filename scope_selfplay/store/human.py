@@ -3,20 +3,18 @@
     human/run.yaml, human/iteration-NN/tasks/    their answers and tasks: readable as a run of its own
     human/verdicts.jsonl                         what they said to a judge's questions, one by one
     human/comparisons.jsonl                      which of two answers they found better
-    human/rubrics/PERSON/                        tasks with rubrics that a person wrote, and scores by them
 
 The loop reads none of it; a person may work while it runs.
 """
 
 import contextlib
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.gates import Gate
-from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Rubric, Value
+from scope_selfplay.schemas import Candidate, Comparison, Grade, Rollout, Value
 from scope_selfplay.store.files import Appender, disk_faults, read_records, write_atomic, write_records
 from scope_selfplay.store.folders import RunFolder, Stage, StageFolder
 
@@ -125,12 +123,6 @@ class HumanFolder:
             others = [made for made in before if made.id != candidate.id]
             write_records(stage.candidates, [*others, candidate])
 
-    def rubrics(self, person: str) -> "PersonsRubrics":
-        return PersonsRubrics(self, re.sub(r"[^A-Za-z0-9._-]", "_", person).strip(".") or "person")
-
-    def everyones_rubrics(self) -> "list[PersonsRubrics]":
-        return [PersonsRubrics(self, path.name) for path in sorted((self.path / "rubrics").glob("*"))]
-
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """One process writes at a time; the first one makes the folder a run folder for whoever reads it."""
@@ -144,56 +136,6 @@ class HumanFolder:
                     _link(self.run.corpus, self.path / self.run.corpus.name)
                     write_atomic(self.path / self.run.config.name, self.run.config.read_bytes())
                 yield
-
-
-class PersonsRubrics:
-    """Tasks of a run with one person's rubrics in place of the judge's, as `compare.given` and `solver.tasks` read
-    them, and that person's scores of answers by them.
-    """
-
-    def __init__(self, human: HumanFolder, name: str) -> None:
-        self.path = human.path / "rubrics" / name
-        self._human = human
-        self._candidates, self._grades = self.path / "candidates.jsonl", self.path / "grades.jsonl"
-
-    def candidates(self) -> list[Candidate]:
-        return read_records(self._candidates, Candidate)
-
-    def grades(self) -> dict[str, Grade]:
-        """By rollout."""
-        return {grade.rollout_id: grade for grade in read_records(self._grades, Grade)}
-
-    def of_task(self, task_id: str) -> Rubric | None:
-        return next(
-            (made.rubric for made in self.candidates() if made.task and made.task.id == task_id), None
-        )
-
-    def add_rubric(self, candidate: Candidate, rubric: Rubric) -> None:
-        own = candidate.model_copy(update={"rubric": rubric, "rollout_ids": (), "mean": None})
-        with self._human.opened():
-            with disk_faults(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
-            others = [made for made in self.candidates() if made.id != own.id]
-            write_records(self._candidates, [*others, own])
-
-    def add_grade(self, task_id: str, grade: Grade) -> None:
-        """A score of an answer to a task that has a rubric here."""
-        with self._human.opened():
-            with Appender(self._grades) as grades:
-                grades.append(grade)
-            known = self.grades()
-            write_records(
-                self._candidates, [_scored(made, task_id, known, grade) for made in self.candidates()]
-            )
-
-
-def _scored(candidate: Candidate, task_id: str, grades: Mapping[str, Grade], new: Grade) -> Candidate:
-    if candidate.task is None or candidate.task.id != task_id:
-        return candidate
-    ids = (*candidate.rollout_ids, new.rollout_id)
-    scores = [score for name in ids if (score := grades[name].score) is not None]
-    mean = sum(scores) / len(scores) if scores else None
-    return candidate.model_copy(update={"rollout_ids": ids, "mean": mean})
 
 
 def _link(file: Path, name: Path) -> None:

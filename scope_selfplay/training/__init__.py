@@ -1,7 +1,6 @@
-"""GRPO on both roles. The only package with torch, transformers and trl, all imported when training starts.
+"""Training of the two roles: a loop of our own in plain torch (docs/training.md says why and how).
 
-Reading order: `grpo` (one training, and in it one step from rollouts to weights) - `job` (what it is given) -
-`challenger`, `solver` (a role's rollouts and rewards) - `rows`, `losses` (what is trained on, how it counts; pure) -
-`batches` (tensors) - `generation` (what samples, and TRL's settings) - `policy`, `trained_model`, `checkpoints`
-(models on disk) - `ranks`, `launching` (several processes). Independent of these: `warm_start`, `token_lint`.
+`rows`, `loss` and `passes` are pure: what is trained on, what it weighs, how it is cut. `ranks` keeps processes in
+step, `model` and `checkpoint` hold weights, `engines` sample, `loop` is a step; `challenger`, `solver` and `sft` are
+what is trained. torch is imported by `model` alone, and within functions.
 """

@@ -1,12 +1,13 @@
 """Stage A: the Challenger learns to write tasks at the Solver's frontier (SCOPE section 3.1, equation 4)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
+from scope_selfplay.episodes import PolicyFormat
+from scope_selfplay.inference import PolicyModel
 from scope_selfplay.keys import Key
 from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
@@ -17,14 +18,14 @@ from scope_selfplay.schemas import (
     CandidateStatus,
     Provenance,
     Reason,
-    Role,
     Rollout,
     RolloutStatus,
 )
-from scope_selfplay.store import Appender
-from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
-from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
-from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics
+from scope_selfplay.store.records import append_records
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.metrics import RolloutClock, behaviour_metrics
+from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
 
 def format_score_of(rollout: Rollout, expected_searches: int) -> float:
@@ -58,7 +59,8 @@ def reward_of_candidate(
 
 
 def challenger_sampler(
-    model: Any,
+    engine: PolicyModel,
+    policy_format: PolicyFormat,
     job: GrpoJob,
     context: RunContext,
     sources: Mapping[str, TaskSource],
@@ -68,39 +70,45 @@ def challenger_sampler(
     key: Key,
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Challenger step; a task is tried while others are still written."""
-    learner = policy_in_training(model, job, context, Role.CHALLENGER, provenance.challenger)
-    settings = context.config.challenger
+    settings, per_turn = context.config.challenger, policy_format.dialect.drops_earlier_thinking
 
-    async def sample_step(records: Sequence[str], step: int) -> StepResult:
-        learner.refresh_weights(step)
-        sampling = _ChallengerSampling(context, learner, trial, provenance, key)
-        of_rows = [(sources[record], row % settings.group_size) for row, record in enumerate(records)]
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        sampling = _ChallengerSampling(context, engine, policy_format, trial, provenance, key)
+        of_rows = [(sources[record], member) for record in records for member in range(settings.group_size)]
         writing = [asyncio.ensure_future(sampling.write(*each)) for each in of_rows]
         trying = [sampling.try_task(*each, rollout) for each, rollout in zip(of_rows, writing, strict=True)]
-        results, _ = await asyncio.gather(asyncio.gather(*trying), _announce(writing, learner))
+
+        async def announce() -> None:
+            # Their tasks are tried elsewhere.
+            sampled(
+                [rows_from(rollout, per_turn=per_turn).rows for rollout in await asyncio.gather(*writing)]
+            )
+
+        results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         format_scores = [
-            format_score_of(rollout, sources[record].search_turns)
-            for record, (rollout, _) in zip(records, results, strict=True)
+            format_score_of(rollout, source.search_turns)
+            for (source, _), (rollout, _) in zip(of_rows, results, strict=True)
         ]
         rewards = [
             reward_of_candidate(rollout, tried.candidate, score, settings)
             for (rollout, tried), score in zip(results, format_scores, strict=True)
         ]
-        _store_records(job, results)
+        tried = {each.candidate.rollout_ids: each for _, each in results}.values()
+        written = [rollout for rollout, _ in results]
+        append_records(job.records_folder, [*written, *(each.candidate for _, each in results)])
+        append_records(job.records_folder, [one for each in tried for one in (*each.rollouts, *each.grades)])
         metrics = _metrics(context, results, format_scores) | {
             "masked": Mean.of([reward is None for reward in rewards]),
             **context.canary_measures(),
             **sampling.clock.seconds(),
         }
-        rewarded = zip(results, rewards, strict=True)
-        return StepResult([learner.rewarded(rollout, reward) for (rollout, _), reward in rewarded], metrics)
+        rewarded = [
+            rewarded_rollout(rollout, reward, per_turn=per_turn)
+            for (rollout, _), reward in zip(results, rewards, strict=True)
+        ]
+        return StepResult(in_groups(rewarded, settings.group_size), metrics)
 
     return sample_step
-
-
-async def _announce(writing: Sequence["asyncio.Future[Rollout]"], learner: PolicyInTraining) -> None:
-    """Tells the engine when the last rollout of the step has ended: their tasks are tried elsewhere."""
-    learner.all_sampled(await asyncio.gather(*writing))
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,8 @@ class _ChallengerSampling:
     """What the rollouts of a step share; `tried` holds the tasks of the step, each tried once."""
 
     context: RunContext
-    learner: PolicyInTraining
+    engine: PolicyModel
+    policy_format: PolicyFormat
     trial: SolverTrial
     provenance: Provenance
     key: Key
@@ -117,8 +126,8 @@ class _ChallengerSampling:
 
     async def write(self, source: TaskSource, member: int) -> Rollout:
         context, own_key = self.context, (*self.key, source.document.id, member)
-        episode = context.challenger_episode(self.learner.policy_format, own_key, source)
-        rollout = await context.sample_rollout(episode, self.learner.engine, own_key)
+        episode = context.challenger_episode(self.policy_format, own_key, source)
+        rollout = await context.sample_rollout(episode, self.engine, own_key)
         self.clock.finished()
         if format_score_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
             rollout = rollout.model_copy(update={"task": None})
@@ -169,17 +178,3 @@ def _metrics(
         "no_task": Mean.of([candidate.reason is Reason.NO_TASK for candidate in candidates]),
         **behaviour_metrics([rollout for rollout, _ in results]),
     }
-
-
-def _store_records(job: GrpoJob, results: Sequence[tuple[Rollout, CandidateRecords]]) -> None:
-    by_rollouts = {tried.candidate.rollout_ids: tried for _, tried in results}
-    with (
-        Appender(job.records_folder.candidates) as candidates,
-        Appender(job.records_folder.rollouts) as rollouts,
-        Appender(job.records_folder.grades) as grades,
-    ):
-        rollouts.append(*(rollout.without_ids() for rollout, _ in results))
-        for tried in by_rollouts.values():
-            rollouts.append(*(rollout.without_ids() for rollout in tried.rollouts))
-            grades.append(*tried.grades)
-        candidates.append(*(tried.candidate for _, tried in results))

@@ -1,30 +1,19 @@
 """One role's training in one iteration: where it starts, its settings, what it trains on and where it writes."""
 
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
+from scope_selfplay.engines import samples_exactly
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.measures import Measures
 from scope_selfplay.store import StageFolder
+from scope_selfplay.training.checkpoint import Lineage
+from scope_selfplay.training.loss import Scale
 from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout
-from scope_selfplay.training.trained_model import Lineage
-
-
-class StepResult(NamedTuple):
-    """All rollouts of a step in the order of its records, and what the step's line in metrics.jsonl is made of."""
-
-    rollouts: Sequence[RewardedRollout]
-    metrics: Measures
-
-
-StepSampler = Callable[[Sequence[str], int], Coroutine[Any, Any, StepResult]]
-"""Record ids, each repeated G times in a row, and the step (from 0) -> the step's rewarded rollouts."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +31,29 @@ class TrainingOptions:
     temperature: float
     seed: int
     top_p: float = 1.0
+    scale: Scale = Scale.GROUP
     model: ModelConfig = field(default_factory=ModelConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True)
 class TrainingCallbacks:
-    """`on_outage` is called when the server of the policy in training was down for longer than the retries last."""
+    """`on_step` gets a step (from 1), its metrics, and what `account` gave on every rank; the first rank calls it.
 
-    on_step: Callable[[int, dict[str, Any]], None] = field(default=lambda step, line: None)
+    `on_outage` is called when the server of the policy in training was down for longer than the retries last.
+    """
+
+    on_step: Callable[[int, dict[str, Any], Sequence[Any]], None] = field(
+        default=lambda step, line, accounts: None
+    )
+    account: Callable[[], Any] = field(default=lambda: None)
     say: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr))
     on_outage: Callable[[OutsideError], None] = field(default=lambda fault: None)
 
 
 @dataclass(frozen=True)
 class GrpoJob:
-    """`records` are steps * batch ids, in the order of training."""
+    """`records` are ids of what groups are sampled for, steps * batch of them, in the order of training."""
 
     start: TrainingStart
     options: TrainingOptions
@@ -77,8 +73,19 @@ class GrpoJob:
         return min(self.options.model.max_length, self.settings.max_prompt + self.settings.max_response)
 
     @property
+    def exact(self) -> bool:
+        """Whether an engine in this process computes what the trainer computes."""
+        return samples_exactly(self.options.model, len(self.codec.tokenizer))
+
+    @property
     def records_folder(self) -> StageFolder:
-        """Where this process keeps its rollouts and grades; the leader's is the stage folder itself."""
-        if self.ranks.leads:
-            return self.folder
-        return StageFolder(self.folder.work / f"rank-{self.ranks.number}")
+        """Where this rank keeps its rollouts and grades; the first one's is the stage folder itself."""
+        return (
+            self.folder if self.ranks.leads else StageFolder(self.folder.work / f"rank-{self.ranks.number}")
+        )
+
+    def records_of(self, step: int) -> Sequence[str]:
+        """Those of this rank in a step (from 0)."""
+        of_step = self.records[step * self.settings.batch :][: self.settings.batch]
+        share = -(-self.settings.batch // self.ranks.processes)
+        return of_step[self.ranks.number * share :][:share]

@@ -11,22 +11,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from scope_selfplay.config import TrainConfig
 from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
 
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """`mask` and `logprobs` are as long as `completion_ids`; 1 marks a sampled token, NaN one that was not drawn.
-
-    `reference`: log-probabilities of M0 in the same places, where they are known before the update.
-    """
+    """`mask` and `logprobs` are as long as `completion_ids`; 1 marks a sampled token, NaN one that was not drawn."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     mask: list[int]
     logprobs: list[float]
-    reference: list[float] | None = None
 
     @property
     def length(self) -> int:
@@ -55,10 +50,6 @@ class RewardedRollout:
     @property
     def sampled_tokens(self) -> int:
         return sum(sum(row.mask) for row in self.rows)
-
-    def counts(self, settings: TrainConfig) -> bool:
-        """Whether the rollout takes part in the update."""
-        return self.reward is not None and not (self.truncated and settings.mask_truncated)
 
 
 def rewarded_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:

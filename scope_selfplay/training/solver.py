@@ -3,24 +3,27 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from scope_selfplay.config import SolverConfig
+from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.keys import Key
-from scope_selfplay.measures import Mean, Measure
+from scope_selfplay.keys import Key, rng_from
+from scope_selfplay.measures import Mean, Measure, Total, in_turn
+from scope_selfplay.ranking.routing import is_flat
 from scope_selfplay.reward_designs.answers import format_score
 from scope_selfplay.reward_designs.design import RubricSource, Unjudgeable
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
 from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import Role, Rollout, Rubric, Task
-from scope_selfplay.store import Appender, read_records
-from scope_selfplay.training.generation import PolicyInTraining, policy_in_training
-from scope_selfplay.training.job import GrpoJob, StepResult, StepSampler
-from scope_selfplay.training.step_metrics import RolloutClock, behaviour_metrics
+from scope_selfplay.schemas import Rollout, Rubric, Task
+from scope_selfplay.store import read_records
+from scope_selfplay.store.records import append_records
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.metrics import RolloutClock, behaviour_metrics
+from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
 
 @dataclass(frozen=True)
@@ -32,38 +35,42 @@ class TaskWithRubric:
 
 
 def solver_sampler(
-    model: Any,
+    engine: PolicyModel,
+    policy_format: PolicyFormat,
     job: GrpoJob,
     context: RunContext,
     tasks: Mapping[str, TaskWithRubric],
     *,
-    checkpoint: str,
     key: Key,
 ) -> StepSampler:
     """Samples and rewards the rollouts of one Solver step; judging begins while others are still generated."""
-    learner = policy_in_training(model, job, context, Role.SOLVER, checkpoint)
     settings, count = context.config.solver, job.codec.count
+    per_turn = policy_format.dialect.drops_earlier_thinking
     rewarder = open_rewarder(settings, context.judge, count, job.ranks)
-    written = RubricSource("query" if settings.needs_rubrics else "none")
-    # A training that goes on keeps the rubrics that it was begun with; the first process may be merging them now.
-    kept = [*read_records(job.records_folder.rubrics, Rubric), *read_records(job.folder.rubrics, Rubric)]
+    written = RubricSource("query" if settings.needs_rubrics else "none", job.ranks)
+    # A training that goes on keeps the rubrics that it was begun with, whichever rank wrote them.
+    files = [job.folder.rubrics, *sorted(job.folder.work.glob(f"rank-*/{job.folder.rubrics.name}"))]
+    kept = [rubric for file in files for rubric in read_records(file, Rubric)]
     for source in (written, rewarder.design.rubric_source):
         source.keep(kept)
 
-    async def sample_step(records: Sequence[str], step: int) -> StepResult:
-        learner.refresh_weights(step)
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         anchor = rewarder.design.has_anchor
         writer = context.judge.for_group()
-        sampling = _SolverSampling(context, learner, RolloutClock(), written, writer, greedy_first=anchor)
-        firsts = records[:: settings.group_size]
-        begun = [sampling.begin_group(tasks[record], (*key, step, record)) for record in firsts]
+        sampling = _SolverSampling(
+            context, engine, policy_format, RolloutClock(), written, writer, greedy_first=anchor
+        )
+        begun = [sampling.begin_group(tasks[record], (*key, step, record)) for record in records]
         groups = await asyncio.gather(*begun)
-        judging = rewarder.judge_step(groups, (*key, step))
-        # Groups that are sampled again need the engine until the last of them is judged.
-        judged, _ = await asyncio.gather(judging, _announce(groups, learner, again=settings.resample > 0))
-        rewarded = [pair for group in judged for pair in zip(group.rollouts, group.rewards, strict=True)]
-        rollouts = [rollout for rollout, _ in rewarded]
-        _store_records(job, rollouts, [writer.records, *records_of(judged)])
+
+        async def announce() -> None:
+            rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
+            sampled([rows_from(rollout, per_turn=per_turn).rows for rollout in rollouts])
+
+        judged, _ = await asyncio.gather(rewarder.judge_step(groups, (*key, step)), announce())
+        rollouts = [rollout for group in judged for rollout in group.rollouts]
+        judgements = [writer.records, *records_of(judged)]
+        append_records(job.records_folder, [*rollouts, *(one for each in judgements for one in each.values)])
         metrics = {
             **_answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
@@ -71,16 +78,58 @@ def solver_sampler(
             **context.canary_measures(),
             **sampling.clock.seconds(),
         }
-        return StepResult([learner.rewarded(*pair) for pair in rewarded], metrics)
+        return StepResult(
+            [
+                [
+                    rewarded_rollout(rollout, reward, per_turn=per_turn)
+                    for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+                ]
+                for group in judged
+            ],
+            metrics,
+        )
 
     return sample_step
 
 
-async def _announce(groups: Sequence[RolloutGroup], learner: PolicyInTraining, *, again: bool) -> None:
-    """Tells the engine when the last rollout of the step has ended."""
-    rollouts = [rollout for group in groups for rollout in await group.all_rollouts()]
-    if not again:
-        learner.all_sampled(rollouts)
+def resampled(sample_step: StepSampler, job: GrpoJob, tasks: Sequence[str], rounds: int) -> StepSampler:
+    """`sample_step` with flat groups replaced by groups of other `tasks` (dynamic sampling, DAPO, section 3.2).
+
+    A group whose rewards are all equal teaches nothing. Up to `rounds` times a step, all groups that are still flat
+    give way to groups of tasks that the step does not have yet; what is flat after the last round is trained on as it
+    is. Which task comes next depends on a group's place in the whole step, however many ranks share it.
+    """
+    if not rounds:
+        return sample_step
+
+    async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        # Nobody is told when all are sampled: the engine is needed until the last of them is judged.
+        found = await sample_step(records, step, lambda rows: None)
+        groups, measures = list(found.groups), [found.metrics]
+        fresh, first = _fresh_tasks(job, tasks, step), job.ranks.number * len(records)
+        for number in range(rounds):
+            flat = [place for place, group in enumerate(groups) if is_flat([each.reward for each in group])]
+            turns = {place: number * job.settings.batch + first + place for place in flat}
+            again = {place: fresh[turn] for place, turn in turns.items() if turn < len(fresh)}
+            # All ranks take part in a round, because a step has things to agree on; one without flat groups has none.
+            if not any(await job.ranks.gather("resampled", bool(again))):
+                break
+            found = await sample_step(list(again.values()), step, lambda rows: None)
+            for place, group in zip(again, found.groups, strict=True):
+                groups[place] = group
+            measures.append({**found.metrics, "resampled": Total(len(again))})
+        return StepResult(groups, {"resampled": Total(0), **in_turn(measures)})
+
+    return sample
+
+
+def _fresh_tasks(job: GrpoJob, tasks: Sequence[str], step: int) -> list[str]:
+    """The tasks that the step does not have, in an order of its own."""
+    batch = job.settings.batch
+    had = set(job.records[step * batch : (step + 1) * batch])
+    fresh = [task for task in tasks if task not in had]
+    rng_from(job.options.seed, "resample", step).shuffle(fresh)
+    return fresh
 
 
 @dataclass(frozen=True)
@@ -88,7 +137,8 @@ class _SolverSampling:
     """What the groups of a step share. The first rollout of each is greedy where the design has an anchor."""
 
     context: RunContext
-    learner: PolicyInTraining
+    engine: PolicyModel
+    policy_format: PolicyFormat
     clock: RolloutClock
     written: RubricSource
     writer: MeteredJudge
@@ -115,8 +165,8 @@ class _SolverSampling:
             return none
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
-        policy_format = replace(self.learner.policy_format, greedy=self.greedy_first and member == 0)
-        engine = _CountedEngine(self.learner.engine, lambda tokens: arrivals.generated(member, tokens))
+        policy_format = replace(self.policy_format, greedy=self.greedy_first and member == 0)
+        engine = _CountedEngine(self.engine, lambda tokens: arrivals.generated(member, tokens))
         own_key = (*key, member)
         try:
             episode = self.context.solver_episode(policy_format, own_key, task)
@@ -162,19 +212,3 @@ def _answer_metrics(
         "answer_tokens": Mean.of(lengths),
         "length_factor": Mean.of([length_factor(tokens, *limits) for tokens in lengths]),
     }
-
-
-def _store_records(job: GrpoJob, rollouts: Sequence[Rollout], judged: Sequence[JudgeRecords]) -> None:
-    """Everything that was generated and judged; a file per kind of record, only for kinds that there are."""
-    folder = job.records_folder
-    for path, records in (
-        (folder.rollouts, [rollout.without_ids() for rollout in rollouts]),
-        (folder.grades, [grade for group in judged for grade in group.grades]),
-        (folder.comparisons, [comparison for group in judged for comparison in group.comparisons]),
-        (folder.selections, [selection for group in judged for selection in group.selections]),
-        (folder.scores, [score for group in judged for score in group.scores]),
-        (folder.rubrics, [rubric for group in judged for rubric in group.rubrics]),
-    ):
-        if records:
-            with Appender(path) as file:
-                file.append(*records)

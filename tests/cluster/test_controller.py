@@ -14,11 +14,11 @@ import pytest
 
 from scope_selfplay.config import parse_config
 from scope_selfplay.controller import expiry
-from scope_selfplay.controller.api import VERBS, ForbiddenError, ObjectKind, Reply, Transport
+from scope_selfplay.controller.api import VERBS, ObjectKind, Reply, Transport
 from scope_selfplay.controller.cluster import KubernetesTransport
 from scope_selfplay.controller.loop import Clock, Controller, Inputs
 from scope_selfplay.controller.plan_parts import RunEnd
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.errors import ExitCode, UserError
 from scope_selfplay.testing.fake_nodes import PodEnding
 from tests.cluster.simulated_node import SimulatedNode
 
@@ -391,7 +391,7 @@ def test_a_missing_right_is_named(api: Any, site: Callable[..., Site]) -> None:
     role = rights.read_namespaced_role("scope-controller", run.namespace)
     role.rules = [rule for rule in role.rules if rule.resources != ["services"]]
     rights.replace_namespaced_role("scope-controller", run.namespace, role)
-    with pytest.raises(ForbiddenError, match="services is forbidden"):
+    with pytest.raises(UserError, match="services is forbidden"):
         run.drive(run.controller(), seconds=30)
 
 

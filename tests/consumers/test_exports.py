@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.training.policy import policy_path
+from scope_selfplay.inference.checkpoints import policy_path
 from tests.exported_run import write_exports, write_finished_run
 
 pytestmark = pytest.mark.consumers

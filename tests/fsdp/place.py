@@ -8,32 +8,23 @@ with `@on_ranks(case)` and gets from the fixture `found` what each rank returned
     @on_ranks(first_steps)
     def test_a_sentence(found: list[dict[str, Any]]) -> None: ...
 
-All cases of the selected tests run in the same two ranks, but for those that need fresh ones (`alone`). A case that
-ends its ranks is started by `start_ranks`.
+All cases of the selected tests run in the same two ranks. A case that ends its ranks, or needs other ones, is started
+by `start_ranks`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_selfplay.config.cluster import Sharding
-from scope_selfplay.training.launching import (
-    RankEnding,
-    RankTimeouts,
-    TrainingNode,
-    accelerate_environment,
-    module_command,
-    node_environment,
-    rank_environments,
-    run_ranks,
-    sharding_file,
-)
+from scope_selfplay.training.launch import RankEnding, TrainingNode, rank_environments, run_ranks
 from scope_selfplay.training.ranks import Ranks
 
-SETTINGS = Path("k8s/base/accelerate")
 RANKS = 2
 
 
@@ -50,9 +41,9 @@ class Place:
 Case = Callable[[Place], dict[str, Any]]
 
 
-def on_ranks(case: Case, *, alone: bool = False) -> pytest.MarkDecorator:
-    """Marks a test of what this case returned on every rank; `alone`, in ranks that run nothing else."""
-    return pytest.mark.on_ranks.with_args(case, alone=alone)
+def on_ranks(case: Case) -> pytest.MarkDecorator:
+    """Marks a test of what this case returned on every rank."""
+    return pytest.mark.on_ranks.with_args(case)
 
 
 def name_of(case: Case) -> str:
@@ -65,34 +56,23 @@ def start_ranks(
     say: Callable[[str], None],
     *,
     ranks: int = RANKS,
-    gpus: int = 4,
-    grace: float = 60.0,
+    sharers: int | None = None,
 ) -> RankEnding:
-    """Two ranks of the project's own launcher under the settings for that many GPUs; returns how they ended.
+    """Ranks of the project's own launcher, told what those of GPUs are told: all share one copy, or so many do.
 
-    A signal to this process reaches both, as in a pod.
+    Returns how they ended. A signal to this process reaches all, as in a pod.
     """
-    sharding = accelerate_environment(sharding_file(gpus, SETTINGS), ranks)
-    return _start(cases, folder, say, sharding, TrainingNode(ranks), grace)
+    told = {"SCOPE_FSDP_SHARERS": str(sharers or ranks), "SCOPE_FSDP_OFFLOAD": "0", "OMP_NUM_THREADS": "1"}
+    environments = [{**told, **rank} for rank in rank_environments(TrainingNode(ranks))]
+    command = [sys.executable, "-m", "tests.fsdp.rank", str(folder), *cases]
+    return run_ranks(command, environments, say, grace=60.0, after_failure=10.0)
 
 
-def start_nodes(
-    cases: Sequence[str], folder: Path, say: Callable[[str], None], *, sharding: Sharding
-) -> RankEnding:
-    """Four ranks of this machine, told what those of two nodes with two GPUs each are told."""
-    told = node_environment(TrainingNode(2, 2, sharding=sharding), SETTINGS)
-    # Those of two GPUs keep shards in host memory, and the others do not.
-    return _start(cases, folder, say, told | {"FSDP_OFFLOAD_PARAMS": "false"}, TrainingNode(4), 60.0)
-
-
-def _start(
-    cases: Sequence[str],
-    folder: Path,
-    say: Callable[[str], None],
-    told: Mapping[str, str],
-    node: TrainingNode,
-    grace: float,
-) -> RankEnding:
-    environments = [{**told, **rank} for rank in rank_environments(node)]
-    command = module_command("tests.fsdp.rank", [str(folder), *cases])
-    return run_ranks(command, environments, RankTimeouts(grace, after_failure=10.0), say)
+@contextmanager
+def offloading() -> Iterator[None]:
+    """What the launcher tells two GPUs: weights and optimizer lie in the host's memory."""
+    os.environ["SCOPE_FSDP_OFFLOAD"] = "1"
+    try:
+        yield
+    finally:
+        os.environ["SCOPE_FSDP_OFFLOAD"] = "0"

@@ -2,40 +2,29 @@
 
 python -m tests.fsdp.rank FOLDER MODULE:FUNCTION ...
 
-The launcher sets RANK and accelerate's variables. Importing the trainer takes half a minute, so the same ranks run all
-cases. What a case returns goes into `FOLDER/<function>/rank-<number>.json`; a case that raises ends its rank, and the
-launcher the others.
+Importing the trainer takes seconds, so the same ranks run all cases. What a case returns goes into
+`FOLDER/<function>/rank-<number>.json`; a case that raises ends its rank, and the launcher the others.
 """
 
 import importlib
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.gpu.without_gpu import pretend_to_have_gpus
-from tests.fsdp.place import Case, Place
+from scope_selfplay.training.ranks import ranks
+from tests.fsdp.place import Place
 
 
 def main() -> None:
-    folder, *names = sys.argv[1:]
-    pretend_to_have_gpus()
-    for place, work in _cases(Path(folder), names):
-        found = work(place)
-        (place.folder / f"rank-{place.ranks.number}.json").write_text(json.dumps(found))
-
-
-def _cases(folder: Path, names: list[str]) -> Iterator[tuple[Place, Case]]:
-    """The first begins as a pod does: its ranks have not met."""
-    from scope_selfplay.training.ranks import ranks
-
-    policies = _policies(folder, leads=ranks().leads)
-    for name in names:
+    folder, team = Path(sys.argv[1]), ranks()
+    policies = _policies(folder, leads=team.leads)
+    for name in sys.argv[2:]:
         module, _, function = name.partition(":")
-        place = Place(folder / function, policies / "random", policies / "speaking", ranks())
+        place = Place(folder / function, policies / "random", policies / "speaking", team)
         place.folder.mkdir(exist_ok=True)
-        yield place, getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)(place)
+        (place.folder / f"rank-{team.number}.json").write_text(json.dumps(found))
 
 
 def _policies(folder: Path, *, leads: bool) -> Path:

@@ -1,7 +1,6 @@
 """Checkpoints of a sharded training: each rank writes its part, the leader alone reads them, and nothing is lost."""
 
 import hashlib
-import itertools
 import os
 import signal
 import threading
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import checkpoints as receipts
-from scope_selfplay.training.checkpoints import Checkpoints
+from scope_selfplay.training import checkpoint as receipts
+from scope_selfplay.training.checkpoint import RECEIPT, Checkpoints
+from scope_selfplay.training.ranks import PeerEnded, Ranks
 from scope_selfplay.training.rows import RewardedRollout
-from scope_selfplay.training.termination import Termination
 from tests.fsdp.place import Place, name_of, on_ranks, start_ranks
-from tests.fsdp.trainings import sharded_job, trained_metrics, trainer_of, weights_on_disk
-from tests.integration.loop.seam import by_member
+from tests.fsdp.trainings import sharded_job, trained_metrics, weights_on_disk
+from tests.integration.loop.seam import Score, by_member
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
 
@@ -28,20 +27,23 @@ class Killed(Exception):
     pass
 
 
+def killed_in(step: int) -> Score:
+    def score(record: str, member: int, now: int) -> RewardedRollout:
+        if now == step:
+            raise Killed
+        return by_member(record, member, now)
+
+    return score
+
+
 def resumed_and_whole(place: Place) -> dict[str, Any]:
     """Four steps at one go, and again with a kill in the third step."""
-    whole = sharded_job(replace(place, folder=place.folder / "whole"), steps=4, kl_beta=0.0)
+    whole = sharded_job(place, "whole", steps=4)
     lines = trained_metrics(whole)
-
-    def kill(record: str, member: int, step: int) -> RewardedRollout:
-        if step == 2:
-            raise Killed
-        return by_member(record, member, step)
-
-    killed = sharded_job(replace(place, folder=place.folder / "killed"), steps=4, kl_beta=0.0)
-    with pytest.raises(Killed):
-        trained_metrics(killed, kill)
-    newest = _newest(trainer_of(killed))
+    killed = sharded_job(place, "killed", steps=4)
+    with pytest.raises((Killed, PeerEnded)):
+        trained_metrics(killed, killed_in(2))
+    newest = _newest(killed.folder.work, place.ranks)
     return {
         **newest,
         "weights": sum(weight.numel() for weight in weights_on_disk(place.random_policy).values()),
@@ -50,16 +52,17 @@ def resumed_and_whole(place: Place) -> dict[str, Any]:
     }
 
 
-def _newest(trainer: Any) -> dict[str, Any]:
+def _newest(work: Path, ranks: Ranks) -> dict[str, Any]:
     """The newest checkpoint, what is in it, and how many files this rank has read for it."""
     read: list[str] = []
     checksum, receipts.checksum = receipts.checksum, lambda path: read.append(str(path)) or checksum(path)
     try:
-        newest = trainer.newest_checkpoint(lambda line: None)
+        with ranks:
+            step = Checkpoints(work, ranks).restore(lambda: {}, print)
     finally:
         receipts.checksum = checksum
-    sizes = {path.name: path.stat().st_size for path in newest.rglob("*") if path.is_file()}
-    return {"newest": newest.name, "sizes": sizes, "read": len(read)}
+    files = [path for path in (work / f"checkpoint-{step}").rglob("*") if path.is_file()]
+    return {"newest": step, "sizes": {path.name: path.stat().st_size for path in files}, "read": len(read)}
 
 
 def _sum(folder: Path) -> str:
@@ -73,19 +76,16 @@ def test_a_killed_training_ends_with_the_same_weights_bit_for_bit(found: list[di
         whole, resumed = rank["sums"]
         assert whole == resumed
         for one, two in zip(*rank["lines"], strict=True):
-            assert (one["step"], one["loss"], one["grad_norm"]) == (
-                two["step"],
-                two["loss"],
-                two["grad_norm"],
-            )
+            names = ("step", "loss", "grad_norm")
+            assert [one[name] for name in names] == [two[name] for name in names]
 
 
 @on_ranks(resumed_and_whole)
 def test_every_rank_writes_its_part_and_only_the_leader_reads_them_all(found: list[dict[str, Any]]) -> None:
     leader, other = found
-    assert leader["newest"] == other["newest"] == "checkpoint-2"
+    assert leader["newest"] == other["newest"] == 2
     assert {"__0_0.distcp", "__1_0.distcp"} <= set(leader["sizes"])
-    assert leader["read"] == len(leader["sizes"]) - 1 and other["read"] == 0
+    assert leader["read"] == len(leader["sizes"].keys() - {RECEIPT}) and other["read"] == 0
 
 
 @on_ranks(resumed_and_whole)
@@ -93,6 +93,22 @@ def test_a_checkpoint_holds_the_weights_once(found: list[dict[str, Any]]) -> Non
     # float32: the weights and Adam's two moments.
     needed = 3 * 4 * found[0]["weights"]
     assert needed <= sum(found[0]["sizes"].values()) < 1.3 * needed + 200_000
+
+
+def damaged(place: Place) -> dict[str, Any]:
+    """A part of the newest checkpoint has changed on disk; the first rank goes by the one before, and so do all."""
+    job = sharded_job(place, steps=3)
+    with pytest.raises((Killed, PeerEnded)):
+        trained_metrics(job, killed_in(2))
+    if place.ranks.leads:
+        part = job.folder.work / "checkpoint-2" / receipts.PARTS / "__1_0.distcp"
+        part.write_bytes(part.read_bytes()[:-1] + b"!")
+    return {"newest": _newest(job.folder.work, place.ranks)["newest"]}
+
+
+@on_ranks(damaged)
+def test_all_ranks_go_by_the_newest_checkpoint_that_is_whole(found: list[dict[str, Any]]) -> None:
+    assert [rank["newest"] for rank in found] == [1, 1]
 
 
 def told_to_stop(place: Place) -> dict[str, Any]:
@@ -104,7 +120,7 @@ def told_to_stop(place: Place) -> dict[str, Any]:
             time.sleep(120)
         return by_member(record, member, step)
 
-    return {"lines": trained_metrics(sharded_job(place, steps=4, kl_beta=0.0), slowly)}
+    return {"lines": trained_metrics(sharded_job(place, steps=4), slowly)}
 
 
 def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_alone(
@@ -123,29 +139,29 @@ def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_
     threading.Thread(target=stop_once_sampling, daemon=True).start()
     ending = start_ranks([name_of(told_to_stop)], tmp_path, said.append)
     assert ending.code == 143, "\n".join(said[-20:])
-    assert time.monotonic() - ended[0] < 20
-    work = tmp_path / "told_to_stop" / ".work"
-    newest = Checkpoints(work).newest(print)
+    assert time.monotonic() - ended[0] < 10
+    newest = Checkpoints(tmp_path / "told_to_stop" / ".work", Ranks()).newest(print)
     assert newest is not None and newest.name == "checkpoint-2"
     assert [row["step"] for row in read_rows(tmp_path / "told_to_stop" / "metrics.jsonl")] == [1, 2]
 
 
 def told_when_complete(place: Place) -> dict[str, Any]:
-    """Never returns: one rank alone gets SIGTERM when the third step is complete, and no step was to be saved."""
-    hold, complete = Termination.hold, itertools.count(1)
+    """Never returns: the second rank alone gets SIGTERM when the third step is complete, and none was to be saved."""
+    (place.folder / f"process-{place.ranks.number}").write_text(str(os.getpid()))
 
-    def told(self: Termination) -> None:
-        hold(self)
-        if next(complete) == 3 and not place.ranks.leads:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def on_step(step: int, line: dict[str, Any], accounts: Any) -> None:
+        if step == 3:
+            os.kill(int((place.folder / "process-1").read_text()), signal.SIGTERM)
+            while not place.ranks.ending:
+                time.sleep(0.05)
 
-    Termination.hold = told  # type: ignore[method-assign]
-    return {"lines": trained_metrics(sharded_job(place, steps=4, save_every=4, kl_beta=0.0))}
+    job = sharded_job(place, steps=4, save_every=4)
+    return {"lines": trained_metrics(replace(job, callbacks=replace(job.callbacks, on_step=on_step)))}
 
 
 def test_every_rank_saves_a_complete_step_when_sigterm_has_reached_one(tmp_path: Path) -> None:
     said: list[str] = []
     ending = start_ranks([name_of(told_when_complete)], tmp_path, said.append)
     assert ending.code == 143, "\n".join(said[-20:])
-    newest = Checkpoints(tmp_path / "told_when_complete" / ".work").newest(print)
+    newest = Checkpoints(tmp_path / "told_when_complete" / ".work", Ranks()).newest(print)
     assert newest is not None and newest.name == "checkpoint-3"

@@ -5,27 +5,26 @@ One process, four that share one copy, and two times two run the same cases, one
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.launching import RankEnding
+from scope_selfplay.training.launch import TrainingNode
+from scope_selfplay.training.ranks import PeerEnded
 from scope_selfplay.training.rows import RewardedRollout
-from tests.fsdp.place import Case, Place, name_of, start_nodes, start_ranks
-from tests.fsdp.test_checkpoints import Killed
-from tests.fsdp.test_offloading import offloading
-from tests.fsdp.test_reference import LORA
-from tests.fsdp.trainings import sharded_job, trained_metrics, trainer_of, weights_on_disk
-from tests.integration.loop.seam import by_member, with_model
+from tests.fsdp.place import Case, Place, name_of, offloading, start_ranks
+from tests.fsdp.test_checkpoints import Killed, killed_in
+from tests.fsdp.trainings import loop_of, sharded_job, trained_metrics, weights_on_disk
+from tests.integration.loop.seam import by_member
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(900)]
 
 STEPS, GROUPS, CUT = 4, 4, 2
+HYBRID = TrainingNode(2, 2, sharding="hybrid").sharers
 GRADIENTS = "gradients.safetensors"
 Found = list[dict[str, Any]]
 Launches = dict[str, tuple[Path, dict[str, Found]]]
@@ -52,8 +51,8 @@ def all_steps(place: Place) -> dict[str, Any]:
 
 
 def adapter_steps(place: Place) -> dict[str, Any]:
-    job = four_groups(place, learning_rate=1e-2)
-    return {"lines": lines_of(with_model(job, job.options.model.model_copy(update={"lora": LORA})))}
+    job = four_groups(place, learning_rate=1e-2, lora=True)
+    return {"lines": lines_of(job)}
 
 
 def first_gradients(place: Place) -> dict[str, Any]:
@@ -61,54 +60,43 @@ def first_gradients(place: Place) -> dict[str, Any]:
     import torch.distributed
     from safetensors.torch import save_file
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-    from transformers import TrainerCallback
 
-    trainer = trainer_of(four_groups(place))
-    reduced: list[int] = []
-    sums: list[float] = []
-    all_reduce = torch.distributed.all_reduce
+    reduced, sums, all_reduce = list[int](), list[float](), torch.distributed.all_reduce
 
     def counted(tensor: Any, *arguments: Any, **options: Any) -> Any:
         reduced.append(tensor.numel())
         return all_reduce(tensor, *arguments, **options)
 
-    class Keep(TrainerCallback):  # type: ignore[misc]
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            named = trainer.model.named_parameters()
-            whole = {name: weight.grad.full_tensor().float() for name, weight in named}
+    with place.ranks:
+        loop = loop_of(four_groups(place))
+        trained = loop.model.trained
+
+        def keep() -> None:
+            whole = {name: weight.grad.full_tensor() for name, weight in trained.items()}
             sums.append(float(sum(gradient.double().abs().sum() for gradient in whole.values())))
             if place.ranks.leads:
                 save_file(whole, place.folder / GRADIENTS)
-            control.should_training_stop = True
 
-    trainer.add_callback(Keep())
-    torch.distributed.all_reduce = counted
-    try:
-        trainer.train()
-    finally:
-        torch.distributed.all_reduce = all_reduce
-    weights = [weight for weight in trainer.model.parameters() if isinstance(weight, DTensor)]
+        loop.optimizer.step = keep
+        torch.distributed.all_reduce = counted
+        try:
+            loop.step(0)
+        finally:
+            torch.distributed.all_reduce = all_reduce
     return {
-        "mesh": list(weights[0].device_mesh.shape),
-        "own": sum(weight.to_local().numel() for weight in weights),
-        "whole": sum(weight.numel() for weight in weights),
+        "mesh": list(next(iter(trained.values())).device_mesh.shape),
+        "own": sum(weight.to_local().numel() for weight in trained.values()),
+        "whole": sum(weight.numel() for weight in trained.values()),
         "reduced": reduced,
         "sum": sums[0],
-        "units": sum(isinstance(module, FSDPModule) for module in trainer.model.modules()),
+        "units": sum(isinstance(module, FSDPModule) for module in loop.model.model.modules()),
     }
 
 
 def cut_short(place: Place) -> dict[str, Any]:
     """Killed in the third step: its folder is where another launch goes on."""
-
-    def kill(record: str, member: int, step: int) -> RewardedRollout:
-        if step == CUT:
-            raise Killed
-        return by_member(record, member, step)
-
-    with pytest.raises(Killed):
-        trained_metrics(four_groups(place), kill)
+    with pytest.raises((Killed, PeerEnded)):
+        trained_metrics(four_groups(place), killed_in(CUT))
     return {}
 
 
@@ -131,11 +119,9 @@ def kept_on_the_host(place: Place) -> dict[str, Any]:
 CASES = (all_steps, adapter_steps, first_gradients)
 
 
-def launched(
-    start: Callable[..., RankEnding], cases: Sequence[Case], folder: Path, ranks: int
-) -> dict[str, Found]:
+def launched(cases: Sequence[Case], folder: Path, ranks: int, sharers: int) -> dict[str, Found]:
     said: list[str] = []
-    ending = start([name_of(case) for case in cases], folder, said.append)
+    ending = start_ranks([name_of(case) for case in cases], folder, said.append, ranks=ranks, sharers=sharers)
     assert ending.code == 0, "\n".join(said[-40:])
     names = [case.__name__ for case in cases]
     return {
@@ -153,13 +139,12 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
         shutil.copytree(folders[other] / "cut_short", folders[name] / "gone_on")
 
     found = {}
-    found["one"] = launched(partial(start_ranks, ranks=1), [*CASES, cut_short], folders["one"], 1)
+    found["one"] = launched([*CASES, cut_short], folders["one"], 1, 1)
     begun_by("one", "hybrid")
-    start = partial(start_nodes, sharding="hybrid")
-    found["hybrid"] = launched(start, [*CASES, cut_short, gone_on, kept_on_the_host], folders["hybrid"], 4)
+    cases = [*CASES, cut_short, gone_on, kept_on_the_host]
+    found["hybrid"] = launched(cases, folders["hybrid"], 4, HYBRID)
     begun_by("hybrid", "full")
-    start = partial(start_nodes, sharding="full")
-    found["full"] = launched(start, [*CASES, gone_on], folders["full"], 4)
+    found["full"] = launched([*CASES, gone_on], folders["full"], 4, 4)
     return {name: (folders[name], found[name]) for name in folders}
 
 
@@ -191,8 +176,7 @@ def test_nodes_exchange_a_share_of_the_gradients_once_in_an_update_of_two_passes
         # Shares are filled up to equal sizes before they travel.
         share = max(rank["own"] for rank in ranks) if name == "hybrid" else 0
         for rank in ranks:
-            # accelerate joins the metrics of two rollouts; everything else is gradients.
-            assert sum(size for size in rank["reduced"] if size > 2) == share
+            assert sum(rank["reduced"]) == share
 
 
 @pytest.mark.parametrize("other", ["one", "full"])

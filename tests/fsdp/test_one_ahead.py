@@ -1,18 +1,19 @@
 """Rollouts of the next step beside the sharded update of this one: both talk to the other rank at once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.grpo import train_grpo
-from scope_selfplay.training.job import GrpoJob, StepResult
+from scope_selfplay.training.engines import Rows, StepResult
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loop import load, train
 from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import sharded_job
-from tests.integration.loop.seam import make_sampler
+from tests.integration.loop.seam import NoEngine, sampler_of
 from tests.integration.loop.test_processes import uneven
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
@@ -21,32 +22,25 @@ pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
 def trained(job: GrpoJob) -> dict[str, Any]:
     """The lines of a training whose rollouts compare notes all the time; what was heard; what happened when."""
     heard, happened = list[bool](), list[str]()
-    callbacks = replace(job.callbacks, on_step=lambda step, line: happened.append(f"update {step}"))
+    callbacks = replace(job.callbacks, on_step=lambda step, line, _: happened.append(f"update {step}"))
 
-    def sampler(model: Any) -> Any:
-        made_up = make_sampler(uneven)(model)
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        happened.append(f"rollouts {step + 1}")
+        for number in range(30):
+            heard.append(await job.ranks.gather("notes", (step, number)) == [(step, number)] * 2)
+            await asyncio.sleep(0.01 * job.ranks.number)
+        found: StepResult = await sampler_of(uneven)(records, step, sampled)
+        return found
 
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            happened.append(f"rollouts {step + 1}")
-            for number in range(30):
-                heard.append(job.ranks.gather((step, number)) == [(step, number)] * 2)
-                await asyncio.sleep(0.01 * job.ranks.number)
-            found: StepResult = await made_up(records, step)
-            return found
-
-        return sample_step
-
-    train_grpo(replace(job, callbacks=callbacks), sampler)
+    with job.ranks:
+        train(replace(job, callbacks=callbacks), load(job), NoEngine(), sample_step)
     return {"lines": read_rows(job.folder.metrics), "heard": heard, "happened": happened}
 
 
 def beside_and_after(place: Place) -> dict[str, Any]:
     found = {}
     for overlap in (0, 1):
-        folder = place.folder / str(overlap)
-        job = sharded_job(
-            replace(place, folder=folder), steps=3, kl_beta=0.1, overlap=overlap, sampling_cap=0.0
-        )
+        job = sharded_job(place, str(overlap), steps=3, kl_beta=0.1, overlap=overlap, sampling_cap=0.0)
         found[str(overlap)] = trained(job)
     return found
 

@@ -1,64 +1,65 @@
-"""The project's own training, sharded by FSDP2 with the settings that ship for four GPUs."""
+"""The project's own training, sharded by FSDP2 as on GPUs."""
 
+import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scope_selfplay.training.grpo import train_grpo
-from tests.fsdp.place import Place, on_ranks
-from tests.fsdp.trainings import sharded_job, trained_metrics, trainer_of, weights_on_disk
-from tests.integration.loop.seam import by_member, make_sampler
+from scope_selfplay.errors import ConfigError, TrainingError
+from scope_selfplay.schemas import Role
+from scope_selfplay.training.checkpoint import Checkpoints
+from scope_selfplay.training.engines import open_engine
+from tests.fsdp.place import Place, offloading, on_ranks
+from tests.fsdp.trainings import changed, loop_of, sharded_job, trained_metrics
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(600)]
 
 
 def two_steps(place: Place) -> dict[str, Any]:
-    job = sharded_job(place, steps=2, kl_beta=0.0)
-    lines = trained_metrics(job)
-    before, after = weights_on_disk(place.random_policy), weights_on_disk(job.folder.checkpoint)
-    return {"lines": lines, "changed": [name for name in before if not before[name].equal(after[name])]}
+    """The second rank has a policy without weights: the first one reads them for both."""
+    start = place.random_policy
+    if not place.ranks.leads:
+        start = shutil.copytree(start, place.folder / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    job = sharded_job(place, start=start, steps=2)
+    return {"lines": trained_metrics(job), "changed": changed(job) if place.ranks.leads else []}
 
 
 @on_ranks(two_steps)
-def test_both_ranks_train_one_policy(found: list[dict[str, Any]]) -> None:
+def test_both_ranks_train_one_policy_that_the_first_one_reads(found: list[dict[str, Any]]) -> None:
     one, two = found
-    assert one == two and one["changed"]
+    assert one["lines"] == two["lines"] and one["changed"]
     assert [line["step"] for line in one["lines"]] == [1, 2]
     assert all(line["reward"] == 0.5 and line["grad_norm"] > 0 for line in one["lines"])
 
 
 def sharded_weights(place: Place) -> dict[str, Any]:
-    from torch.distributed.tensor import DTensor
-
-    trainer = trainer_of(sharded_job(place, kl_beta=0.0))
-    trainer.train()
-    weights = list(trainer.model.parameters())
-    whole = sum(weight.numel() for weight in weights)
-    own = sum(weight.to_local().numel() for weight in weights if isinstance(weight, DTensor))
-    return {"whole": whole, "own": own, "precision": trainer.accelerator.mixed_precision}
+    """What a rank holds after a training, and what an engine in its process says to it."""
+    job = sharded_job(place)
+    with job.ranks:
+        loop = loop_of(job)
+        loop.run()
+    model = loop.model
+    whole = sum(weight.numel() for weight in model.trained.values())
+    own = [weight.to_local().numel() for weight in model.trained.values()]
+    states = loop.optimizer.state.values()
+    moments = [state[name].to_local().numel() for state in states for name in ("exp_avg", "exp_avg_sq")]
+    context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=None))
+    try:
+        open_engine(job, model, context, Role.SOLVER, "S_0")
+    except ConfigError as error:
+        return {"whole": whole, "own": sum(own), "moments": sum(moments), "error": str(error)}
+    return {}
 
 
 @on_ranks(sharded_weights)
-def test_a_rank_holds_its_share_of_the_weights(found: list[dict[str, Any]]) -> None:
+def test_a_rank_holds_its_share_of_the_weights_and_of_their_moments(found: list[dict[str, Any]]) -> None:
     assert sum(rank["own"] for rank in found) == found[0]["whole"]
-    assert all(rank["own"] < 0.6 * rank["whole"] and rank["precision"] == "bf16" for rank in found)
+    for rank in found:
+        assert rank["own"] < 0.6 * rank["whole"] and rank["moments"] == 2 * rank["own"]
 
 
-def engine_in_process(place: Place) -> dict[str, Any]:
-    from scope_selfplay.errors import ConfigError
-    from scope_selfplay.schemas import Role
-    from scope_selfplay.training.generation import policy_in_training
-
-    job = sharded_job(place)
-    context: Any = None
-    try:
-        policy_in_training(object(), job, context, Role.SOLVER, "S_0")
-    except ConfigError as error:
-        return {"error": str(error)}
-    return {"error": ""}
-
-
-@on_ranks(engine_in_process)
+@on_ranks(sharded_weights)
 def test_a_policy_of_which_a_rank_holds_a_share_is_not_sampled_in_process(
     found: list[dict[str, Any]],
 ) -> None:
@@ -66,18 +67,31 @@ def test_a_policy_of_which_a_rank_holds_a_share_is_not_sampled_in_process(
         assert "each of 2 GPUs holds a share" in rank["error"] and "vllm_colocated" in rank["error"]
 
 
-def weights_before_they_are_shared(place: Place) -> dict[str, Any]:
-    """Whether this rank has read any weight of the policy when its sampler is made."""
-    read: list[bool] = []
-
-    def sampler(model: Any) -> Any:
-        read.append(any(bool(weight.any()) for weight in model.parameters()))
-        return make_sampler(by_member)(model)
-
-    train_grpo(sharded_job(place, kl_beta=0.0), sampler)
-    return {"read": read}
+def offloaded_steps(place: Place) -> dict[str, Any]:
+    with offloading():
+        return {"lines": trained_metrics(sharded_job(place, steps=2, kl_beta=0.1))}
 
 
-@on_ranks(weights_before_they_are_shared, alone=True)
-def test_the_first_rank_alone_reads_the_policy(found: list[dict[str, Any]]) -> None:
-    assert [rank["read"] for rank in found] == [[True], [False]]
+@on_ranks(offloaded_steps)
+def test_a_policy_in_host_memory_trains_against_m0(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        first, second = rank["lines"]
+        assert abs(first["kl"]) < 1e-3 < second["kl"] and first["grad_norm"] > 0
+
+
+def after_a_leap(place: Place) -> dict[str, Any]:
+    """The first update throws the weights out of what can be computed with."""
+    job = sharded_job(place, steps=3, learning_rate=1e30)
+    with pytest.raises(TrainingError) as caught:
+        trained_metrics(job)
+    newest = Checkpoints(job.folder.work, job.ranks).newest(print)
+    return {"error": str(caught.value), "newest": newest and newest.name}
+
+
+@on_ranks(after_a_leap)
+def test_a_step_that_is_not_finite_ends_every_rank_before_it_changes_a_weight(
+    found: list[dict[str, Any]],
+) -> None:
+    for rank in found:
+        assert rank["error"].startswith("step 2: the loss is nan") and "learning_rate" in rank["error"]
+        assert rank["newest"] == "checkpoint-1"

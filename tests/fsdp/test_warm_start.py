@@ -1,14 +1,14 @@
-"""A cold start sharded as GRPO is: by FSDP2, with the settings that ship."""
+"""A cold start sharded as GRPO is, in two ranks."""
 
 from typing import Any
 
 import pytest
 
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.training.policy import policy_path
+from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.trained_model import Lineage
-from scope_selfplay.training.warm_start import WarmStart, sft
+from scope_selfplay.training.sft import WarmStart, sft
 from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import weights_on_disk
 
@@ -25,6 +25,7 @@ def cold_start(place: Place) -> dict[str, Any]:
         settings=WarmStart(epochs=3, learning_rate=1e-2, batch=4, micro_batch=1),
         codec=ChatCodec.load(place.random_policy),
         lineage=Lineage(role="warm start"),
+        team=place.ranks,
     )
     before, after = weights_on_disk(place.random_policy), weights_on_disk(out)
     changed = [name for name in before if not before[name].equal(after[name])]

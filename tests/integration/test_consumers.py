@@ -8,8 +8,8 @@ import pytest
 datasets = pytest.importorskip("datasets", reason="needs the train extra")
 
 from scope_selfplay.export.formats import FORMATS
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.store import RunFolder, Stage
-from scope_selfplay.training.policy import policy_path
 from tests.exported_run import write_exports, write_finished_run
 
 pytestmark = pytest.mark.integration

@@ -48,7 +48,7 @@ def written(arm: Arm, laboratory: Laboratory) -> RunConfig:
 def test_every_arm_is_a_run_that_can_be_and_differs_from_where_it_begins(arm: Arm, tmp_path: Path) -> None:
     laboratory = Laboratory(tmp_path)
     config = written(arm, laboratory)
-    shipped = load_config(None, ["seed=1"], base=DEFAULT_CONFIG)
+    shipped = load_config(DEFAULT_CONFIG, ["seed=1"])
     assert changed_settings(shipped, config) or arm == CO_EVOLVING
     assert config.seed == 1 and config.name == arm.name
     if arm.of is not None:

@@ -27,6 +27,7 @@ from scope_selfplay.dialects import DIALECTS, ToolForm
 from scope_selfplay.errors import CheckpointError, ConfigError, UserError
 from scope_selfplay.evaluation.rows import Row
 from scope_selfplay.health.tasks import measure_diversity
+from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.judge.cache import cache_key
 from scope_selfplay.judge.chat_client import ChatRequest
 from scope_selfplay.judge.parsing import (
@@ -46,7 +47,6 @@ from scope_selfplay.store.reader import RunReader
 from scope_selfplay.testing.attacks import HIDDEN, as_read, control_tag_in
 from scope_selfplay.tools.mcp_tools import local_name
 from scope_selfplay.tools.tool import ToolBudget, ToolSpec, schema_problem
-from scope_selfplay.training.policy import stored_dtype
 from scope_selfplay.untrusted_text import clean, clean_line
 from scope_selfplay.wire.guarded_http import GuardedResolver, checked_url
 from scope_selfplay.wire.serving import serving

@@ -1,16 +1,36 @@
 """The measures of the house: how large the code may be, and what it must not contain."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
+
+from scope_selfplay.cli import cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_selfplay", "retrieval", "jobs")
-MOST_FILES, MOST_LINES = 500, 63_000
+BUDGETS = {
+    "library lines": 61_400,
+    "library files": 470,
+    "test lines": 56_800,
+    "benchmark lines": 10_150,
+    "words by hand": 64_500,
+    "settings": 325,
+    "commands": 54,
+    "training lines": 2_700,
+    "training files": 14,
+    "training/loop.py lines": 300,
+}
+"""What is agreed for the house as it is now; these numbers only fall."""
+WRITTEN_BY_PROGRAMS = re.compile(r"<!-- (\S+) -->.*?<!-- /\1 -->", re.DOTALL)
+"""Result tables of benchmarks between two marks (benchmarks.marked_text): of README.md, docs/ablations.md,
+docs/learning.md and docs/real-model.md."""
+TRAINING = Path("scope_selfplay", "training")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 MOST_REPEATED_CLASS_NAMES = 5
 NAMEDTUPLE_API = {"_replace", "_asdict", "_fields", "_make"}
@@ -38,10 +58,50 @@ def functions() -> Iterator[tuple[int, str]]:
                 yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
 
 
-def test_the_packages_are_no_larger_than_agreed() -> None:
-    files, lines = len(texts()), sum(len(text.splitlines()) for text in texts().values())
-    assert files <= MOST_FILES
-    assert lines <= MOST_LINES
+@pytest.mark.parametrize("measure", BUDGETS)
+def test_the_house_is_no_larger_than_agreed(measure: str) -> None:
+    assert sizes()[measure] <= BUDGETS[measure]
+
+
+@cache
+def sizes() -> Mapping[str, int]:
+    """`words by hand` are those of README.md and docs/*.md, without what programs write: tables of results, and of
+    docs/configuration.md all rows (tests.configuration_page); `settings` are these rows. `commands` have no commands
+    below them.
+    """
+    lines = {path: len(text.splitlines()) for path, text in texts().items()}
+    training = {path.name: count for path, count in lines.items() if path.parent == TRAINING}
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    by_hand = {page.name: WRITTEN_BY_PROGRAMS.sub("", page.read_text(encoding="utf-8")) for page in pages}
+    rows = re.findall(r"^\|.*$", by_hand["configuration.md"], re.MULTILINE)
+    return {
+        "library lines": sum(lines.values()),
+        "library files": len(lines),
+        "test lines": _lines_below("tests"),
+        "benchmark lines": _lines_below("benchmarks"),
+        "words by hand": sum(map(_words, by_hand.values())) - sum(map(_words, rows)),
+        "settings": sum(row.startswith("| `") for row in rows),
+        "commands": _commands(cli, click.Context(cli)),
+        "training lines": sum(training.values()),
+        "training files": len(training) - 1,
+        "training/loop.py lines": training["loop.py"],
+    }
+
+
+def _lines_below(folder: str) -> int:
+    files = (REPOSITORY / folder).rglob("*.py")
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _commands(command: click.Command, context: click.Context) -> int:
+    if not isinstance(command, click.Group):
+        return 1
+    below = (command.get_command(context, name) for name in command.list_commands(context))
+    return sum(_commands(each, context) for each in below if each is not None)
 
 
 def test_no_file_is_longer_than_500_lines() -> None:

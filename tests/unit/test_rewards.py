@@ -9,7 +9,8 @@ import pytest
 
 from scope_selfplay.config import parse_config
 from scope_selfplay.planning.assumptions import Assumptions
-from scope_selfplay.planning.plan import candidate_judge_calls, make_plan
+from scope_selfplay.planning.judge_load import gates_and_rubric, grading
+from scope_selfplay.planning.plan import make_plan
 from scope_selfplay.rewards import (
     challenger_format,
     challenger_reward,
@@ -64,11 +65,17 @@ def implicit_and_pairwise(case: Case) -> Case:
     }
 
 
+def candidate_calls(answers: int, criteria: int) -> float:
+    """Of one that passes: gates, one rubric, one grade per answer and criterion (section 3.1, figure 11)."""
+    assumptions = Assumptions(criteria=criteria)
+    return gates_and_rubric(2, assumptions).plus(grading(answers, assumptions)).calls
+
+
 def iteration_budget(case: Case) -> Case:
     shared = {"steps": case["steps"], "group_size": case["G"]}
     challenger = shared | {"batch": case["batch_challenger"], "rollouts": case["N_train"]}
     config = parse_config({"challenger": challenger, "solver": shared | {"batch": case["batch_solver"]}})
-    plan = make_plan(config, gpus=6, gates=2, assumptions=Assumptions(criteria=case["K"]), parameters=8e9)
+    plan = make_plan(config, gates=2, assumptions=Assumptions(criteria=case["K"]), parameters=8e9)
     stages = {stage.stage: stage for stage in plan.stages}
     challenger_stage, solver_stage = stages[Stage.CHALLENGER], stages[Stage.SOLVER]
     return {
@@ -105,12 +112,8 @@ CHECKS: dict[str, Callable[[Case], Case]] = {
     "grpo_advantage_population": grpo_advantage,
     "explicit_eq13_14": explicit_score,
     "implicit_pairwise_eq11_12_15": implicit_and_pairwise,
-    "calls_scope_stage1": lambda case: {
-        "calls": [candidate_judge_calls(case["N_train"], criteria) for criteria in case["K"]]
-    },
-    "calls_scope_filter": lambda case: {
-        "calls": [candidate_judge_calls(case["N_filter"], criteria) for criteria in case["K"]]
-    },
+    "calls_scope_stage1": lambda case: {"calls": [candidate_calls(case["N_train"], k) for k in case["K"]]},
+    "calls_scope_filter": lambda case: {"calls": [candidate_calls(case["N_filter"], k) for k in case["K"]]},
     "scope_iteration_budget": iteration_budget,
 }
 

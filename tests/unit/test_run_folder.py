@@ -9,13 +9,13 @@ import pytest
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import CheckpointError, ConfigError, RunMismatchError, UserError
 from scope_selfplay.given_tasks import GivenQuestion, candidate_of
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.schemas import Candidate, CandidateStatus, Provenance, Reason
 from scope_selfplay.stages.stage_runner import run_stage, stage_sources, write_documents
 from scope_selfplay.store import Stage, StageFolder, write_records
 from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.training.policy import policy_path
 from tests.models import write_model
 
 PACK = Path(__file__).parents[2] / "prompts" / "embedded"

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,8 @@ from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import Stops
 from scope_selfplay.inference.stepped_engine import Sampling, SteppedEngine
-from scope_selfplay.training.termination import Termination
+from scope_selfplay.training.engines import Rollouts
+from scope_selfplay.training.ranks import Ranks
 
 
 class Codec:
@@ -79,6 +81,14 @@ def stepped(**options: Any) -> SteppedEngine:
     return SteppedEngine(Codec(), **{**settings, **options})  # type: ignore[arg-type]
 
 
+def run(model: SteppedEngine, rollouts: Coroutine[Any, Any, Any], engine: Engine) -> Any:
+    """What rollouts in a thread of their own return, served on this one."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(asyncio.run, rollouts)
+        model.serve(engine, running)
+        return running.result()
+
+
 def test_a_short_episode_takes_its_next_turn_while_a_long_one_is_in_its_first() -> None:
     model, engine, order = stepped(), Engine(), []
 
@@ -91,7 +101,7 @@ def test_a_short_episode_takes_its_next_turn_while_a_long_one_is_in_its_first() 
         await asyncio.gather(episode(1, [40]), episode(2, [2, 2, 2]))
         return "done"
 
-    assert model.run(rollouts(), engine) == "done"
+    assert run(model, rollouts(), engine) == "done"
     assert order == [(2, 0), (2, 1), (2, 2), (1, 0)]
     # In lockstep the second episode's turns would only begin after the first one's 40 steps.
     assert engine.steps < 50
@@ -111,7 +121,7 @@ def test_a_turn_is_asked_for_with_its_seed_stops_and_what_room_there_is() -> Non
         asked = [Generate((7, 7, 7), 50, ("</a>", "</long>")), Generate((7,), 3, (), greedy=True)]
         return [await model.generate(each, ("k", row)) for row, each in enumerate(asked)]
 
-    first, second = model.run(rollouts(), Engine())
+    first, second = run(model, rollouts(), Engine())
     assert first == Sample((7,) * 7, (-0.5,) * 7, first.finish) and len(second.ids) == 3
     assert [each.max_tokens for each in seen] == [7, 3]
     assert [each.temperature for each in seen] == [0.7, 0.0]
@@ -126,7 +136,7 @@ def test_a_prompt_without_room_is_a_fault_of_its_own() -> None:
         with pytest.raises(InferenceError, match="does not fit"):
             await model.generate(Generate((1, 1, 1), 5), ())
 
-    model.run(rollouts(), Engine())
+    run(model, rollouts(), Engine())
 
 
 def test_what_the_rollouts_raise_comes_out_and_leaves_no_request_behind() -> None:
@@ -141,7 +151,7 @@ def test_what_the_rollouts_raise_comes_out_and_leaves_no_request_behind() -> Non
         raise ValueError("a bug in a reward")
 
     with pytest.raises(ValueError, match="a bug in a reward"):
-        model.run(rollouts(), engine)
+        run(model, rollouts(), engine)
     assert engine.running == {} and len(engine.aborted) == 1
     assert engine.steps < 90
 
@@ -158,7 +168,7 @@ def test_an_engine_that_breaks_ends_the_step_with_its_own_error() -> None:
                 faults.append(str(fault))
 
     with pytest.raises(RuntimeError, match="CUDA error"):
-        model.run(rollouts(), engine)
+        run(model, rollouts(), engine)
     assert len(faults) == 2 and all("CUDA error" in each for each in faults)
     assert engine.steps == 3
 
@@ -180,69 +190,51 @@ def test_a_signal_cancels_the_rollouts_where_they_are(number: signal.Signals, no
     async def episode(name: str) -> None:
         try:
             if now == "the engine works":
-                await stepped_model.generate(Generate((1,), 100_000), (name,))
+                await model.generate(Generate((1,), 100_000), (name,))
             # A search, or the wait for a judge.
             await asyncio.sleep(60)
-        except asyncio.CancelledError:
+        finally:
             ended.append(name)
-            raise
 
-    async def rollouts() -> None:
+    async def sample_step(records: Sequence[str], step: int, sampled: Any) -> Any:
         if now == "all are judged":
-            stepped_model.finish("rollouts")
-        await asyncio.gather(episode("one"), episode("two"))
+            sampled([])
+        await asyncio.gather(*map(episode, records))
 
-    stepped_model, engine = stepped(max_length=200_000), Engine()
+    model = stepped(max_length=200_000)
     # The rollouts are on their way by then.
     threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
     begun = time.monotonic()
-    with pytest.raises(SystemExit if number is signal.SIGTERM else KeyboardInterrupt), Termination():
-        stepped_model.run(rollouts(), engine)
+    with pytest.raises(SystemExit if number is signal.SIGTERM else KeyboardInterrupt), Ranks() as ranks:
+        rollouts = Rollouts(sample_step, ["one", "two"], 0)
+        ranks.interrupt = rollouts.cancel
+        try:
+            model.serve(Engine(), rollouts.sampled)
+            assert rollouts.result.result() is None
+            ranks.agree("rewards", None)
+        finally:
+            rollouts.cancel()
+            rollouts.result.result(5)
     assert time.monotonic() - begun < 5
     assert sorted(ended) == ["one", "two"]
 
 
-def test_what_was_sampled_is_used_on_the_engines_thread_while_it_is_judged() -> None:
-    model, engine, judged, used = stepped(), Engine(), threading.Event(), []
+def test_the_engine_is_given_back_when_all_are_sampled_and_still_judged() -> None:
+    model, engine, judged = stepped(), Engine(), threading.Event()
 
-    async def rollouts() -> str:
-        sample = await model.generate(Generate((4,), 3), ())
-        model.finish(sample.ids)
-        # The verdict comes after the use.
+    async def sample_step(records: Sequence[str], step: int, sampled: Any) -> Any:
+        await model.generate(Generate((4,), 3), ())
+        sampled(["rows"])
         await asyncio.to_thread(judged.wait, 30)
-        return "judged"
-
-    def use(sampled: Any) -> None:
-        assert not engine.running
-        used.append((sampled, threading.current_thread()))
-        judged.set()
+        return SimpleNamespace(rows=["rows"])
 
     for _ in range(2):
-        assert model.run(rollouts(), engine, use) == "judged" and judged.is_set()
         judged.clear()
-    assert used == [((4, 4, 4), threading.current_thread())] * 2
-
-
-def test_what_was_sampled_is_used_where_it_is_judged_at_once() -> None:
-    """Every process of a training has to come to it."""
-    model, used = stepped(), []
-
-    async def rollouts() -> None:
-        model.finish("rollouts")
-
-    model.run(rollouts(), Engine(), used.append)
-    assert used == ["rollouts"]
-
-
-def test_after_the_last_turn_there_is_none() -> None:
-    model = stepped()
-
-    async def rollouts() -> None:
-        model.finish("rollouts")
-        await model.generate(Generate((4,), 3), ())
-
-    with pytest.raises(AssertionError, match="after the last one"):
-        model.run(rollouts(), Engine())
+        rollouts = Rollouts(sample_step, [], 0)
+        model.serve(engine, rollouts.sampled)
+        assert rollouts.sampled.result() == ["rows"] and not engine.running and not rollouts.result.done()
+        judged.set()
+        assert rollouts.result.result(30)
 
 
 def test_an_engine_runs_one_step_after_the_other() -> None:
@@ -252,7 +244,7 @@ def test_an_engine_runs_one_step_after_the_other() -> None:
         return await model.generate(Generate((4,), 2), ())
 
     model.refresh("S_0@1")
-    assert model.run(rollouts(), Engine()) == model.run(rollouts(), Engine())
+    assert run(model, rollouts(), Engine()) == run(model, rollouts(), Engine())
     assert model.identity == "S_0@1"
 
 
@@ -269,7 +261,7 @@ def test_an_engine_gets_as_many_turns_as_its_cache_holds_and_those_of_running_ep
     async def rollouts() -> None:
         await asyncio.gather(*map(episode, range(6)))
 
-    model.run(rollouts(), engine)
+    run(model, rollouts(), engine)
     # Of 80 tokens a turn takes 30 and 2 to 8: two fit.
     assert max(engine.batches) == 2
     # First come, first served would begin all six before one of them ends.
@@ -284,5 +276,5 @@ def test_tokens_are_counted_as_turns_end() -> None:
     async def rollouts() -> None:
         await asyncio.gather(model.generate(Generate((1,), 3), ()), model.generate(Generate((2,), 5), ()))
 
-    model.run(rollouts(), Engine())
+    run(model, rollouts(), Engine())
     assert counted == [3, 5]

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,12 @@ def main(folder: Path) -> None:
     )
     codec = ChatCodec.load(folder)
     engine = SteppedEngine(codec, identity="S_0", max_length=MAX_LENGTH, temperature=1.0)
-    greedy = engine.run(roll_all(engine, codec, greedy=True), llm.llm_engine)
-    free = engine.run(roll_all(engine, codec, greedy=False), llm.llm_engine)
-    again = engine.run(roll_all(engine, codec, greedy=False), llm.llm_engine)
-    found = {"greedy": greedy, "free": free, "again": again}
+    found = {}
+    with ThreadPoolExecutor(1) as thread:
+        for name in ("greedy", "free", "again"):
+            rolled = thread.submit(asyncio.run, roll_all(engine, codec, greedy=name == "greedy"))
+            engine.serve(llm.llm_engine, rolled)
+            found[name] = rolled.result()
     print(f"\nROLLOUTS {json.dumps(found)}", flush=True)
 
 

@@ -21,7 +21,7 @@ from scope_selfplay.inference.chat_server import ServedReply, ServedRequest
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.stages.warm_start import learn_from_trajectories
 from scope_selfplay.testing.chat_server import GARBAGE, FakeServer, FaultKind, FaultPlan
-from scope_selfplay.training.warm_start import WarmStart
+from scope_selfplay.training.sft import WarmStart
 from tests.integration.serving.threads import in_thread
 from tests.vllm.scripted_traces import write_traces
 

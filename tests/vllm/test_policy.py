@@ -13,11 +13,11 @@ pytest.importorskip("torch", reason="needs the train extra")
 from scope_selfplay.engines import check_served
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference import Generate
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
 from scope_selfplay.store.weights import Policy
-from scope_selfplay.training.policy import load_model, policy_path
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 from scope_selfplay.wire.replicas import ReplicatedClient
 from tests.vllm.conftest import REPOSITORY, engine_environment, engine_python, serving

@@ -45,8 +45,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.ratings import read_ratings
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.testing.chat_server import FakeServer
-from scope_selfplay.training import generation
-from scope_selfplay.training.rows import RewardedRollout, rows_from
+from scope_selfplay.training.rows import RewardedRollout, rewarded_rollout, rows_from
 from scope_selfplay.untrusted_text import clean_for_policy
 from tests.integration.retrieval.conftest import serve_folder
 from tests.integration.serving.threads import in_thread
@@ -106,7 +105,7 @@ class Loop:
 def watched() -> Iterator[Watched]:
     """What goes into a training is noted on its way."""
     found = Watched([], [])
-    generate, rewarded = InProcessModel.generate, generation.rewarded_rollout
+    generate = InProcessModel.generate
 
     async def noted_sample(self: InProcessModel, request: Generate, key: Key) -> Sample:
         sample = await generate(self, request, key)
@@ -114,13 +113,14 @@ def watched() -> Iterator[Watched]:
         return sample
 
     def noted_rollout(rollout: Rollout, reward: float | None, *, per_turn: bool) -> RewardedRollout:
-        result = rewarded(rollout, reward, per_turn=per_turn)
+        result = rewarded_rollout(rollout, reward, per_turn=per_turn)
         found.rewarded.append((rollout, result))
         return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InProcessModel, "generate", noted_sample)
-        patch.setattr(generation, "rewarded_rollout", noted_rollout)
+        for role in Role:
+            patch.setattr(f"scope_selfplay.training.{role.value}.rewarded_rollout", noted_rollout)
         yield found
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("trl", reason="needs the train extra")
+torch = pytest.importorskip("torch", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
 from scope_selfplay.config import load_config
+from scope_selfplay.errors import ConfigError
 from scope_selfplay.maths.cli import RUN_FILE
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
@@ -23,13 +24,7 @@ from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.launching import (
-    TrainingNode,
-    accelerate_environment,
-    node_environment,
-    rank_environments,
-    sharding_file,
-)
+from scope_selfplay.training.launch import TrainingNode, rank_environments, sharding_environment
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -123,21 +118,22 @@ def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(traini
     assert len(read_records(training.folder.rollouts, Rollout)) == 3 * 2 * 4
 
 
-def test_accelerate_is_told_what_the_sharding_files_say() -> None:
-    folder = REPOSITORY / "k8s" / "base" / "accelerate"
-    told = accelerate_environment(sharding_file(2, folder), 2)
-    assert told["ACCELERATE_USE_FSDP"] == "true" and told["FSDP_VERSION"] == "2"
-    assert told["FSDP_OFFLOAD_PARAMS"] == "true" and told["ACCELERATE_MIXED_PRECISION"] == "bf16"
-    assert told["FSDP_STATE_DICT_TYPE"] == "SHARDED_STATE_DICT"
-    assert accelerate_environment(sharding_file(8, folder), 8)["FSDP_OFFLOAD_PARAMS"] == "false"
+@pytest.mark.parametrize(("gpus", "offloads"), [(2, "1"), (3, "1"), (4, "0"), (8, "0")])
+def test_ranks_on_gpus_are_told_how_many_share_a_copy_and_where_they_keep_it(
+    gpus: int, offloads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    told = {"SCOPE_FSDP_SHARERS": str(gpus), "SCOPE_FSDP_OFFLOAD": offloads}
+    for node in (TrainingNode(gpus), TrainingNode(gpus, 3, sharding="hybrid")):
+        assert sharding_environment(node) == told
+    assert sharding_environment(TrainingNode(gpus, 3)) == {
+        "SCOPE_FSDP_SHARERS": str(3 * gpus),
+        "SCOPE_FSDP_OFFLOAD": "0",
+    }
+    with pytest.raises(ConfigError, match=f"{gpus + 1} processes, and {gpus} GPUs here; .* start {gpus}"):
+        sharding_environment(TrainingNode(gpus + 1))
 
 
-@pytest.mark.parametrize(("gpus", "offloads"), [(2, "true"), (4, "false")])
-def test_nodes_with_a_copy_each_have_the_settings_of_their_gpus_and_a_mesh(gpus: int, offloads: str) -> None:
-    folder = REPOSITORY / "k8s" / "base" / "accelerate"
-    told = node_environment(TrainingNode(gpus, 3, sharding="hybrid"), folder)
-    sizes = [told[f"PARALLELISM_CONFIG_DP_{name}_SIZE"] for name in ("REPLICATE", "SHARD")]
-    assert sizes == ["3", str(gpus)] and told["ACCELERATE_USE_PARALLELISM_CONFIG"] == "true"
-    assert told["FSDP_OFFLOAD_PARAMS"] == offloads
-    for other in (TrainingNode(gpus, 3), TrainingNode(gpus, sharding="hybrid")):
-        assert "ACCELERATE_USE_PARALLELISM_CONFIG" not in node_environment(other, folder)
+def test_ranks_without_a_gpu_have_a_whole_model_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert sharding_environment(TrainingNode(4)) == {}

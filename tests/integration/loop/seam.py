@@ -1,17 +1,19 @@
-"""Made-up rollouts for the seam to TRL: what a step is asked for, and jobs small enough for a test."""
+"""Made-up rollouts for the training loop: what a step is asked for, and jobs small enough for a test."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import ModelConfig, SolverConfig
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.measures import Total
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.grpo import train_grpo
-from scope_selfplay.training.job import GrpoJob, StepResult, TrainingCallbacks, TrainingOptions, TrainingStart
-from scope_selfplay.training.policy import load_model
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.loop import load, train
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 GROUP, BATCH = 2, 2
@@ -38,7 +40,8 @@ def job_of(
         folder=StageFolder(folder),
         codec=ChatCodec.load(policy),
         callbacks=TrainingCallbacks(
-            on_step or (lambda step, line: None), (said if said is not None else []).append
+            on_step=on_step or (lambda step, line, accounts: None),
+            say=(said if said is not None else []).append,
         ),
     )
 
@@ -54,23 +57,36 @@ def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
     return TrainingRow([40, 41, 42], ids, mask, [-5.0 * each for each in mask])
 
 
-def make_sampler(score: Score, asked: list[tuple[list[str], int]] | None = None) -> Any:
-    def for_model(model: Any) -> Any:
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            if asked is not None:
-                asked.append((list(records), step))
-            scored = [score(record, place % GROUP, step) for place, record in enumerate(records)]
-            return StepResult(scored, {"rubric": 0.5, "judge_calls": Total(len(records))})
+class NoEngine:
+    """Nothing is sampled: rollouts are made up."""
 
-        return sample_step
+    source = None
 
-    return for_model
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def take(self, model: Any, identity: str) -> None:
+        self.taken.append(identity)
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        wait([sampled])
 
 
-def train(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
+def sampler_of(score: Score, asked: list[tuple[list[str], int]] | None = None) -> StepSampler:
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        if asked is not None:
+            asked.append((list(records), step))
+        groups = [[score(record, member, step) for member in range(GROUP)] for record in records]
+        return StepResult(groups, {"rubric": 0.5, "judge_calls": Total(len(records) * GROUP)})
+
+    return sample_step
+
+
+def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     """Train on made-up rows; returns what was asked for."""
     asked: list[tuple[list[str], int]] = []
-    train_grpo(job, make_sampler(score, asked))
+    with job.ranks:
+        train(job, load(job), NoEngine(), sampler_of(score, asked))
     return asked
 
 

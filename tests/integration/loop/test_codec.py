@@ -10,10 +10,10 @@ pytest.importorskip("transformers", reason="needs the train extra")
 
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.inference import Message
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Passage
 from scope_selfplay.search import show_passages
-from scope_selfplay.training.policy import load_model
 
 pytestmark = pytest.mark.integration
 

@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference import Generate, Message, Sample, slot_cache
+from scope_selfplay.inference.checkpoints import load_model, sampling_device
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.slot_cache import frozen_copy
 from scope_selfplay.schemas import Finish
-from scope_selfplay.training.policy import load_model, sampling_device
 
 pytestmark = pytest.mark.integration
 

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.config import LoraConfig, ModelConfig
+from scope_selfplay.inference.checkpoints import load_model, policy_path, stored_dtype
 from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.training import exporting
-from scope_selfplay.training.policy import load_model, policy_path, stored_dtype
+from scope_selfplay.training import checkpoint
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import by_member, job_of, same, train, weights_of, with_model
+from tests.integration.loop.seam import by_member, job_of, same, train_on, weights_of, with_model
 
 pytestmark = pytest.mark.integration
 
@@ -51,14 +51,14 @@ def test_an_export_has_the_data_type_of_m0(
     model = ModelConfig(lora=LoraConfig(rank=rank))
     for base, dtype, name in ((random_policy, "F32", "float32"), (half_policy, "BF16", "bfloat16")):
         job = with_model(job_of(base, tmp_path / name), model)
-        train(job, by_member)
+        train_on(job, by_member)
         assert dtypes_of(job.folder.checkpoint) == {dtype}
         assert json.loads((job.folder.checkpoint / "config.json").read_text())["dtype"] == name
         assert not same(job.folder.checkpoint, base)
     exact = with_model(
         job_of(half_policy, tmp_path / "exact"), model.model_copy(update={"export_dtype": "float32"})
     )
-    train(exact, by_member)
+    train_on(exact, by_member)
     assert dtypes_of(exact.folder.checkpoint) == {"F32"}
     # Servers go by the config, and serve it as they serve M0.
     assert json.loads((exact.folder.checkpoint / "config.json").read_text())["dtype"] == "bfloat16"
@@ -71,7 +71,7 @@ def test_updates_too_small_for_bfloat16_are_kept_in_float32_exports_alone(
     moved = {}
     for dtype in ("base", "float32"):
         job = job_of(half_policy, tmp_path / dtype, learning_rate=1e-6)
-        train(with_model(job, ModelConfig(export_dtype=dtype)), by_member)
+        train_on(with_model(job, ModelConfig(export_dtype=dtype)), by_member)
         before, after = weights_of(half_policy), weights_of(job.folder.checkpoint)
         changed = sum(int((before[name] != after[name]).sum()) for name in before)
         moved[dtype] = changed / sum(weight.numel() for weight in before.values())
@@ -89,10 +89,10 @@ def test_training_from_bfloat16_goes_on_exactly_after_a_kill(half_policy: Path, 
             raise Killed
         return by_member(record, member, step)
 
-    train(job("whole"), by_member)
+    train_on(job("whole"), by_member)
     with pytest.raises(Killed):
-        train(job("killed"), kill)
-    assert [step for _, step in train(job("killed"), by_member)] == [2]
+        train_on(job("killed"), kill)
+    assert [step for _, step in train_on(job("killed"), by_member)] == [2]
     assert same(tmp_path / "whole" / "checkpoint", tmp_path / "killed" / "checkpoint")
 
 
@@ -100,10 +100,10 @@ def test_a_large_export_is_cut_into_files_that_load_as_one(
     random_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = job_of(random_policy, tmp_path / "whole"), job_of(random_policy, tmp_path / "cut")
-    train(whole, by_member)
-    assert exporting.LARGEST_FILE == "5GB"
-    monkeypatch.setattr(exporting, "LARGEST_FILE", "100KB")
-    train(cut, by_member)
+    train_on(whole, by_member)
+    assert checkpoint.LARGEST_FILE == "5GB"
+    monkeypatch.setattr(checkpoint, "LARGEST_FILE", "100KB")
+    train_on(cut, by_member)
     sizes = [file.stat().st_size for file in cut.folder.checkpoint.glob("*.safetensors")]
     assert len(sizes) > 2 and max(sizes) < 200_000
     assert same(whole.folder.checkpoint, policy_path(str(cut.folder.checkpoint)))

@@ -1,4 +1,4 @@
-"""Rows scored without padding, packed or side by side, have TRL's log-probabilities, entropies and gradients."""
+"""Rows score side by side or packed as each does alone, with its gradients, and passes have hardly any padding."""
 
 from pathlib import Path
 from typing import Any
@@ -8,43 +8,31 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 import torch
-from transformers import AutoConfig
-from trl.trainer.utils import add_fused_lm_head
 
+from scope_selfplay.config import LoraConfig
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import updating
-from scope_selfplay.training.forward_pass import packs_rows, score_tokens
-from scope_selfplay.training.grpo import train_grpo
-from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import furthest, job_of, make_sampler, row
+from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.model import Placement, TrainedModel
+from scope_selfplay.training.passes import BatchRow, batch_of
+from scope_selfplay.training.ranks import Ranks
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from tests.integration.loop.seam import NoEngine, furthest, job_of, row, sampler_of
 
 pytestmark = pytest.mark.integration
 
-PROMPTS = [[40, 41, 42], [43], [44, 45, 46, 47, 48]]
-COMPLETIONS = [[60, 61], [62, 63, 64, 65, 66], [67]]
+ROWS = [
+    TrainingRow([40, 41, 42], [60, 61], [1, 1], [0.0] * 2),
+    TrainingRow([43], [62, 63, 64, 65, 66], [1, 0, 0, 1, 1], [0.0] * 5),
+    TrainingRow([44, 45, 46, 47, 48], [67], [1], [0.0]),
+]
 
 
-def columns(lines: list[list[int]], left: bool) -> tuple[Any, Any]:
-    width = max(map(len, lines))
-    gaps = [[0] * (width - len(line)) for line in lines]
-    ids = [gap + line if left else line + gap for line, gap in zip(lines, gaps, strict=True)]
-    ones = [[1] * len(line) for line in lines]
-    mask = [gap + one if left else one + gap for one, gap in zip(ones, gaps, strict=True)]
-    return torch.tensor(ids), torch.tensor(mask)
-
-
-def padded() -> tuple[Any, Any]:
-    """The rows as TRL has them: prompts padded on the left, completions on the right."""
-    (prompts, before), (completions, after) = columns(PROMPTS, True), columns(COMPLETIONS, False)
-    return torch.cat([prompts, completions], dim=1), torch.cat([before, after], dim=1)
-
-
-def policy_of(folder: Path, attention: str) -> Any:
-    model = load_model(folder)
-    model.set_attn_implementation(attention)
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    return model
+def model_of(policy: Path, attention: str, temperature: float = 1.0) -> TrainedModel:
+    placement = Placement(torch.device("cpu"), torch.float32)
+    return TrainedModel(
+        policy, policy, LoraConfig(), Ranks(), placement, temperature=temperature, attention=attention
+    )
 
 
 def gradients(model: Any, total: Any) -> dict[str, Any]:
@@ -54,42 +42,36 @@ def gradients(model: Any, total: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_no_row_sees_another_or_the_padding(random_policy: Path, attention: str, packed: bool) -> None:
-    model = policy_of(random_policy, attention)
-    ids, mask = padded()
-    kept, shown = 5, mask[:, -5:]
-    weights = torch.randn(shown.shape, generator=torch.Generator().manual_seed(1)) * shown
-    labels = ids.masked_fill(mask == 0, -100)
-    labels[:, :-kept] = -100
-    theirs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
-    expected = gradients(model, (theirs.log_probs[:, -kept:] * weights).sum())
-    ours = score_tokens(model, ids, mask, kept, filler=0, packed=packed)
-    torch.testing.assert_close(ours.logps, theirs.log_probs[:, -kept:], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ours.entropies, theirs.entropy[:, -kept:], rtol=1e-4, atol=1e-4)
-    found = gradients(model, (ours.logps * weights).sum())
+@pytest.mark.parametrize(("attention", "temperature"), [("eager", 1.0), ("sdpa", 1.0), ("sdpa", 0.7)])
+def test_no_row_sees_another_or_the_padding(
+    random_policy: Path, attention: str, temperature: float, packed: bool
+) -> None:
+    plain, trained = load_model(random_policy), model_of(random_policy, attention, temperature)
+    batch = batch_of([BatchRow(each) for each in ROWS], 0, "cpu", packed=packed)
+    scores = trained.score(batch)
+    referred, total = batch.of_rows(trained.refer(batch)), 0.0
+    for place, each in enumerate(ROWS):
+        ids = torch.tensor([each.prompt_ids + each.completion_ids])
+        logps = (plain(input_ids=ids).logits[0, :-1] / temperature).log_softmax(dim=-1)
+        said = logps.gather(-1, ids[0, 1:, None])[:, 0]
+        entropies = -(logps.exp() * logps).sum(dim=-1)
+        wanted = torch.tensor([0] * (len(each.prompt_ids) - 1) + each.mask)
+        total = total + (place + 1) * (said * wanted).sum()
+        for found, expected in (
+            (batch.of_rows(scores.logps)[place], said),
+            (referred[place], said),
+            (batch.of_rows(scores.entropies)[place], entropies),
+        ):
+            assert found[0].item() == 0.0
+            torch.testing.assert_close(found[1:], expected * wanted, rtol=1e-4, atol=1e-4)
+    expected = gradients(plain, total)
+    ours = gradients(trained.model, ((batch.rows + 1) * scores.logps * batch.sampled).sum())
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-3)
-
-
-def test_the_tokens_that_are_wanted_score_the_same_by_way_of_their_logits(random_policy: Path) -> None:
-    model = load_model(random_policy)
-    add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
-    ids, mask = padded()
-    wanted = torch.tensor([[0, 1, 0, 0, 0], [1, 0, 0, 1, 1], [1, 0, 0, 0, 0]]).bool()
-    whole = score_tokens(model, ids, mask, 5, filler=0, packed=False)
-    expected = gradients(model, whole.logps[wanted].sum())
-    part = score_tokens(model, ids, mask, 5, filler=0, packed=False, wanted=wanted, temperature=0.7)
-    for ours, theirs in zip(part, whole, strict=True):
-        torch.testing.assert_close(ours, theirs * wanted, rtol=1e-4, atol=1e-4)
-    for name, gradient in gradients(model, part.logps.sum()).items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-3)
 
 
 def test_only_kernels_that_take_sequences_apart_pack(random_policy: Path) -> None:
-    assert not packs_rows(load_model(random_policy).config)
-    config = AutoConfig.from_pretrained(str(random_policy), attn_implementation="flash_attention_2")
-    assert packs_rows(config)
+    assert not model_of(random_policy, "sdpa").packed
 
 
 def uneven(record: str, member: int, step: int) -> RewardedRollout:
@@ -100,15 +82,13 @@ def uneven(record: str, member: int, step: int) -> RewardedRollout:
 
 def test_a_training_computes_hardly_any_padding(random_policy: Path, tmp_path: Path) -> None:
     computed: list[int] = []
-
-    def counted(model: Any) -> Any:
-        model.register_forward_pre_hook(
+    job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, micro_tokens=50)
+    with job.ranks:
+        model = load(job)
+        model.model.register_forward_pre_hook(
             lambda module, args, kwargs: computed.append(kwargs["input_ids"].numel()), with_kwargs=True
         )
-        return make_sampler(uneven)(model)
-
-    job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, micro_tokens=50)
-    train_grpo(job, counted)
+        train(job, model, NoEngine(), sampler_of(uneven))
     real = sum(3 + 2 + 13 * place for place in range(4))
     assert len(computed) == 3 * 3
     assert sum(computed) == 3 * (44 + 31 + 2 * 18)
@@ -116,14 +96,14 @@ def test_a_training_computes_hardly_any_padding(random_policy: Path, tmp_path: P
         assert line["padding"] == pytest.approx((44 + 31 + 2 * 18) / real)
 
 
-def test_packed_rows_train_as_padded_ones_do(
-    random_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_rows_train_as_padded_ones_do(random_policy: Path, tmp_path: Path) -> None:
     folders = []
     for packed in (False, True):
-        monkeypatch.setattr(updating, "packs_rows", lambda config, packed=packed: packed)
         job = job_of(random_policy, tmp_path / str(packed), steps=2, kl_beta=0.1, micro_tokens=60)
-        train_grpo(job, make_sampler(uneven))
+        with job.ranks:
+            model = load(job)
+            model.packed = packed
+            train(job, model, NoEngine(), sampler_of(uneven))
         folders.append(job.folder)
     padded, together = (read_rows(folder.metrics) for folder in folders)
     for one, two in zip(padded, together, strict=True):

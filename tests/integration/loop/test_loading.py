@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.errors import CheckpointError
-from scope_selfplay.training.policy import load_model
+from scope_selfplay.inference.checkpoints import load_model
 
 pytestmark = pytest.mark.integration
 

@@ -2,32 +2,47 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 pytest.importorskip("peft", reason="needs the train extra")
 
+import torch
+from safetensors.torch import load_file
+
 from scope_selfplay.config import LoraConfig
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.training.engines import send_weights
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.trained_model import trained_model
-from tests.integration.loop.seam import by_member, furthest, job_of, same, train, with_model
+from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.rows import RewardedRollout
+from tests.integration.loop.seam import (
+    NoEngine,
+    by_member,
+    furthest,
+    job_of,
+    same,
+    sampler_of,
+    train_on,
+    weights_of,
+    with_model,
+)
 
 pytestmark = pytest.mark.integration
 
-LORA = LoraConfig(rank=4, alpha=64.0, target_modules=("q_proj", "v_proj"))
-
 
 def first_kl(job: GrpoJob) -> float:
-    train(job, by_member)
+    train_on(job, by_member)
     return float(read_rows(job.folder.metrics)[0]["kl"])
 
 
-def adapted(policy: Path, folder: Path, start: Path | None = None) -> GrpoJob:
-    job = job_of(policy, folder, start=start, steps=2, kl_beta=0.1, learning_rate=5e-2)
-    return with_model(job, job.options.model.model_copy(update={"lora": LORA}))
+def adapted(policy: Path, folder: Path, start: Path | None = None, steps: int = 2, rank: int = 4) -> GrpoJob:
+    job = job_of(policy, folder, start=start, steps=steps, kl_beta=0.1, learning_rate=5e-2)
+    lora = LoraConfig(rank=rank, alpha=64.0, target_modules=("q_proj", "v_proj"))
+    return with_model(job, job.options.model.model_copy(update={"lora": lora}))
 
 
 def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, tmp_path: Path) -> None:
@@ -52,4 +67,55 @@ def test_the_kl_of_an_adapter_is_to_m0_in_every_iteration(random_policy: Path, t
     assert first_kl(three) == pytest.approx(full, rel=1e-2)
     assert not (three.folder.checkpoint / "adapter").exists()
     with pytest.raises(CheckpointError, match=r"holds an adapter of rank 4.*model.lora asks for rank 8"):
-        trained_model(checkpoint, random_policy, LORA.model_copy(update={"rank": 8}))
+        load(adapted(random_policy, tmp_path / "four", start=checkpoint, rank=8))
+
+
+class Receiving(NoEngine):
+    """Keeps the weights that it was last sent."""
+
+    def take(self, model: Any, identity: str) -> None:
+        self.weights: dict[str, Any] = {}
+        send_weights(model, lambda name, weight: self.weights.update({name: weight.clone()}))
+
+
+def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
+    random_policy: Path, tmp_path: Path
+) -> None:
+    job, engine = adapted(random_policy, tmp_path / "stage"), Receiving()
+    with job.ranks:
+        model = load(job)
+        weights = dict(model.network.named_parameters())
+        before = {name: weight.clone() for name, weight in weights.items() if not weight.requires_grad}
+        train(job, model, engine, sampler_of(by_member))
+        engine.take(model, "the end")
+    assert before and all(torch.equal(weights[name], weight) for name, weight in before.items())
+    exported, adapter = (
+        weights_of(job.folder.checkpoint),
+        load_file(job.folder.checkpoint / "adapter" / "adapter_model.safetensors"),
+    )
+    merged = 0
+    for name, weight in weights_of(random_policy).items():
+        part = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{part}.lora_A.weight" in adapter:
+            up, down = adapter[f"{part}.lora_B.weight"], adapter[f"{part}.lora_A.weight"]
+            weight, merged = weight + 64 / 4 * (up @ down), merged + 1
+        assert torch.equal(exported[name], weight), name
+        assert name not in engine.weights or torch.equal(engine.weights[name], weight), name
+    assert merged == 2 * model.network.config.num_hidden_layers
+    assert exported.keys() - engine.weights.keys() <= {"lm_head.weight"}
+
+
+def test_a_killed_training_of_an_adapter_ends_with_the_same_bits(random_policy: Path, tmp_path: Path) -> None:
+    def stop(record: str, member: int, step: int) -> RewardedRollout:
+        if step == 2:
+            raise KeyError("killed")
+        return by_member(record, member, step)
+
+    whole, killed = (adapted(random_policy, tmp_path / name, steps=3) for name in ("whole", "killed"))
+    train_on(whole, by_member)
+    with pytest.raises(KeyError):
+        train_on(killed, stop)
+    assert [step for _, step in train_on(killed, by_member)] == [2]
+    for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        one, two = (job.folder.checkpoint / file for job in (whole, killed))
+        assert one.read_bytes() == two.read_bytes()

@@ -1,7 +1,6 @@
 """Rollouts of the next step are made beside an update, by one policy that is one step old."""
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,44 +8,45 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from scope_selfplay.config import SolverConfig, load_config
+from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError, OutsideError
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.grpo import train_grpo
-from scope_selfplay.training.job import StepResult
-from scope_selfplay.training.losses import sampling_cap
-from scope_selfplay.training.ranks import check_shares
-from tests.integration.loop.seam import GROUP, by_member, job_of, make_sampler, same, train
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.rows import RewardedRollout
+from tests.integration.loop.seam import NoEngine, by_member, job_of, same, sampler_of, train_on
 
 pytestmark = pytest.mark.integration
 
 
-def watching(seen: list[tuple[int, float]], updated: threading.Event | None = None) -> Any:
-    """A sampler that notes which weights each step had; `updated`: the rollouts ahead end after an update only."""
+class Watching(NoEngine):
+    """Notes which weights each step is sampled from."""
 
-    def for_model(model: Any) -> Any:
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            weights = model.get_input_embeddings().weight
-            seen.append((step, float(weights.detach().double().sum())))
-            if updated is not None and step:
-                updated.wait(60)
-            scored = [by_member(record, place % GROUP, step) for place, record in enumerate(records)]
-            return StepResult(scored, {})
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
 
-        return sample_step
+    def take(self, model: Any, identity: str) -> None:
+        super().take(model, identity)
+        self.seen.append(float(model.network.get_input_embeddings().weight.detach().double().sum()))
 
-    return for_model
+
+def watched(job: GrpoJob) -> Watching:
+    engine = Watching()
+    with job.ranks:
+        train(job, load(job), engine, sampler_of(by_member))
+    return engine
 
 
 def test_a_step_is_sampled_by_the_weights_before_the_update_beside_it(
     random_policy: Path, tmp_path: Path
 ) -> None:
-    found: dict[int, list[tuple[int, float]]] = {0: [], 1: []}
-    for overlap, seen in found.items():
+    found = []
+    for overlap in (0, 1):
         job = job_of(random_policy, tmp_path / str(overlap), steps=4, overlap=overlap, sampling_cap=0)
-        train_grpo(job, watching(seen))
-        assert [step for step, _ in seen] == [0, 1, 2, 3]
-    now, ahead = ([weights for _, weights in found[overlap]] for overlap in (0, 1))
+        found.append(watched(job))
+        assert [name.split("@")[1] for name in found[-1].taken] == ["0", "1", "2", "3"]
+    now, ahead = (engine.seen for engine in found)
     assert len(set(now)) == 4
     # The rows are made up, so both trainings go through the same weights.
     assert ahead == [now[0], *now[:3]]
@@ -55,8 +55,13 @@ def test_a_step_is_sampled_by_the_weights_before_the_update_beside_it(
 
 def test_the_update_does_not_wait_for_the_rollouts_beside_it(random_policy: Path, tmp_path: Path) -> None:
     updated = threading.Event()
-    job = job_of(random_policy, tmp_path, steps=2, overlap=1, on_step=lambda step, line: updated.set())
-    train_grpo(job, watching([], updated))
+
+    def after_an_update(record: str, member: int, step: int) -> RewardedRollout:
+        assert not step or updated.wait(60)
+        return by_member(record, member, step)
+
+    job = job_of(random_policy, tmp_path, steps=2, overlap=1, on_step=lambda *_: updated.set())
+    train_on(job, after_an_update)
     assert [line["step"] for line in read_rows(job.folder.metrics)] == [1, 2]
 
 
@@ -68,7 +73,7 @@ def test_what_fails_ahead_ends_the_training_when_its_step_comes(random_policy: P
 
     job = job_of(random_policy, tmp_path, steps=4, overlap=1)
     with pytest.raises(OutsideError, match="the judge is away"):
-        train_grpo(job, make_sampler(fails))
+        train_on(job, fails)
     assert [line["step"] for line in read_rows(job.folder.metrics)] == [1, 2]
 
 
@@ -76,21 +81,16 @@ def test_a_killed_training_goes_on_with_every_step_once(random_policy: Path, tmp
     class Killed(Exception):
         pass
 
-    def stop(step: int, line: dict[str, Any]) -> None:
+    def stop(step: int, line: dict[str, Any], accounts: Any) -> None:
         if step == 3:
             raise Killed
 
     with pytest.raises(Killed):
-        train(job_of(random_policy, tmp_path, steps=4, overlap=1, on_step=stop), by_member)
+        train_on(job_of(random_policy, tmp_path, steps=4, overlap=1, on_step=stop), by_member)
     resumed = job_of(random_policy, tmp_path, steps=4, overlap=1)
-    asked = train(resumed, by_member)
+    asked = train_on(resumed, by_member)
     assert [step for _, step in asked] == [2, 3]
     assert [line["step"] for line in read_rows(resumed.folder.metrics)] == [1, 2, 3, 4]
-
-
-def test_older_weights_are_made_up_for_by_default() -> None:
-    assert sampling_cap(SolverConfig(overlap=1), "in_process") == 3.0
-    assert sampling_cap(SolverConfig(overlap=1, sampling_cap=0), "in_process") is None
 
 
 def test_an_engine_that_sleeps_in_the_update_cannot_sample_beside_it() -> None:
@@ -98,8 +98,3 @@ def test_an_engine_that_sleeps_in_the_update_cannot_sample_beside_it() -> None:
         ConfigError, match=r"overlap \(1\) samples beside the update, in which model.engine vllm"
     ):
         load_config(None, ["solver.overlap=1", "model.engine=vllm_colocated"])
-
-
-def test_each_of_several_processes_makes_its_own_groups_ahead() -> None:
-    settings = load_config(None, ["solver.overlap=1"]).solver
-    assert [check_shares(settings, processes) for processes in (1, 4)] == [2048, 512]

@@ -3,19 +3,18 @@
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
-
-from dataclasses import replace
+pytest.importorskip("transformers", reason="needs the train extra")
 
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.ranks import Ranks
+from scope_selfplay.training.launch import TrainingNode, rank_environments
+from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train
-from tests.ports import free_port
+from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -31,30 +30,24 @@ def uneven(record: str, member: int, step: int) -> RewardedRollout:
 SCORES: dict[str, Score] = {"even": by_member, "uneven": uneven}
 
 
-def work_along(policy: Path, folder: Path, ranks: Ranks, port: int, rows: str) -> None:
-    names = {
-        "RANK": ranks.number,
-        "LOCAL_RANK": ranks.number,
-        "WORLD_SIZE": ranks.processes,
-        "MASTER_PORT": port,
-    }
-    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
-    job = replace(job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=1), ranks=ranks)
-    asked = train(job, SCORES[rows])
-    (folder / f"asked-{ranks.number}.json").write_text(json.dumps([records for records, _ in asked]))
+def work_along(policy: Path, folder: Path, told: dict[str, str], rows: str) -> None:
+    os.environ.update(told)
+    job = replace(job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40), ranks=ranks())
+    asked = train_on(job, SCORES[rows])
+    (folder / f"asked-{job.ranks.number}.json").write_text(json.dumps([records for records, _ in asked]))
 
 
 @pytest.mark.parametrize("rows", SCORES)
 def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path, rows: str) -> None:
-    alone = job_of(random_policy, tmp_path / "alone", steps=2, kl_beta=0.1, micro_tokens=1)
-    train(alone, SCORES[rows])
+    alone = job_of(random_policy, tmp_path / "alone", steps=2, kl_beta=0.1, micro_tokens=40)
+    train_on(alone, SCORES[rows])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.integration.loop.libraries"])
-    folder, port = tmp_path / "two", free_port()
+    folder = tmp_path / "two"
     folder.mkdir()
     children = [
-        context.Process(target=work_along, args=(random_policy, folder, Ranks(index, 2), port, rows))
-        for index in range(2)
+        context.Process(target=work_along, args=(random_policy, folder, told, rows))
+        for told in rank_environments(TrainingNode(2))
     ]
     for child in children:
         child.start()
@@ -62,7 +55,7 @@ def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path, ro
         child.join(600)
         assert child.exitcode == 0
     shares = [json.loads((folder / f"asked-{index}.json").read_text()) for index in range(2)]
-    assert shares == [[["t0", "t0"], ["t2", "t2"]], [["t1", "t1"], ["t3", "t3"]]]
+    assert shares == [[["t0"], ["t2"]], [["t1"], ["t3"]]]
     ours, theirs = read_rows(folder / "metrics.jsonl"), read_rows(alone.folder.metrics)
     for one, two in zip(ours, theirs, strict=True):
         for name in ("reward", "reward_std", "loss", "grad_norm", "kl", "rubric", "rows", "judge_calls"):

@@ -1,17 +1,29 @@
 """Several rows per rollout train as one would, every loss is the one that TRL has under its name, and masks hold."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from scope_selfplay.config import LoraConfig, SolverConfig
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loss import Measured, PolicyLoss, loss_of
+from scope_selfplay.training.model import Placement, TrainedModel
+from scope_selfplay.training.passes import BatchRow, RolloutShare, UpdateRules, batch_of, plan_updates
+from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
-from tests.integration.loop.seam import GROUP, by_member, furthest, job_of, row, same, train
+from tests.integration.loop.seam import by_member, furthest, job_of, row, same, train_on
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +68,7 @@ def test_a_rollout_trains_alike_as_one_row_and_as_a_row_per_turn(
     options = {"start": random_policy, "kl_beta": 0.5, "loss": loss}
     jobs = [job_of(speaking_policy, tmp_path / name, **options) for name in ("one", "turns")]
     for job, split in zip(jobs, (False, True), strict=True):
-        train(job, mixed(split))
+        train_on(job, mixed(split))
     one, several = (read_rows(job.folder.metrics)[0] for job in jobs)
     assert (one["rows"], several["rows"]) == (1.0, 1.5)
     for name in ("loss", "grad_norm", "reward"):
@@ -66,59 +78,132 @@ def test_a_rollout_trains_alike_as_one_row_and_as_a_row_per_turn(
     assert not same(jobs[0].folder.checkpoint, random_policy)
 
 
-def test_an_update_is_the_same_in_one_pass_and_in_many(random_policy: Path, tmp_path: Path) -> None:
-    paths = []
-    for tokens in (1, 20, 400):
-        job = job_of(random_policy, tmp_path / f"micro{tokens}", kl_beta=0.5, micro_tokens=tokens)
-        train(job, mixed(True))
-        paths.append(job.folder.checkpoint)
-    assert max(furthest(paths[0], other) for other in paths[1:]) < CLOSE
+def sampled_rows(rng: Random) -> list[TrainingRow]:
+    """Prompts and completions of several lengths, with tool results between sampled tokens."""
+    rows = []
+    for length in (3, 9, 5, 14, 2, 7):
+        ids = [rng.randrange(40, 200) for _ in range(length)]
+        mask = [1, *(int(rng.random() < 0.8) for _ in ids[1:])]
+        prompt = [rng.randrange(40, 200) for _ in range(rng.randrange(1, 8))]
+        rows.append(TrainingRow(prompt, ids, mask, [0.0] * length))
+    return rows
 
 
-def native(job: GrpoJob) -> float:
-    """The same rollouts through TRL's own trainer, which knows nothing of ours; returns the gradient's norm."""
-    from datasets import Dataset
-    from trl import GRPOTrainer
-
-    from scope_selfplay.training.batches import trl_columns
-    from scope_selfplay.training.generation import trl_config
-    from scope_selfplay.training.policy import load_model
-
-    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        scored = [mixed(False)(record, place % GROUP, 0) for place, record in enumerate(prompts)]
-        return trl_columns(scored, job.codec.tokenizer.eos_token_id)
-
-    trainer = GRPOTrainer(
-        model=load_model(job.start.weights),
-        reward_funcs=lambda completions, given_reward, **_: given_reward,
-        args=trl_config(job),
-        train_dataset=Dataset.from_dict({"prompt": list(job.records)}),
-        processing_class=job.codec.tokenizer,
-        rollout_func=rollout,
+def trl_trainer(policy: Path, folder: Path, loss: str, beta: float) -> Any:
+    settings = loss_of(SolverConfig.model_validate({"loss": loss}))
+    # TRL's cispo clips at epsilon_high itself.
+    high = settings.clip_high + (loss == "cispo")
+    return GRPOTrainer(
+        model=load_model(policy),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=GRPOConfig(
+            str(folder),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to=[],
+            per_device_train_batch_size=6,
+            num_generations=6,
+            max_completion_length=64,
+            beta=beta,
+            # The KL of the papers (equation 3) is not weighed by the importance ratio.
+            use_bias_correction_kl=False,
+            loss_type="grpo" if loss == "gspo" else loss,
+            importance_sampling_level="sequence" if settings.sequence else "token",
+            epsilon=settings.clip_low,
+            epsilon_high=high,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["x"]}),
+        processing_class=ChatCodec.load(policy).tokenizer,
     )
-    trainer.train()
-    trainer.save_model(str(job.folder.checkpoint))
-    return next(line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line)
 
 
+def trl_loss(trainer: Any, rows: Sequence[TrainingRow], advantages: Sequence[float], **known: Any) -> Any:
+    """TRL's own loss of rows in one pass; what is `known` of their completions is padded as they are."""
+
+    def padded(lines: Sequence[Sequence[Any]], *, left: bool = False) -> Any:
+        width = max(map(len, lines))
+        gaps = [[0] * (width - len(line)) for line in lines]
+        both = zip(lines, gaps, strict=True)
+        return torch.tensor([[*gap, *line] if left else [*line, *gap] for line, gap in both])
+
+    prompts, completions = [each.prompt_ids for each in rows], [each.completion_ids for each in rows]
+    masks = [each.mask for each in rows]
+    trainer.current_gradient_accumulation_steps = 1
+    inputs = {
+        "prompt_ids": padded(prompts, left=True),
+        "prompt_mask": padded([[1] * len(line) for line in prompts], left=True),
+        "completion_ids": padded(completions),
+        "completion_mask": padded([[1] * len(line) for line in completions]),
+        "tool_mask": padded(masks),
+        "advantages": torch.tensor(advantages),
+        "num_items_in_batch": torch.tensor(sum(map(sum, masks))),
+        **{name: padded(lines) for name, lines in known.items() if lines is not None},
+    }
+    return trainer.compute_loss(trainer.model, inputs)
+
+
+def gradient_of(model: Any) -> Any:
+    return torch.cat([each.grad.flatten() for each in model.parameters()])
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_is_what_trl_computes_under_its_name(
-    random_policy: Path, tmp_path: Path, loss: str
+    random_policy: Path, tmp_path: Path, loss: str, beta: float, is_old: bool
 ) -> None:
-    ours = job_of(random_policy, tmp_path / "ours", kl_beta=0.5, loss=loss)
-    train(ours, mixed(False))
-    theirs = job_of(random_policy, tmp_path / "theirs", kl_beta=0.5, loss=loss)
-    norm = native(theirs)
-    assert read_rows(ours.folder.metrics)[0]["grad_norm"] == pytest.approx(norm, rel=1e-3)
-    assert furthest(ours.folder.checkpoint, theirs.folder.checkpoint) < CLOSE
-    assert not same(theirs.folder.checkpoint, random_policy)
+    """Ours in several passes, TRL's in one; where log-probabilities are old, clips bind."""
+    rng, rows = Random(7), sampled_rows(Random(3))
+    placement = Placement(torch.device("cpu"), torch.float32)
+    model = TrainedModel(random_policy, random_policy, LoraConfig(), Ranks(), placement, refers=False)
+    policy_loss = PolicyLoss(loss_of(SolverConfig.model_validate({"loss": loss})), beta, None)
+    advantages = [2.0, -1.5, 0.5, 1.0, -0.5, -1.5]
+    group = [RolloutShare.of(RewardedRollout([each], 1.0), mask_truncated=False) for each in rows]
+    rules = UpdateRules(policy_loss.loss.average, 1, 25, False, 64, teaches_flat=True)
+    (plan,) = plan_updates([[group]], [advantages], rules)
+    assert len(plan.passes[0]) > 2
+
+    def beside(spread: float) -> list[list[float]]:
+        """Log-probabilities so far from those of the model."""
+        batch = batch_of([BatchRow(each) for each in rows], 0, "cpu", packed=False)
+        lines = zip(rows, batch.of_rows(model.logps(batch)), strict=True)
+        return [
+            [said + rng.gauss(0, spread) for said in line[len(each.prompt_ids) :].tolist()]
+            for each, line in lines
+        ]
+
+    before, base = beside(0.002 if loss == "gspo" else 1.5), beside(0.5) if beta else None
+    total = clipped = 0.0
+    for part in plan.passes[0]:
+        places = [each.rollout for each in part]
+        chosen = [
+            BatchRow(rows[place], each.advantage, each.weight, base and base[place])
+            for place, each in zip(places, part, strict=True)
+        ]
+        batch = batch_of(chosen, 0, "cpu", packed=False)
+        earlier = [BatchRow(rows[place], reference=before[place]) for place in places]
+        old = batch_of(earlier, 0, "cpu", packed=False).references if is_old else None
+        scores = model.score(batch)
+        value, measured = policy_loss.of_pass(batch, scores.logps, old, scores.entropies)
+        value.backward()
+        total, clipped = total + float(value.detach()), clipped + Measured(*measured.tolist()).clipped
+    assert (clipped > 0) == is_old
+
+    trainer = trl_trainer(random_policy, tmp_path, loss, beta)
+    known = {"old_per_token_logps": before if is_old else None, "ref_per_token_logps": base}
+    theirs = trl_loss(trainer, rows, advantages, **known)
+    theirs.backward()
+    assert total == pytest.approx(float(theirs.detach()), rel=1e-5, abs=1e-5)
+    ours, expected = gradient_of(model.model), gradient_of(trainer.model)
+    assert float((ours - expected).norm()) <= 1e-5 * float(expected.norm())
 
 
 def test_a_rollout_without_a_reward_is_masked_from_the_kl_as_well(
     random_policy: Path, tmp_path: Path
 ) -> None:
     job = job_of(random_policy, tmp_path / "none", start=None, kl_beta=0.5)
-    train(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
+    train_on(job, lambda record, member, step: RewardedRollout([row(sampled=(60 + member, 61))], None))
     assert same(job.folder.checkpoint, random_policy)
 
 
@@ -129,9 +214,9 @@ def test_truncated_rollouts_teach_nothing_where_the_config_masks_them(
         return replace(by_member(record, member, step), truncated=True)
 
     masked = job_of(random_policy, tmp_path / "masked", mask_truncated=True)
-    train(masked, score)
+    train_on(masked, score)
     assert same(masked.folder.checkpoint, random_policy)
     kept = job_of(random_policy, tmp_path / "kept")
-    train(kept, score)
+    train_on(kept, score)
     assert not same(kept.folder.checkpoint, random_policy)
     assert [line["truncated"] for line in read_rows(kept.folder.metrics)] == [1.0]

@@ -11,14 +11,13 @@ import torch
 
 from scope_selfplay.config import SolverConfig, load_config
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.schemas import Role, Rollout, RolloutStatus, Turn
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.batches import WeightedRow, logprob_drift, pad_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.losses import sampling_cap
-from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_rollout
-from tests.integration.loop.seam import Score, furthest, job_of, train
+from scope_selfplay.training.loss import Measured, PolicyLoss, loss_of, sampling_cap
+from scope_selfplay.training.passes import BatchRow, batch_of
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+from tests.integration.loop.seam import Score, furthest, job_of, train_on
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +42,7 @@ def apart(policy: Path, *distances: float) -> Score:
 
 
 def line_of(job: GrpoJob, score: Score) -> dict[str, float]:
-    train(job, score)
+    train_on(job, score)
     (line,) = read_rows(job.folder.metrics)
     return line
 
@@ -74,47 +73,24 @@ def test_weights_make_up_for_the_distance_up_to_the_cap(
     assert line_of(weighed, score)["grad_norm"] == pytest.approx(weight * plain["grad_norm"], rel=1e-3)
 
 
-def test_a_greedy_rollout_has_no_sampling_weight_and_is_not_measured(
-    random_policy: Path, tmp_path: Path
-) -> None:
+def test_greedy_tokens_weigh_as_much_as_without_weights_and_are_not_measured() -> None:
     """The anchor of ArenaRL: an engine scores greedy tokens at temperature 1, the trainer at that of the run."""
-    drawn = apart(random_policy, 0.5, 0.5, 0.5)
-
-    def greedy(record: str, member: int, step: int) -> RewardedRollout:
-        found = drawn(record, member, step)
-        if member:
-            return found
-        (row,) = found.rows
-        bare = Turn(prompt_ids=tuple(row.prompt_ids), ids=tuple(row.completion_ids[:3]))
-        tail = Turn(prompt_ids=(*bare.prompt_ids, *bare.ids, *TAIL), ids=(60,))
-        rollout = Rollout(
-            id="g",
-            role=Role.SOLVER,
-            checkpoint="S_0",
-            subject_id="t",
-            turns=(bare, tail),
-            status=RolloutStatus.FINISHED,
-        )
-        return rewarded_rollout(rollout, found.reward, per_turn=False)
-
-    plain = line_of(job_of(random_policy, tmp_path / "plain", kl_beta=0.0), greedy)
-    weighed = line_of(job_of(random_policy, tmp_path / "weighed", kl_beta=0.0, sampling_cap=2.0), greedy)
-    assert plain["sampling_drift"] == weighed["sampling_drift"] == pytest.approx(0.5, abs=1e-3)
-    assert math.isfinite(weighed["grad_norm"])
-
-
-def test_greedy_tokens_weigh_as_much_as_without_weights() -> None:
-    ids, weights = [5, 6], [1, 1]
-    rows = [TrainingRow([1], ids, weights, [math.nan] * 2), TrainingRow([1], ids, weights, [-1.0, -2.0])]
-    part = pad_rows([WeightedRow(row, 1.0, 1.0) for row in rows], 0, "cpu")
-    drift = logprob_drift(torch.full((2, 2), -3.0), part)
-    assert drift.tolist() == [[0.0, 0.0], [-2.0, -1.0]]
+    drawn, greedy = (TrainingRow([1], [5, 6], [1, 1], said) for said in ([-3.5, -2.0], [math.nan] * 2))
+    batch = batch_of([BatchRow(greedy, 1.0, 0.25), BatchRow(drawn, 1.0, 0.25)], 0, "cpu", packed=False)
+    logps = torch.full(batch.ids.shape, -3.0)
+    total, measured = PolicyLoss(loss_of(SolverConfig()), 0.0, 3.0).of_pass(batch, logps, None, logps)
+    found = Measured(*measured.tolist())
+    assert (found.drawn, found.drift, found.drift_max) == (2.0, 1.5, 1.0)
+    assert float(total) == pytest.approx(-0.25 * (1.0 + 1.0 + math.exp(0.5) + math.exp(-1.0)))
 
 
 def test_engines_elsewhere_are_weighed_by_default_and_the_one_here_is_not() -> None:
     settings = SolverConfig()
     assert sampling_cap(settings, "in_process") is None
     assert sampling_cap(settings, "in_process", exact=False) == 3.0
+    older = SolverConfig(overlap=1)
+    assert sampling_cap(older, "in_process") == 3.0
+    assert sampling_cap(older.model_copy(update={"sampling_cap": 0.0}), "in_process") is None
     assert sampling_cap(settings, "vllm_server") == sampling_cap(settings, "vllm_colocated") == 3.0
     assert sampling_cap(SolverConfig(sampling_cap=0), "vllm_server") is None
     assert sampling_cap(SolverConfig(sampling_cap=2), "in_process") == 2.0

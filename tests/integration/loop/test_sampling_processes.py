@@ -22,6 +22,7 @@ pytest.importorskip("bm25s", reason="needs the local extra")
 from scope_selfplay.config import RunConfig, load_config
 from scope_selfplay.errors import InferenceError
 from scope_selfplay.inference import Generate, Message, Sample
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.sampling_processes import SamplingProcesses, SpreadModel
@@ -30,7 +31,6 @@ from scope_selfplay.progress import Progress
 from scope_selfplay.run import open_run
 from scope_selfplay.store import RunFolder, Stage
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.policy import load_model
 from tests.integration.loop.test_run import SETTINGS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

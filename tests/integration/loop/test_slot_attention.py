@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 import transformers
 
 from scope_selfplay.inference import Generate, Message, Sample, slot_cache
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.slot_cache import SlotCache
-from scope_selfplay.training.policy import load_model, policy_path
 
 pytestmark = pytest.mark.integration
 

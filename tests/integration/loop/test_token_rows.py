@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("trl", reason="needs the train extra")
+pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.cli import cli
 from scope_selfplay.dialects import dialect
@@ -16,10 +16,10 @@ from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, so
 from scope_selfplay.inference import Generate, Sample
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.keys import Key
+from scope_selfplay.lint_tokens import DifferenceKind, lint_tokens
 from scope_selfplay.schemas import Finish, Passage
 from scope_selfplay.tools import searching
 from scope_selfplay.training.rows import TrainingRow, TrainingRows, rows_from
-from scope_selfplay.training.token_lint import DifferenceKind, lint_tokens
 from tests.families import tokenizer_of
 
 pytestmark = pytest.mark.integration

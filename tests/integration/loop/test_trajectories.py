@@ -10,21 +10,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
+pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.config import load_config
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
-from scope_selfplay.errors import ConfigError, CorpusError
+from scope_selfplay.errors import CorpusError
 from scope_selfplay.inference import Generate, Sample
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.keys import Key
 from scope_selfplay.schemas import Finish, Passage
+from scope_selfplay.stages.warm_start import Trajectory, read_trajectories, rows_of, trajectory_rows
 from scope_selfplay.tools import searching
-from scope_selfplay.training.policy import policy_path
 from scope_selfplay.training.rows import rows_from
-from scope_selfplay.training.trajectories import Trajectory, read_trajectories, rows_of, trajectory_rows
-from scope_selfplay.training.warm_start import WarmStart, accumulated_passes
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
 
@@ -204,12 +203,6 @@ def test_the_cold_start_of_arenarl_and_its_rollouts_show_the_policy_the_same_his
     )
     assert taught is not None
     assert texts == [codec.decode([*row.prompt_ids, *row.completion_ids]) for row in taught]
-
-
-def test_a_batch_is_shared_by_all_processes() -> None:
-    assert accumulated_passes(WarmStart(batch=32, micro_batch=1), 8) == 4
-    with pytest.raises(ConfigError, match="a batch that 24 divides"):
-        accumulated_passes(WarmStart(batch=32, micro_batch=3), 8)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

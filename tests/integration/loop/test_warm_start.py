@@ -1,24 +1,31 @@
 """Stored rollouts get their token ids back by being played again, and a policy learns from them."""
 
 import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="needs the train extra")
+torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.dialects import dialect
 from scope_selfplay.episodes import PolicyFormat, RolloutLimits, run_episode, solver_episode
 from scope_selfplay.errors import CorpusError
+from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Rollout
+from scope_selfplay.stages.warm_start import replay
 from scope_selfplay.tools import searching
-from scope_selfplay.training.policy import policy_path
+from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.rows import TrainingRow
-from scope_selfplay.training.trained_model import Lineage
-from scope_selfplay.training.warm_start import WarmStart, labelled, replay, sft
+from scope_selfplay.training.sft import WarmStart, sft
 from tests.families import tokenizer_of
 from tests.integration.loop.seam import same
+from tests.integration.loop.test_faults_of_checkpoints import in_fork
 from tests.integration.loop.test_token_rows import TURNS, Orsk, Recording
 
 pytestmark = pytest.mark.integration
@@ -59,24 +66,60 @@ def test_a_rollout_of_another_family_is_refused() -> None:
     assert replay(rollout.without_ids(), again, policy_format, end=codec.end_of_turn) is None
 
 
-def test_only_what_the_policy_says_carries_loss() -> None:
-    row = TrainingRow([1, 2], [3, 4, 5, 6], [1, 0, 0, 1], [0.0] * 4)
-    assert labelled(row) == {
-        "input_ids": [1, 2, 3, 4, 5, 6],
-        "labels": [-100, -100, 3, -100, -100, 6],
-    }
+ROWS = [
+    TrainingRow(
+        [40, 41, 42 + place % 2],
+        [60, 61, 62, 63][: 2 + place],
+        [1, 0, 1, 1][: 2 + place],
+        [0.0] * (2 + place),
+    )
+    for place in range(3)
+]
+
+
+def learn(policy: Path, out: Path, rows: Sequence[TrainingRow] = ROWS) -> list[float]:
+    settings = WarmStart(epochs=6, learning_rate=1e-2, batch=3, micro_batch=2)
+    codec = ChatCodec.load(policy)
+    return sft(rows, policy, out, settings=settings, codec=codec, lineage=Lineage(role="warm start"))
 
 
 def test_a_policy_learns_from_rows_and_is_written_as_a_plain_directory(
     random_policy: Path, tmp_path: Path
 ) -> None:
-    codec = ChatCodec.load(random_policy)
-    rows = [TrainingRow([40, 41, 42 + place % 2], [60, 61, 62], [1, 0, 1], [0.0] * 3) for place in range(4)]
-    settings = WarmStart(epochs=6, learning_rate=1e-2, batch=4, micro_batch=2)
     out = tmp_path / "warm"
-    losses = sft(rows, random_policy, out, settings=settings, codec=codec, lineage=Lineage(role="warm start"))
+    losses = learn(random_policy, out)
     assert len(losses) == 6 and losses[-1] < losses[0] / 2
     assert policy_path(str(out)) == out and not same(out, random_policy)
     assert not list(out.rglob("*.bin")) and "warm start" in (out / "README.md").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["warm"]
     with pytest.raises(CorpusError, match="nothing is left to learn from"):
-        sft([], random_policy, tmp_path / "no", settings=settings, codec=codec, lineage=Lineage())
+        learn(random_policy, tmp_path / "no", [])
+
+
+def test_its_loss_is_the_cross_entropy_of_transformers_over_sampled_tokens(
+    random_policy: Path, tmp_path: Path
+) -> None:
+    longest = max(row.length for row in ROWS)
+    ids = torch.tensor([row.prompt_ids + row.completion_ids + [0] * (longest - row.length) for row in ROWS])
+    sampled = [[0] * len(row.prompt_ids) + row.mask + [0] * (longest - row.length) for row in ROWS]
+    labels = ids.masked_fill(torch.tensor(sampled) == 0, -100)
+    expected = load_model(random_policy)(input_ids=ids, labels=labels).loss.item()
+    assert learn(random_policy, tmp_path / "warm")[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_that_was_killed_goes_on_to_the_same_bytes(random_policy: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def die_in_the_fourth_save() -> None:
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event == "os.rename" and str(arguments[1]).endswith("checkpoint-4"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        learn(random_policy, killed)
+
+    assert os.WTERMSIG(in_fork(die_in_the_fourth_save)) == signal.SIGKILL
+    assert {path.name for path in tmp_path.rglob("checkpoint-*")} == {"checkpoint-2", "checkpoint-3"}
+    assert learn(random_policy, killed) == learn(random_policy, whole)
+    one, two = (folder / "model.safetensors" for folder in (whole, killed))
+    assert one.read_bytes() == two.read_bytes()

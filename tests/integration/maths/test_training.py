@@ -25,7 +25,7 @@ from scope_selfplay.stages import train_solver
 from scope_selfplay.store import Stage, read_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer
-from scope_selfplay.training.losses import loss_of
+from scope_selfplay.training.loss import loss_of
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

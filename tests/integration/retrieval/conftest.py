@@ -8,8 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from retrieval.build import build_bm25
-from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.server import build_app
+from retrieval.service import SearchService, ServiceSettings
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.serving import serving
 from tests.world_data import write_world_data
@@ -58,11 +58,11 @@ async def serve_folder(
     folder: Path,
     *,
     token: str | None = None,
-    service: IndexService | None = None,
+    service: SearchService | None = None,
     port: int = 0,
     **settings: object,
 ) -> AsyncIterator[str]:
-    service = service or IndexService(
+    service = service or SearchService(
         ServiceSettings.model_validate({"folder": folder, "workers": 0, **settings})
     )
     await service.load()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -222,7 +221,7 @@ async def test_a_retriever_that_is_down_for_a_while_costs_time_and_no_search(
 ) -> None:
     retry_policy = RetryPolicy(deadline=20.0, attempt=5.0, attempts=50, first_pause=0.05, longest_pause=0.2)
     async with running(index_folder) as url:
-        searcher = HttpSearcher(url, retry_policy=retry_policy, jitter=random.Random(3))
+        searcher = HttpSearcher(url, retry_policy=retry_policy)
         await searcher.__aenter__()
     searches = [asyncio.create_task(searcher.search(f"town{n}", 1)) for n in range(30)]
     await asyncio.sleep(1.0)

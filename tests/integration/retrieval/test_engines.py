@@ -1,4 +1,4 @@
-"""A run searches passages in somebody else's engine: Qdrant and LanceDB themselves, Elasticsearch as recorded."""
+"""A run searches passages in somebody else's engine: Qdrant itself, Elasticsearch as recorded."""
 
 import asyncio
 import json
@@ -20,15 +20,7 @@ from scope_selfplay.search import IndexRecord, Library, Searcher, open_retriever
 from scope_selfplay.search_engines.encoding import open_query_encoder
 from scope_selfplay.store import RunFolder
 from scope_selfplay.testing.random_encoder import write_random_encoder
-from tests.engines import (
-    LocalQdrant,
-    RecordedElasticsearch,
-    Row,
-    add_to_lance,
-    basic,
-    served,
-    write_lance,
-)
+from tests.engines import LocalQdrant, RecordedElasticsearch, Row, basic, served
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +37,7 @@ ROWS = [
 ]
 MORE = [{"id": "z", "title": "Later", "text": "Another passage.", "whole": "Later."}]
 DOCUMENTS = [Document(id=row["id"], title=row["title"] or "", text=row["text"]) for row in ROWS]
-ENGINES = ("elasticsearch", "opensearch", "qdrant", "lancedb", "lancedb-vectors")
+ENGINES = ("elasticsearch", "opensearch", "qdrant")
 
 
 @dataclass(frozen=True)
@@ -69,27 +61,18 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path: Path, encoder: str) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, encoder: str) -> Iterator[Engine]:
     name = request.param
     if name in ("elasticsearch", "opensearch"):
         recorded = RecordedElasticsearch(ROWS)
         with served(recorded) as url:
             yield Engine({"url": url, "engine": {"name": name, "index": "wiki"}}, recorded.rows.extend, "a")
         return
-    vector = open_query_encoder(encoder).vector
-    if name == "qdrant":
-        pytest.importorskip("qdrant_client", reason="Qdrant's local mode needs qdrant-client")
-        local = LocalQdrant(ROWS, vector)
-        with served(local) as url:
-            settings = {"name": "qdrant", "index": "wiki", "encoder": encoder}
-            yield Engine({"url": url, "engine": settings}, local.add, "0")
-        return
-    pytest.importorskip("lancedb", reason="needs the extra lancedb")
-    write_lance(tmp_path / "lance", ROWS, vector)
-    settings = {"name": "lancedb", "index": "wiki", "folder": str(tmp_path / "lance")}
-    if name == "lancedb-vectors":
-        settings["encoder"] = encoder
-    yield Engine({"engine": settings}, lambda rows: add_to_lance(tmp_path / "lance", rows, vector), "a")
+    pytest.importorskip("qdrant_client", reason="Qdrant's local mode needs qdrant-client")
+    local = LocalQdrant(ROWS, open_query_encoder(encoder).vector)
+    with served(local) as url:
+        settings = {"name": "qdrant", "index": "wiki", "encoder": encoder}
+        yield Engine({"url": url, "engine": settings}, local.add, "0")
 
 
 def found(searcher: Searcher, query: str, topk: int = 3) -> list[Passage]:
@@ -174,8 +157,6 @@ def test_a_run_goes_on_over_the_same_rows_only(engine: Engine, tmp_path: Path) -
 def test_settings_that_do_not_fit_the_index_are_named(
     engine: Engine, tmp_path: Path, wrong: dict[str, str], said: str | None
 ) -> None:
-    if said is None and engine.settings["engine"]["name"] == "lancedb":
-        pytest.skip("LanceDB has no words of a column that it does not have")
     if said is None:
         assert (
             found(engine.open(tmp_path / "run", engine=wrong), "Orsk is a town below a dam.", 1)[0].title

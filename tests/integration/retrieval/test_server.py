@@ -1,4 +1,4 @@
-"""The server over real HTTP: the field's clients, the peer's bugs, bad input, limits, reload."""
+"""The server over real HTTP: the field's clients, the peer's bugs, bad input, limits."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,10 @@ from retrieval.batching import SearchEngine
 from retrieval.build import build_bm25
 from retrieval.client import HttpSearcher
 from retrieval.hits import Hit
-from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.passages import Passages
-from retrieval.rendering import TokenCap
 from retrieval.server import ListenAddress, serve
-from retrieval.wire import ResponseRow, WireLimits
+from retrieval.service import SearchService, ServiceSettings
+from retrieval.wire import WireLimits
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.schemas import Document
 from scope_selfplay.wire.serving import listen
@@ -126,7 +125,7 @@ async def test_probes_answer(
 async def test_a_draining_server_still_answers_but_is_not_ready(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0))
+    service = SearchService(ServiceSettings(folder=index_folder, workers=0))
     async with running(index_folder, service=service) as url:
         service.draining = True
         async with http.get(url + "/readyz") as response:
@@ -206,7 +205,7 @@ class Slow:
         return
 
 
-class SlowService(IndexService):
+class SlowService(SearchService):
     """The service as it is, with an engine that holds its batches."""
 
     engine: SearchEngine
@@ -217,7 +216,7 @@ class SlowService(IndexService):
         self.served.batcher.engine = self.engine
 
 
-async def waiting(service: IndexService, queries: int) -> None:
+async def waiting(service: SearchService, queries: int) -> None:
     assert service.served is not None
     while service.served.batcher.waiting < queries:
         await asyncio.sleep(0.005)
@@ -335,7 +334,7 @@ async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
 ) -> None:
     """Every passage was read, copied and joined first: 64 queries took 11 GB."""
     limits = WireLimits(max_response=20_000)
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0, limits=limits))
+    service = SearchService(ServiceSettings(folder=index_folder, workers=0, limits=limits))
     async with running(index_folder, service=service) as url:
         assert service.served is not None
         watched = Watched(service.served.passages)
@@ -347,78 +346,46 @@ async def test_a_response_beyond_the_limit_is_refused_before_a_passage_is_read(
         assert (await post(http, url, {"query": "town7", "return_scores": return_scores}))[0] == 200
 
 
-class Stuck(TokenCap):
-    """Cuts only when it is let go."""
+class Stuck(Watched):
+    """Reads only when it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, passages: Passages) -> None:
+        super().__init__(passages)
         self.began, self.go = threading.Event(), threading.Event()
-        self.cuts = 0
 
-    def cut(self, rows: Iterable[ResponseRow], max_tokens: int) -> Iterator[ResponseRow]:
-        self.cuts += 1
-        self.began.set()
-        self.go.wait(30)
-        return iter(rows)
+    def line(self, row: int) -> bytes:
+        if threading.current_thread() is not threading.main_thread():
+            self.began.set()
+            self.go.wait(30)
+        return super().line(row)
 
 
-async def test_while_a_large_response_is_cut_others_are_answered_and_its_deadline_holds(
+async def test_while_a_large_response_is_rendered_others_are_answered_and_its_deadline_holds(
     running: Running, index_folder: Path, http: aiohttp.ClientSession
 ) -> None:
-    """The event loop stood still, /healthz included, for as long as the tokenizer worked."""
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0, deadline=1.0))
-    stuck = Stuck()
-    service.token_cap = stuck
+    """The event loop stood still, /healthz included, for as long as the rendering took."""
+    service = SearchService(ServiceSettings(folder=index_folder, workers=0, deadline=1.0))
     async with running(index_folder, service=service) as url:
-        body = {"queries": [f"town{n} harbour" for n in range(60)], "topk": 100, "max_tokens": 1000}
+        assert service.served is not None
+        stuck = Stuck(service.served.passages)
+        service.served.passages = stuck  # type: ignore[assignment]
+        body = {"queries": [f"town{n} harbour" for n in range(200)], "topk": 100}
         asked = asyncio.create_task(post(http, url, body))
         assert await asyncio.to_thread(stuck.began.wait, 10)
         async with http.get(url + "/healthz") as response:
             assert response.status == 200
         assert (await post(http, url, {"query": "town7"}))[0] == 200
         assert (await asked)[0] == 504
+        before = stuck.reads
         stuck.go.set()
-    assert stuck.cuts == 1
-
-
-async def test_a_reload_switches_the_index_while_requests_are_answered(
-    running: Running, tmp_path: Path, http: aiohttp.ClientSession, towns: list[Document]
-) -> None:
-    old, new, current = tmp_path / "old", tmp_path / "new", tmp_path / "current"
-    build_bm25(towns, old)
-    build_bm25([town.model_copy(update={"id": f"new-{town.id}"}) for town in towns], new)
-    current.symlink_to(old)
-    statuses: list[int] = []
-    async with running(current, token="secret") as url:
-        headers = {"Authorization": "Bearer secret"}
-
-        async def ask_on() -> None:
-            for number in range(150):
-                status, answer = await post(http, url, {"query": f"town{number}", "topk": 1}, headers=headers)
-                statuses.append(status)
-                assert answer["result"][0][0]["id"] in (f"t{number}", f"new-t{number}")
-
-        asking = [asyncio.create_task(ask_on()) for _ in range(4)]
-        await asyncio.sleep(0.02)
-        current.unlink()
-        current.symlink_to(new)
-        async with http.post(url + "/reload", headers=headers) as response:
-            assert response.status == 200
-        await asyncio.gather(*asking)
-        _, answer = await post(http, url, {"query": "town3", "topk": 1}, headers=headers)
-        assert answer["result"][0][0]["id"] == "new-t3"
-        # A new file under the old name: writing into a mapped one would crash whoever reads it.
-        (new / "indices.csc.index.npy").unlink()
-        (new / "indices.csc.index.npy").write_bytes(b"damaged")
-        async with http.post(url + "/reload", headers=headers) as response:
-            assert response.status == 503
-        assert (await post(http, url, {"query": "town3"}, headers=headers))[0] == 200
-    assert set(statuses) == {200}
+        await asyncio.sleep(0.2)
+    assert stuck.reads == before + 1
 
 
 async def test_a_taken_port_is_outside_trouble_and_no_address_is_named(
     index_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = IndexService(ServiceSettings(folder=index_folder, workers=0))
+    service = SearchService(ServiceSettings(folder=index_folder, workers=0))
     with listen("127.0.0.1", 0) as other, pytest.raises(OutsideError, match="is taken"):
         await serve(service, ListenAddress(port=other.getsockname()[1]))
     assert capsys.readouterr().err == ""
@@ -445,10 +412,3 @@ def test_the_command_answers_at_the_address_that_it_names(index_folder: Path, ch
         server.wait()
         assert server.stderr is not None
         server.stderr.close()
-
-
-async def test_reloading_over_http_needs_a_token(
-    running: Running, index_folder: Path, http: aiohttp.ClientSession
-) -> None:
-    async with running(index_folder) as url, http.post(url + "/reload") as response:
-        assert response.status == 403

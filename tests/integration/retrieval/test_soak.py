@@ -12,17 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-import numpy as np
 import psutil
 import pytest
-
-from retrieval.rendering import TokenCap
-from scope_selfplay.testing.random_encoder import write_random_encoder
 
 pytestmark = pytest.mark.integration
 
 CLIENTS = 1000
-MAX_TOKENS = 60
 COMMAND = "from retrieval.cli import serve_retriever; serve_retriever()"
 
 
@@ -72,11 +67,7 @@ async def ready(url: str) -> None:
     raise AssertionError("the server did not become ready in 30 s")
 
 
-async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(
-    index_folder: Path, tmp_path: Path
-) -> None:
-    model = write_random_encoder(tmp_path, np.random.default_rng(1), layers=1, hidden=16, heads=2)
-    cap = TokenCap(model / "tokenizer.json")
+async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(index_folder: Path) -> None:
     outcome: Counter[str] = Counter()
     stop = asyncio.Event()
 
@@ -84,7 +75,7 @@ async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(
         number = name
         while not stop.is_set():
             number = (number * 31 + 7) % 500
-            body = {"queries": [f"town{number}"], "topk": 3, "return_scores": True, "max_tokens": MAX_TOKENS}
+            body = {"queries": [f"town{number}"], "topk": 3, "return_scores": True}
             try:
                 async with session.post(url + "/retrieve", json=body) as response:
                     status, text = response.status, await response.text()
@@ -96,11 +87,10 @@ async def test_a_thousand_clients_and_a_sigterm_mix_and_lose_nothing(
                 continue
             (rows,) = json.loads(text)["result"]
             assert rows[0]["document"]["id"] == f"t{number}"
-            assert sum(cap.count(row["document"]["contents"]) for row in rows) <= MAX_TOKENS
             outcome["right"] += 1
 
     async with (
-        served(index_folder, "--tokenizer", str(model / "tokenizer.json"), "--cache", "100") as server,
+        served(index_folder, "--cache", "100") as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         clients = [asyncio.create_task(client(session, server.url, name)) for name in range(CLIENTS)]
@@ -142,17 +132,6 @@ async def test_a_killed_worker_costs_no_answer(index_folder: Path) -> None:
     assert answers == [f"t{number}" for number in range(50)] * 6
     assert "scope_retriever_worker_restarts 2.0" in metrics
     print("killed workers: 2 injected, 300 of 300 searches answered")
-
-
-async def test_sighup_opens_the_folder_again(index_folder: Path) -> None:
-    async with served(index_folder) as server, aiohttp.ClientSession() as session:
-        server.process.send_signal(signal.SIGHUP)
-        for _ in range(100):
-            async with session.get(server.url + "/metrics") as response:
-                if 'scope_retriever_reloads_total{outcome="done"} 1.0' in await response.text():
-                    return
-            await asyncio.sleep(0.1)
-    raise AssertionError("no reload was counted")
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.index_folder import MANIFEST, read_manifest, write_json
-from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.search_workers import WorkerEngine
+from retrieval.service import SearchService, ServiceSettings
 from scope_selfplay.errors import ConfigError, RecordError, SearchError
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,7 @@ async def test_a_damaged_index_is_the_users_error_with_workers_and_without(
     shutil.copytree(index_folder, folder)
     # The manifest fits its files, so that only who opens the index can tell.
     write_json(folder / MANIFEST, read_manifest(folder).model_copy(update={"rows": 499}))
-    service = IndexService(ServiceSettings(folder=folder, workers=workers))
+    service = SearchService(ServiceSettings(folder=folder, workers=workers))
     with pytest.raises(RecordError, match="500 rows, the manifest says 499") as raised:
         await service.load()
     assert not str(raised.value).startswith("RecordError")
@@ -67,6 +67,6 @@ async def test_the_gpu_profile_is_served_by_one_worker_only(index_folder: Path, 
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
     write_json(folder / MANIFEST, read_manifest(folder).model_copy(update={"profile": "gpu"}))
-    service = IndexService(ServiceSettings(folder=folder, workers=4))
+    service = SearchService(ServiceSettings(folder=folder, workers=4))
     with pytest.raises(ConfigError, match=r"--workers 4.*serve the gpu profile with --workers 1"):
         await service.load()

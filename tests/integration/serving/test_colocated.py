@@ -1,14 +1,15 @@
-"""The seam of a colocated vLLM: real TRL with its VLLMGeneration, and an engine on the CPU in the place of vLLM's.
+"""A colocated vLLM: the loop around an engine on the CPU in the place of vLLM's.
 
 vLLM itself needs a GPU for this (its weight reload is wrong on a CPU); what it answers to the same calls is tested
 in tests/vllm.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,23 +21,22 @@ import torch
 from benchmarks.embedded_tasks import write_tasks
 from benchmarks.gpu import policies
 from benchmarks.gpu.scales import TINY
-from scope_selfplay.config import ModelConfig, load_config
+from scope_selfplay.config import LoraConfig, ModelConfig, load_config
 from scope_selfplay.inference import Generate, Sample
-from scope_selfplay.inference.codec import Stops
-from scope_selfplay.inference.stepped_engine import Sampling, SteppedEngine
+from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.progress import Progress
 from scope_selfplay.run import Run, open_run
 from scope_selfplay.stages import train_challenger, train_solver
+from scope_selfplay.stages import training as stage_of_training
 from scope_selfplay.store import Stage
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import generation
-from scope_selfplay.training.colocated import awake
-from scope_selfplay.training.grpo import EpisodeTrainer, train_grpo
-from scope_selfplay.training.job import StepResult
-from scope_selfplay.training.policy import load_model
-from scope_selfplay.training.reference import Reference
+from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups, send_weights
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.model import TrainedModel
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
-from tests.integration.loop.seam import job_of, row, same, with_model
+from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
 
 pytestmark = pytest.mark.integration
 
@@ -74,7 +74,7 @@ class PlainEngine:
 
 
 class SleepingLLM:
-    """As much of vLLM's LLM as TRL and the driver call, on the CPU; what sleeps is gone, and to use it is an error."""
+    """As much of vLLM's LLM as is called, on the CPU; what sleeps is gone, and to use it is an error."""
 
     made: "list[SleepingLLM]"
 
@@ -124,31 +124,38 @@ class SleepingLLM:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[SleepingLLM]:
-    """TRL's own VLLMGeneration around engines that are made here."""
-    from trl.generation import vllm_generation
-
+    """The engines that are made, as those of a vLLM that is installed."""
+    vllm = ModuleType("vllm")
+    vllm.__spec__ = ModuleSpec("vllm", None)
+    vllm.LLM = SleepingLLM  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.setattr(SleepingLLM, "made", [], raising=False)
-    monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
-    monkeypatch.setattr(vllm_generation, "LLM", SleepingLLM, raising=False)
-    monkeypatch.setattr(generation, "find_spec", lambda name: object())
     monkeypatch.setattr("scope_selfplay.inference.stepped_engine.vllm_params", lambda sampling: sampling)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        # TRL sets them for vLLM.
+        # They are set for vLLM.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return SleepingLLM.made
 
 
+MODEL = ModelConfig(engine="vllm_colocated", vllm_memory=0.25)
+
+
+def train_colocated(job: GrpoJob, make_sampler: Callable[[SteppedEngine, TrainedModel], StepSampler]) -> None:
+    with job.ranks:
+        model = load(job)
+        source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
+        engine = Colocated(source, job.start.weights, job.options.model, job.max_length, 0)
+        train(job, model, engine, make_sampler(source, model))
+
+
 def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_sleeps_in_its_update(
     random_policy: Path, tmp_path: Path, made: list[SleepingLLM]
 ) -> None:
-    model = ModelConfig(engine="vllm_colocated", vllm_memory=0.25)
-    job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), model)
+    job = with_model(job_of(random_policy, tmp_path / "stage", steps=2), MODEL)
     seen: list[Sample] = []
 
-    def make_sampler(source: Any) -> Any:
-        assert isinstance(source, SteppedEngine)
-
+    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
         async def episode(row: int) -> RewardedRollout:
             prompt = (40, 41, 42 + row)
             first = await source.generate(Generate(prompt, 4), ("first", row))
@@ -159,12 +166,13 @@ def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_
             mask = [1] * len(first.ids) + [0] + [1] * len(second.ids)
             return RewardedRollout([TrainingRow(list(prompt), ids, mask, [-1.0] * len(ids))], float(row % 2))
 
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            return StepResult(await asyncio.gather(*map(episode, range(len(records)))), {"rubric": 0.5})
+        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+            rollouts = await asyncio.gather(*map(episode, range(GROUP * len(records))))
+            return StepResult(in_groups(rollouts, GROUP), {"rubric": 0.5})
 
-        return sample_step
+        return sample
 
-    train_grpo(job, make_sampler)
+    train_colocated(job, make_sampler)
     (vllm,) = made
     step = ["wake weights", "load", "reset", "wake kv_cache", "step", "sleep 2"]
     assert vllm.calls == ["sleep 2", *step, *step]
@@ -176,49 +184,97 @@ def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_
     assert len(read_rows(job.folder.metrics)) == 2 and not same(job.folder.checkpoint, random_policy)
 
 
+def test_an_adapter_reaches_the_engine_added_to_weights_that_stay_as_they_are(
+    random_policy: Path, tmp_path: Path, made: list[SleepingLLM]
+) -> None:
+    job = job_of(random_policy, tmp_path / "stage", steps=3, kl_beta=0.0, learning_rate=1e-2)
+    job = with_model(job, MODEL.model_copy(update={"lora": LoraConfig(rank=4, alpha=16)}))
+    apart: list[float] = []
+
+    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
+        frozen = [(each, each.clone()) for each in model.network.parameters() if not each.requires_grad]
+
+        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+            samples = [await source.generate(Generate((40, 41, 42 + n), 4), (n,)) for n in range(4)]
+            assert all(torch.equal(weight, before) for weight, before in frozen)
+            ids = torch.tensor([[40, 41, 42]])
+            with torch.no_grad():
+                wanted = model.network(input_ids=ids).logits
+                apart.append(float((made[0].model(input_ids=ids).logits - wanted).abs().max()))
+                with model.model.disable_adapter():
+                    moved = float((model.network(input_ids=ids).logits - wanted).abs().max())
+            assert bool(step) is (moved > 1e-3)
+            rollouts = [
+                RewardedRollout([row(sampled=each.ids)], float(n % 2)) for n, each in enumerate(samples)
+            ]
+            return StepResult(in_groups(rollouts, GROUP), {})
+
+        return sample
+
+    train_colocated(job, make_sampler)
+    assert len(apart) == 3 and max(apart) < 1e-4
+
+
+def test_weights_that_the_engine_does_not_take_are_gathered_to_the_end_all_the_same(
+    random_policy: Path,
+) -> None:
+    """Each whole weight takes all ranks: one that stopped would leave the others in the next."""
+    gathered, offered = list[str](), list[str]()
+
+    def whole_weights(dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+        for name in "abcd":
+            gathered.append(name)
+            yield name, 0
+
+    def deliver(name: str, weight: Any) -> None:
+        offered.append(name)
+        if name == "b":
+            raise RuntimeError("no room for b")
+
+    model: Any = SimpleNamespace(base=random_policy, whole_weights=whole_weights)
+    with pytest.raises(RuntimeError, match="no room for b"):
+        send_weights(model, deliver)
+    assert (gathered, offered) == (list("abcd"), list("ab"))
+
+
 def trained_in_three_steps(
     policy: Path, folder: Path, reads: list[bool], *, judged_late: bool
 ) -> list[dict[str, Any]]:
     """`judged_late`: the engine may sleep, and rewards come when the reference has read the step."""
-    model = ModelConfig(engine="vllm_colocated", vllm_memory=0.25)
-    job = with_model(job_of(policy, folder, steps=3, kl_beta=0.1, learning_rate=1e-2), model)
+    job = with_model(job_of(policy, folder, steps=3, kl_beta=0.1, learning_rate=1e-2), MODEL)
 
-    def make_sampler(source: Any) -> Any:
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            sampled = [await source.generate(Generate((40, 41, 42 + n), 4 + n), (n,)) for n in range(4)]
-            rollouts = [
-                RewardedRollout([row(sampled=sample.ids), row(7, 8, sampled=sample.ids)], None)
-                for sample in sampled
-            ]
+    def make_sampler(source: SteppedEngine, model: TrainedModel) -> StepSampler:
+        async def sample(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+            samples = [await source.generate(Generate((40, 41, 42 + n), 4 + n), (n,)) for n in range(4)]
+            rows = [[row(sampled=each.ids), row(7, 8, sampled=each.ids)] for each in samples]
             if judged_late:
-                source.finish(rollouts)
+                sampled(rows)
                 await asyncio.wait_for(read(step + 1), 60)
             # What is masked and counts for nothing is known with the rewards alone.
             rewards = [None if n == step else float(n % 2) for n in range(4)]
-            return StepResult(
-                [replace(each, reward=reward) for each, reward in zip(rollouts, rewards, strict=True)], {}
-            )
+            rollouts = [RewardedRollout(each, reward) for each, reward in zip(rows, rewards, strict=True)]
+            return StepResult(in_groups(rollouts, GROUP), {})
 
-        return sample_step
+        return sample
 
     async def read(times: int) -> None:
         while len(reads) < times:
             await asyncio.sleep(0.01)
 
-    train_grpo(job, make_sampler)
+    train_colocated(job, make_sampler)
     return read_rows(job.folder.metrics)
 
 
 def test_the_reference_reads_a_step_while_it_is_judged_and_says_the_same(
     random_policy: Path, tmp_path: Path, made: list[SleepingLLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, model = list[bool](), Reference.model
+    reads, refer = list[bool](), TrainedModel.refer
 
-    def watched(reference: Reference) -> Any:
+    def watched(model: TrainedModel, batch: Any) -> Any:
         reads.append(bool(made[-1].asleep))
-        return model(reference)
+        return refer(model, batch)
 
-    monkeypatch.setattr(Reference, "model", watched)
+    monkeypatch.setattr(TrainedModel, "refer", watched)
     late = trained_in_three_steps(random_policy, tmp_path / "late", reads, judged_late=True)
     assert reads == [True] * 3
     after = trained_in_three_steps(random_policy, tmp_path / "after", reads, judged_late=False)
@@ -248,7 +304,7 @@ def asking_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("train", "overrides", "read"),
+    ("work", "overrides", "early"),
     [
         (train_solver, (), [4, 4]),
         (train_challenger, (), [4, 4]),
@@ -262,46 +318,31 @@ def test_a_stage_has_its_rollouts_read_while_they_are_judged(
     tmp_path: Path,
     made: list[SleepingLLM],
     monkeypatch: pytest.MonkeyPatch,
-    train: Callable[[Run, int], Any],
+    work: Callable[[Run, int], Any],
     overrides: tuple[str, ...],
-    read: list[int],
+    early: list[int],
 ) -> None:
-    reads, refer = list[int](), EpisodeTrainer.refer_early
+    told = list[int]()
 
-    def watched(trainer: EpisodeTrainer, sampled: Sequence[RewardedRollout]) -> None:
-        assert made[-1].asleep and all(rollout.reward is None for rollout in sampled)
-        reads.append(len(sampled))
-        refer(trainer, sampled)
+    def watched(job: GrpoJob, model: Any, engine: Any, sample: StepSampler) -> Path:
+        async def noted(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+            def tell(rows: Rows) -> None:
+                told.append(len(rows))
+                sampled(rows)
 
-    monkeypatch.setattr(EpisodeTrainer, "refer_early", watched)
+            return await sample(records, step, tell)
+
+        return train(job, model, engine, noted)
+
+    monkeypatch.setattr(stage_of_training, "train", watched)
     given = [*STAGE.split(), *STEPS, f"model.path={asking_policy}"]
     world = open_run(load_config(None, given), tmp_path / "world", Progress())
     tasks = write_tasks(world.documents, tmp_path / "given.jsonl")
-    overrides = (*overrides, f"solver.tasks={tasks}") if train is train_solver else overrides
+    overrides = (*overrides, f"solver.tasks={tasks}") if work is train_solver else overrides
     run = open_run(load_config(None, [*given, *overrides]), tmp_path / "run", Progress())
-    train(run, 1)
-    stage = Stage.SOLVER if train is train_solver else Stage.CHALLENGER
+    work(run, 1)
+    stage = Stage.SOLVER if work is train_solver else Stage.CHALLENGER
     lines = read_rows(run.folder.stage(1, stage).metrics)
-    assert reads == read and len(lines) == 2
+    assert told == early and len(lines) == 2
     assert lines[0]["kl"] == pytest.approx(0.0, abs=1e-5)
-
-
-def test_who_samples_twice_in_a_step_finds_the_weights_again(
-    made: list[SleepingLLM], random_policy: Path
-) -> None:
-    from accelerate import Accelerator
-    from trl.generation.vllm_generation import VLLMGeneration
-
-    model = load_model(random_policy)
-    vllm = VLLMGeneration(model, Accelerator(cpu=True), None, enable_sleep_mode=True)
-    vllm.sync_weights()
-    for _ in range(2):
-        with awake(vllm) as engine:
-            engine.add_request(
-                "1", {"prompt_token_ids": [40, 41]}, Sampling(1, 1.0, 0, Stops(frozenset(), ()))
-            )
-            (output,) = engine.step()
-    assert made[0].calls.count("load") == 2 and made[0].calls[-1] == "sleep 2"
-    with torch.inference_mode():
-        expected = int(model(input_ids=torch.tensor([[40, 41]])).logits[0, -1].argmax())
-    assert output.outputs[0].token_ids == [expected]
+    assert made[0].calls.count("sleep 2") == 3 and made[0].asleep

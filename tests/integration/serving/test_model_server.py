@@ -22,12 +22,12 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from scope_selfplay.errors import ConfigError, InferenceError, OutsideError, RunMismatchError
 from scope_selfplay.inference import Generate, Message, PolicyModel, Sample
+from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.inference.in_process import InProcessModel
 from scope_selfplay.inference.served_model import Served, ServedModel, ask_what_is_served
 from scope_selfplay.model_server.app import EngineOptions, ModelService, open_service, serving_model
 from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.training.policy import load_model
 from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
 from scope_selfplay.wire.replicas import ReplicatedClient, by_rank
 from scope_selfplay.wire.serving import listen

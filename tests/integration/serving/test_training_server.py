@@ -1,183 +1,223 @@
 """A policy in training that is sampled elsewhere: no rollout before its weights are there, and what its outage is.
 
-The server is real; what brings weights over NCCL needs GPUs on both sides, and is stood in for.
+The server that samples is real, and so is TRL's client; what brings weights over NCCL needs GPUs on both sides, and is
+stood in for.
 """
 
 import asyncio
-import multiprocessing
+import json
 import os
-import time
-from collections.abc import Callable, Sequence
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
 import requests
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
 
-from scope_selfplay.config import ModelConfig
-from scope_selfplay.errors import InferenceError, OutsideError
-from scope_selfplay.inference import Generate
-from scope_selfplay.model_server.app import EngineOptions, open_service, serving_model
-from scope_selfplay.training import generation
-from scope_selfplay.training.grpo import train_grpo
-from scope_selfplay.training.job import GrpoJob, StepResult, TrainingCallbacks
-from scope_selfplay.training.ranks import Ranks
-from scope_selfplay.training.rows import RewardedRollout
+from scope_selfplay.errors import ExitCode, InferenceError, OutsideError
+from scope_selfplay.model_server.app import EngineOptions, model_app, open_service
+from scope_selfplay.schemas import Role
+from scope_selfplay.store.files import read_rows
+from scope_selfplay.training import engines
+from scope_selfplay.training.engines import open_engine
+from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
+from scope_selfplay.training.launch import TrainingNode, rank_environments
+from scope_selfplay.training.loop import load, train
 from scope_selfplay.wire.json_client import RetryPolicy
-from tests.integration.loop.seam import job_of, row, with_model
-from tests.integration.loop.test_processes import free_port
+from scope_selfplay.wire.serving import serving
+from tests.integration.serving.served_training import sampler_of, served_job
 from tests.integration.serving.threads import in_thread
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
+PUSH = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache"]
+BEGIN = ["/server_info", "/get_world_size", "/init_weight_transfer_engine"]
+PLAIN = {
+    "/server_info": {"vllm_config": {"weight_transfer_config": {"backend": "nccl"}}},
+    "/get_world_size": {"world_size": 1},
+}
+
+
+class TakesWeights:
+    """A server of a policy with vLLM's endpoints for weights; the policy stays as it is."""
+
+    def __init__(self, policy: Path, folder: Path) -> None:
+        self.service = open_service(str(policy), EngineOptions(slots=4, max_length=128))
+        self.asked: list[str] = []
+        self.announced: list[dict[str, Any]] = []
+        self._push = folder / "push"
+
+    def app(self) -> Starlette:
+        routes = [Route(path, self._answer, methods=["GET", "POST"]) for path in (*BEGIN, *PUSH)]
+        return Starlette(routes=[*routes, Mount("/", app=model_app(self.service))])
+
+    async def _answer(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        if request.url.path == "/update_weights":
+            self.announced.append((await request.json())["update_info"])
+            while not self._push.exists():
+                await asyncio.sleep(0.02)
+            ended = self._push.read_text()
+            self._push.unlink()
+            if ended == "broken":
+                return Response("NCCL error", status_code=500)
+        return JSONResponse(PLAIN.get(request.url.path, {"success": True}))
+
+
+@pytest.fixture
+def served(random_policy: Path, tmp_path: Path) -> Iterator[tuple[TakesWeights, str]]:
+    server = TakesWeights(random_policy, tmp_path)
+    with in_thread(serving(server.app())) as url:
+        yield server, url
+
+
+class Ended(NamedTuple):
+    """The exit codes of two ranks, and the lines that each said."""
+
+    codes: list[int]
+    said: list[list[str]]
+
+
+def train_sharded(folder: Path, policy: Path, url: str, overlap: int = 0, adapter: int = 0) -> Ended:
+    """Two ranks that share one copy of the policy, as two GPUs do."""
+    module = "tests.integration.serving.served_training"
+    command = [sys.executable, "-m", module, str(folder), str(policy), url, str(overlap), str(adapter)]
+    environments = [
+        {**os.environ, **rank, "SCOPE_FSDP_SHARERS": "2"} for rank in rank_environments(TrainingNode(2))
+    ]
+    output: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with ExitStack() as to_kill:
+        running = [subprocess.Popen(command, env=each, **output) for each in environments]
+        for rank in running:
+            to_kill.callback(rank.kill)
+        said = [rank.communicate(timeout=300)[0].splitlines() for rank in running]
+    return Ended([rank.returncode for rank in running], said)
+
+
+def weights_seen(folder: Path, rank: int) -> list[str]:
+    """With which weights a rank began each step."""
+    return [(folder / f"rank-{rank}-step-{step}").read_text() for step in range(3)]
+
+
+def test_no_rank_samples_before_the_weights_of_its_turn_are_there_or_while_they_come(
+    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str]
+) -> None:
+    server, url = served
+    ended = train_sharded(tmp_path, random_policy, url, overlap=1, adapter=2)
+    assert ended.codes == [0, 0], ended.said
+    first, second, third = weights_seen(tmp_path, 0)
+    # Rollouts one step ahead begin with the weights that the step before them began with.
+    assert first == second != third and weights_seen(tmp_path, 1) == [first, second, third]
+    assert server.asked == [*BEGIN, *PUSH * 3]
+    announced = zip(*(server.announced[-1][each] for each in ("names", "dtype_names", "shapes")), strict=True)
+    assert list(map(list, announced)) == json.loads((tmp_path / "streamed").read_text())
+
+
+def test_a_push_that_breaks_ends_both_ranks_and_the_same_command_goes_on(
+    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str]
+) -> None:
+    server, url = served
+    (tmp_path / "breaks").write_text("3")
+    ended = train_sharded(tmp_path, random_policy, url)
+    begun = float((tmp_path / "broken").read_text())
+    assert ended.codes == [ExitCode.OUTSIDE] * 2
+    assert [len(lines) for lines in ended.said] == [1, 0], ended.said
+    (line,) = ended.said[0]
+    assert re.match(r"train: model\.vllm_url: \S+ did not take the weights \(NCCL error.*same command", line)
+    # The second rank has gathered to the end and left by itself.
+    assert all((tmp_path / f"left-{rank}").stat().st_mtime - begun < 10 for rank in (0, 1))
+    assert server.asked == [*BEGIN, *PUSH, *PUSH[:2]]
+    server.asked.clear()
+
+    assert train_sharded(tmp_path, random_policy, url).codes == [0, 0]
+    assert server.asked == [*BEGIN, *PUSH * 2]
+    assert [line["step"] for line in read_rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
 
 class Brought:
-    """TRL's VLLMGeneration without NCCL: only the first process brings weights, with `bring`."""
+    """TRL's client without NCCL: weights are brought with `bring`."""
 
-    bring: Callable[[], None]
+    bring = staticmethod(lambda: None)
 
-    def __init__(self, model: Any, accelerator: Any, **options: Any) -> None:
-        self.accelerator = accelerator
+    def __init__(self, base_url: str) -> None:
+        self.session = requests.Session()
 
-    def sync_weights(self) -> None:
-        if self.accelerator.is_main_process:
-            type(self).bring()
+    def init_communicator(self, device: Any) -> None: ...
 
+    def update_named_params(self, known: Any, weights: Iterator[Any]) -> None:
+        next(weights)
+        self.bring()
 
-def served_job(policy: Path, folder: Path, url: str, **options: Any) -> GrpoJob:
-    model = ModelConfig(engine="vllm_server", vllm_url=url)
-    job = job_of(policy, folder, steps=2, kl_beta=0.0, micro_tokens=1)
-    return replace(with_model(job, model), **options)
+    def reset_prefix_cache(self) -> None: ...
 
 
-def sampling(see: Callable[[int], None], seen: Callable[[], None] = lambda: None) -> Any:
-    """Rollouts of one sampled turn; `see` is called with the step when they begin, `seen` when they have ended."""
-
-    def make_sampler(source: Any) -> Any:
-        async def one(step: int, place: int) -> RewardedRollout:
-            sample = await source.generate(Generate((40, 41, 42), 3), (step, place))
-            return RewardedRollout([row(sampled=sample.ids)], float(place % 2))
-
-        async def sample_step(records: Sequence[str], step: int) -> StepResult:
-            see(step)
-            rollouts = await asyncio.gather(*(one(step, i) for i in range(len(records))))
-            seen()
-            return StepResult(rollouts, {})
-
-        return sample_step
-
-    return make_sampler
-
-
-def work_along(policy: Path, folder: Path, url: str, number: int, port: int, overlap: int) -> None:
-    import trl.trainer.grpo_trainer as theirs
-
-    told = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in told.items()}, MASTER_ADDR="127.0.0.1")
-    brought, asked = folder / "brought", folder / f"asked-{number}"
-
-    def bring() -> None:
-        assert not [*folder.glob("asked-*")], "rollouts are under way"
-        # Long enough for another process to be at its rollouts, should nothing hold it.
-        time.sleep(2)
-        with brought.open("a") as file:
-            file.write("x")
-
-    def see(step: int) -> None:
-        times = len(brought.read_text()) if brought.exists() else 0
-        (folder / f"rank-{number}-step-{step}").write_text(str(times))
-        asked.touch()
-
-    Brought.bring = staticmethod(bring)
-    theirs.VLLMGeneration = Brought
-    job = served_job(policy, folder, url, ranks=Ranks(number, 2), records=[f"t{n}" for n in range(6)])
-    settings = job.settings.model_copy(update={"steps": 3, "overlap": overlap})
-    job = replace(job, options=replace(job.options, settings=settings))
-
-    def seen() -> None:
-        # One process is always later than the other.
-        time.sleep(number / 2)
-        asked.unlink()
-
-    train_grpo(job, sampling(see, seen))
-
-
-@pytest.mark.parametrize(("overlap", "brought"), [(0, (1, 2, 3)), (1, (1, 1, 2))])
-def test_no_process_samples_before_the_weights_of_its_turn_are_there_or_while_they_come(
-    random_policy: Path, tmp_path: Path, overlap: int, brought: tuple[int, ...]
-) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.loop.libraries"])
-    folder, port = tmp_path / "two", free_port()
-    folder.mkdir()
-    service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(serving_model(service)) as url:
-        children = [
-            context.Process(target=work_along, args=(random_policy, folder, url, number, port, overlap))
-            for number in range(2)
-        ]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join(600)
-            assert child.exitcode == 0
-    found = {path.name: path.read_text() for path in folder.glob("rank-*-step-*")}
-    assert found == {
-        f"rank-{number}-step-{step}": str(times) for number in (0, 1) for step, times in enumerate(brought)
-    }
+def train_served(job: GrpoJob, see: Callable[[int], None] = lambda step: None) -> None:
+    context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=lambda tokens: None))
+    with job.ranks:
+        model = load(job)
+        engine = open_engine(job, model, context, Role.SOLVER, "S_0")
+        train(job, model, engine, sampler_of(engine.source, see))
 
 
 def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
-    random_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_policy: Path,
+    tmp_path: Path,
+    served: tuple[TakesWeights, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Brought)
-    monkeypatch.setattr(Brought, "bring", staticmethod(lambda: None), raising=False)
+    server, url = served
+    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
     hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
-    monkeypatch.setattr(generation, "SERVER_RETRIES", hasty)
+    monkeypatch.setattr(engines, "SERVER_RETRIES", hasty)
     outages: list[OutsideError] = []
-    service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(serving_model(service)) as url:
 
-        def leave(step: int) -> None:
-            if step == 1:
-                service.draining = True
+    def leave(step: int) -> None:
+        server.service.draining = step == 1
 
-        job = served_job(
-            random_policy, tmp_path / "stage", url, callbacks=TrainingCallbacks(on_outage=outages.append)
-        )
-        with pytest.raises(InferenceError, match="see that the server runs"):
-            train_grpo(job, sampling(leave))
+    job = served_job(random_policy, tmp_path / "stage", url, steps=2)
+    with pytest.raises(InferenceError, match="see that the server runs"):
+        train_served(replace(job, callbacks=TrainingCallbacks(on_outage=outages.append)), leave)
     assert outages
 
 
 @pytest.mark.parametrize("when", ["start", "later"])
 def test_a_server_that_does_not_take_the_weights_is_outside_trouble(
-    random_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    random_policy: Path,
+    tmp_path: Path,
+    served: tuple[TakesWeights, str],
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
 ) -> None:
-    def gone() -> None:
+    def gone(*_: Any, **__: Any) -> None:
         requests.post(f"http://127.0.0.1:{free_port()}/update_weights", timeout=5)
 
-    class Missed(Brought):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            if when == "start":
-                gone()
-
-    Missed.bring = staticmethod(gone)
-    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Missed)
-    service = open_service(str(random_policy), EngineOptions(slots=4, max_length=128))
-    with in_thread(serving_model(service)) as url:
-        job = served_job(random_policy, tmp_path / "stage", url)
-        with pytest.raises(InferenceError, match=r"did not take the weights \(.*run the same command again"):
-            train_grpo(job, sampling(lambda step: None))
+    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
+    monkeypatch.setattr(Brought, "init_communicator" if when == "start" else "bring", gone)
+    with pytest.raises(InferenceError, match=r"did not take the weights \(.*run the same command again"):
+        train_served(served_job(random_policy, tmp_path / "stage", served[1]))
 
 
-@pytest.mark.parametrize("fault", [TypeError("ours"), FileNotFoundError("config.json")])
-def test_what_no_server_has_said_stays_as_it_is(fault: Exception) -> None:
-    model = ModelConfig(engine="vllm_server", vllm_url="http://127.0.0.1:8000")
-    with pytest.raises(type(fault)), generation.weight_transfer_errors(model):
-        raise fault
+def test_what_no_server_has_said_stays_as_it_is(
+    random_policy: Path, tmp_path: Path, served: tuple[TakesWeights, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ours(*_: Any) -> None:
+        raise TypeError("ours")
+
+    monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
+    monkeypatch.setattr(Brought, "bring", ours)
+    with pytest.raises(TypeError, match="ours"):
+        train_served(served_job(random_policy, tmp_path / "stage", served[1]))

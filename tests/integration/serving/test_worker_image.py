@@ -56,7 +56,7 @@ def test_stages_that_train_nothing_need_no_torch(
     [
         "import jobs.run_controller, scope_selfplay.controller.loop, scope_selfplay.controller.cluster",
         "import scope_selfplay.viewer.app, scope_selfplay.maths, math_verify",
-        "import jobs.fetch_model, huggingface_hub; from scope_selfplay.training.policy import policy_path",
+        "import jobs.fetch_model, huggingface_hub; from scope_selfplay.inference.checkpoints import policy_path",
     ],
 )
 def test_what_else_the_worker_image_is_for_can_be_imported(worker_site: Path, program: str) -> None:

@@ -16,11 +16,10 @@ from scope_selfplay.errors import ConfigError
         ("{url: 'http://a', engine: {name: qdrant, index: wiki}}", "name the encoder"),
         ("{url: 'http://a', engine: {name: opensearch, index: wiki, encoder: minilm}}", "asked for words"),
         (
-            "{url: 'http://a', engine: {name: elasticsearch, index: wiki, folder: b}}",
-            "folder is where LanceDB",
+            "{url: 'http://a', engine: {name: lancedb, index: wiki}}",
+            "found 'lancedb', input should be 'scope'",
         ),
-        ("{engine: {name: lancedb, index: wiki}}", "folder is where LanceDB"),
-        ("{url: 'http://a', engine: {name: lancedb, index: wiki, folder: b}}", "takes no url"),
+        ("{url: 'http://a', engine: {name: qdrant, index: w, encoder: e, folder: b}}", "unknown setting"),
     ],
 )
 def test_a_mistake_in_an_engine_says_what_was_expected(given: str, said: str) -> None:
@@ -37,8 +36,13 @@ def test_a_run_of_another_engine_starts_no_retriever_unless_told_to() -> None:
 
 
 def test_where_an_engine_is_does_not_change_what_a_run_computes_but_its_index_does() -> None:
-    lance = "search={{engine: {{name: lancedb, index: {}, folder: {}}}}}"
-    here, there = (load_config(None, [lance.format("wiki", folder)]) for folder in ("a", "s3://b/c"))
+    engine = "search={{engine: {{name: opensearch, index: {}}}, url: {}}}"
+    here, there = (load_config(None, [engine.format("wiki", f"'http://{host}'")]) for host in ("a", "b"))
     assert here.hash == there.hash
-    assert load_config(None, [lance.format("other", "a")]).hash != here.hash
+    assert load_config(None, [engine.format("other", "'http://a'")]).hash != here.hash
     assert load_config(None, ["search.engine.name=scope"]).hash == load_config(None).hash
+
+
+def test_the_config_of_a_run_that_knew_lancedb_is_read() -> None:
+    engine = "search={url: 'http://a', engine: {name: opensearch, index: wiki, folder: null}}"
+    assert load_config(None, [engine]).search.engine.index == "wiki"

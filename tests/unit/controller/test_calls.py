@@ -10,10 +10,7 @@ from scope_selfplay.controller.api import (
     TRIES,
     Body,
     ClusterClient,
-    ClusterError,
     Conflict,
-    ForbiddenError,
-    InvalidError,
     LeaseLost,
     NoReply,
     ObjectKind,
@@ -21,7 +18,7 @@ from scope_selfplay.controller.api import (
     Reply,
     dropped_fields,
 )
-from scope_selfplay.errors import ExitCode
+from scope_selfplay.errors import ExitCode, OutsideError, UserError
 from scope_selfplay.testing.fake_cluster import ApiFault, FakeCluster
 
 JOB: Body = {"metadata": {"name": "job"}, "spec": {"completions": 2, "suspend": False}}
@@ -43,7 +40,7 @@ def test_pauses_grow_and_differ_between_controllers() -> None:
         slept: list[float] = []
         fake = FakeCluster()
         fake.faults = lambda call: ApiFault.LOST
-        with pytest.raises(ClusterError, match=f"no success in {TRIES} tries .connection refused."):
+        with pytest.raises(OutsideError, match=f"no success in {TRIES} tries .connection refused."):
             ClusterClient(fake, rng=Random(seed), sleep=slept.append).list(ObjectKind.JOB, "")
         assert len(slept) == TRIES - 1
         assert sum(slept) < 31
@@ -125,7 +122,7 @@ def test_deleting_what_is_gone_or_was_replaced_does_nothing() -> None:
 
 def test_fields_that_an_old_server_drops_are_named_and_the_object_is_taken_back() -> None:
     fake = FakeCluster(drops=("spec.completions",))
-    with pytest.raises(InvalidError, match=r"Job job: this cluster ignores spec\.completions; it is too old"):
+    with pytest.raises(UserError, match=r"Job job: this cluster ignores spec\.completions; it is too old"):
         _cluster(fake).create(ObjectKind.JOB, JOB)
     assert fake.objects(ObjectKind.JOB) == {}
 
@@ -154,9 +151,9 @@ def test_only_what_is_missing_counts_as_dropped(sent: Any, kept: Any, dropped: l
     ("status", "message", "error", "code", "text"),
     [
         (403, "exceeded quota: x", QuotaError, ExitCode.OUTSIDE, "create jobs job: exceeded quota"),
-        (403, "no right", ForbiddenError, ExitCode.USER, "compare the controller's Role"),
-        (422, "spec: too long", InvalidError, ExitCode.USER, "create jobs job: spec: too long"),
-        (418, "tea", ClusterError, ExitCode.OUTSIDE, "create jobs job: 418 tea"),
+        (403, "no right", UserError, ExitCode.USER, "compare the controller's Role"),
+        (422, "spec: too long", UserError, ExitCode.USER, "create jobs job: spec: too long"),
+        (418, "tea", OutsideError, ExitCode.OUTSIDE, "create jobs job: 418 tea"),
     ],
 )
 def test_a_refusal_is_one_line_with_its_exit_code(
@@ -205,7 +202,7 @@ def test_the_fake_grants_what_the_role_grants(
     kind: ObjectKind, call: Callable[[ClusterClient], object], verb: str
 ) -> None:
     fake = FakeCluster()
-    with pytest.raises(ForbiddenError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
+    with pytest.raises(UserError, match=f"{kind.resource} is forbidden: cannot {verb} in API group"):
         call(_cluster(fake))
     assert [list(fake.objects(kind)) for kind in ObjectKind] == [[]] * len(ObjectKind)
 

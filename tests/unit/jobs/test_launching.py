@@ -8,24 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from scope_selfplay.errors import ConfigError
-from scope_selfplay.training.launching import (
+from scope_selfplay.training.launch import (
     RankEnding,
-    RankTimeouts,
     TrainingNode,
-    module_command,
     most_telling,
     node_of,
     rank_environments,
     run_ranks,
-    sharding_file,
 )
 
 pytestmark = pytest.mark.integration
-
-ACCELERATE = Path(__file__).parents[3] / "k8s" / "base" / "accelerate"
 
 
 @pytest.mark.parametrize(
@@ -110,59 +104,48 @@ def test_without_nodes_there_is_one() -> None:
     )
 
 
-def test_a_rank_runs_the_same_module_with_the_same_arguments() -> None:
-    assert module_command("jobs.train_solver", ["--iteration", "1"]) == [
-        sys.executable,
-        *("-m", "jobs.train_solver", "--iteration", "1"),
-    ]
-
-
-@pytest.mark.parametrize(("world", "file"), [(2, 2), (3, 2), (4, 4), (8, 4), (16, 4)])
-def test_the_sharding_is_that_of_the_most_gpus_that_there_are(world: int, file: int) -> None:
-    found = sharding_file(world, ACCELERATE)
-    assert found.name == f"fsdp2-{file}.yaml" and yaml.safe_load(found.read_text())["num_processes"] == file
-
-
-def test_a_folder_without_a_fitting_sharding_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no fsdp2-N\.yaml for 2 GPUs"):
-        sharding_file(2, tmp_path)
-
-
-def ranks(*programs: str, limits: RankTimeouts, lines: list[str]) -> RankEnding:
+def ranks(*programs: str, lines: list[str], grace: float = 60.0, after_failure: float = 60.0) -> RankEnding:
     """Runs one program for each rank; each sees `rank`."""
     body = "\n".join(f"if rank == {rank}: {program}" for rank, program in enumerate(programs))
     start = f"import os, sys, time, signal; rank = int(os.environ['RANK'])\n{body}"
-    told = [{"RANK": str(rank)} for rank in range(len(programs))]
-    return run_ranks([sys.executable, "-S", "-c", start], told, limits, lines.append)
+    told = rank_environments(TrainingNode(len(programs)))
+    command = [sys.executable, "-S", "-c", start]
+    return run_ranks(command, told, lines.append, grace=grace, after_failure=after_failure)
 
 
 def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
     lines: list[str] = []
     wrong = "print('wrong setting', file=sys.stderr); sys.exit(64)"
     waits = "time.sleep(60); print('waited to the end', file=sys.stderr)"
-    ending = ranks(waits, wrong, limits=RankTimeouts(grace=60, after_failure=0.2), lines=lines)
+    ending = ranks(waits, wrong, after_failure=0.2, lines=lines)
     assert ending == RankEnding(1, 64, "wrong setting")
     assert lines == ["[rank 1] wrong setting"]
+    assert ending.describe(2) == "rank 1 of 2 ended with 64: wrong setting"
 
 
 def test_ranks_that_had_to_be_killed_beside_a_failed_one_explain_nothing() -> None:
-    assert (
-        ranks(
-            "time.sleep(60)", "sys.exit(1)", limits=RankTimeouts(grace=60, after_failure=0.2), lines=[]
-        ).code
-        == 1
-    )
+    assert ranks("time.sleep(60)", "sys.exit(1)", after_failure=0.2, lines=[]).code == 1
+
+
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def test_a_killed_rank_ends_the_job_with_137() -> None:
-    killed = "os.kill(os.getpid(), signal.SIGKILL)"
-    assert ranks("sys.exit(1)", killed, limits=RankTimeouts(grace=60, after_failure=5), lines=[]).code == 137
+    assert ranks("sys.exit(1)", KILLED, after_failure=5, lines=[]).code == 137
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the memory of a process is read from /proc"
+)
+def test_a_rank_that_was_killed_is_reported_with_the_memory_that_it_held() -> None:
+    held = f"kept = bytearray(os.urandom(1)) * 300_000_000; time.sleep(0.5); {KILLED}"
+    ending = ranks("time.sleep(60)", held, after_failure=0.2, lines=[])
+    assert (ending.rank, ending.code) == (1, 137) and 3e8 < ending.held < 4e8
+    assert ending.describe(4) == "rank 1 of 4 ended with 137 (killed; it held 0.3 GB, see the memory limit)"
 
 
 def test_a_rank_that_a_signal_ends_takes_the_others_along() -> None:
-    lines: list[str] = []
-    ending = ranks("time.sleep(60)", "sys.exit(143)", limits=RankTimeouts(60, after_failure=60), lines=lines)
-    assert ending.code == 143
+    assert ranks("time.sleep(60)", "sys.exit(143)", lines=[]).code == 143
 
 
 SAVES = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(143)));"
@@ -182,6 +165,6 @@ def test_sigterm_reaches_every_rank_which_has_the_grace_to_save(second: str, gra
     stopper = threading.Thread(target=stop_when_ready)
     stopper.start()
     waits = "print('ready', file=sys.stderr, flush=True); time.sleep(60)"
-    ending = ranks(SAVES + waits, second + waits, limits=RankTimeouts(grace, after_failure=0.2), lines=lines)
+    ending = ranks(SAVES + waits, second + waits, grace=grace, after_failure=0.2, lines=lines)
     stopper.join()
-    assert ending.code == code
+    assert (ending.code, ending.held) == (code, 0)

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.chat_server import ServedReply
-from scope_selfplay.judge.chat_client import ChatClient, ChatFault, ChatRequest
+from scope_selfplay.judge.chat_client import MOST_BYTES, ChatClient, ChatFault, ChatRequest
 from scope_selfplay.schemas import Fault, Finish
 from scope_selfplay.testing.chat_server import FAKE_MODEL, FakeServer, FaultKind
 from scope_selfplay.wire.guarded_http import GuardedResolver, retry_after
@@ -70,8 +70,8 @@ async def test_a_slow_answer_is_read_and_one_that_is_too_slow_is_not() -> None:
 
 
 async def test_a_response_over_the_cap_is_unreadable() -> None:
-    fake = FakeServer(always("x" * 100_000))
-    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL, max_response=10_000) as client:
+    fake = FakeServer(always("x" * (MOST_BYTES + 1)))
+    async with fake.serving() as url, ChatClient(url, model=FAKE_MODEL) as client:
         with pytest.raises(ChatFault) as raised:
             await client.complete(REQUEST, seconds=5)
 

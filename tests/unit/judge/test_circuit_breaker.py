@@ -34,15 +34,15 @@ def test_a_success_closes_it() -> None:
 
 def test_pauses_double_up_to_the_longest_and_never_pass_the_outage() -> None:
     clock = Clock()
-    breaker = CircuitBreaker(failures=1, outage=100.0, first_pause=1.0, longest_pause=8.0, clock=clock)
+    breaker = CircuitBreaker(failures=1, outage=200.0, clock=clock)
     breaker.trip()
 
     pauses = []
-    for _ in range(5):
+    for _ in range(7):
         pauses.append(breaker.pause)
         breaker.fail_probe()
-    assert pauses == [1, 2, 4, 8, 8]
-    clock.now += 97
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    clock.now += 197
     assert breaker.pause == 3
 
 

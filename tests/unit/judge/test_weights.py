@@ -22,7 +22,8 @@ def app_of(model: str, weights: str | None) -> Starlette:
     async def info(request: Request) -> Response:
         return JSONResponse({"weights": weights})
 
-    return chat_app(answer, model=model, more={} if weights is None else {"/info": info})
+    routes = chat_app(answer, model=model).routes
+    return Starlette(routes=routes if weights is None else [*routes, Route("/info", info)])
 
 
 def config_of(url: str, *settings: str) -> JudgeConfig:

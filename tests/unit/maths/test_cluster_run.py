@@ -7,7 +7,7 @@ import pytest
 from scope_selfplay.config import load_config
 from scope_selfplay.config.rewards import LiveReward
 from scope_selfplay.schemas import Truncation
-from scope_selfplay.training.losses import loss_of
+from scope_selfplay.training.loss import loss_of
 
 RUN_FILE = Path(__file__).parents[3] / "k8s" / "runs" / "reasoning-arena" / "run.yaml"
 CONFIG = load_config(RUN_FILE)

@@ -10,11 +10,11 @@ import pytest
 
 from scope_selfplay.cli import main
 from scope_selfplay.errors import CheckpointError, ConfigError, ExitCode, OutsideError
+from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.models import MODELS, fetched_model
 from scope_selfplay.models.catalogue import READER, PackagedModel
 from scope_selfplay.models.fetching import fetch_model
 from scope_selfplay.store.receipts import RECEIPT, is_whole, publish_model
-from scope_selfplay.training.policy import policy_path
 
 SMOLLM2 = MODELS["smollm2"]
 

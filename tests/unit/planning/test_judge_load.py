@@ -30,7 +30,7 @@ CALLS_OF_8 = {
 
 def plan_with(*settings: str) -> ResourcePlan:
     config = load_config(None, ["model.path=Qwen3-8B", *settings])
-    return make_plan(config, gpus=6, gates=2, assumptions=GIVEN)
+    return make_plan(config, gates=2, assumptions=GIVEN)
 
 
 def solver_calls(*settings: str) -> int:

@@ -3,26 +3,26 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from scope_selfplay.config import RunConfig, load_config
+from scope_selfplay.config.cluster import OFFLOADED
 from scope_selfplay.controller import parallelism
 from scope_selfplay.planning.assumptions import Assumptions
 from scope_selfplay.planning.disk import checkpoint_gib, training_disk
 from scope_selfplay.planning.memory import (
     GIB,
-    LAYOUTS,
     ON_ONE_GPU,
     Parts,
     PodMemory,
     Trainer,
     gib_of,
     gpu_peaks,
+    most_gpus,
     pod_memory,
 )
 from scope_selfplay.planning.model_size import model_size
 from scope_selfplay.planning.plan import make_plan
-from scope_selfplay.planning.sharding import OFFLOADED, pinned_bytes
+from scope_selfplay.planning.sharding import pinned_bytes
 from scope_selfplay.planning.table import as_text
 
 ROOT = Path(__file__).parents[3]
@@ -36,9 +36,9 @@ QWEN3_8B = model_size("Qwen3-8B")
 PARAMETERS = 8_190_726_144
 
 
-def pods(*settings: str, path: str = "Qwen3-8B", gpus: int = 6) -> dict[str, PodMemory]:
+def pods(*settings: str, path: str = "Qwen3-8B") -> dict[str, PodMemory]:
     config = load_config(None, [*PAPERS, f"model.path={path}", *settings])
-    return {pod.pod: pod for pod in pod_memory(config, gpus, model_size(path), Assumptions())}
+    return {pod.pod: pod for pod in pod_memory(config, model_size(path), Assumptions())}
 
 
 def updating(*settings: str, path: str = "Qwen3-8B", gpus: int = 4) -> Parts:
@@ -94,14 +94,15 @@ def test_a_gpu_of_two_nodes_holds_a_share_among_all_or_among_those_of_its_node(
 
 
 def test_nodes_with_one_gpu_share_one_copy() -> None:
-    two = ["cluster.train_solver.nodes=2", "cluster.train_solver.sharding=hybrid", "solver.kl_beta=0"]
-    assert pods(*two, gpus=1)["solver trainer"].host_parts["optimizer"] > 0
+    two = ["cluster.train_solver={nodes: 2, sharding: hybrid, gpus: 1}", "solver.kl_beta=0"]
+    assert pods(*two)["solver trainer"].host_parts["optimizer"] > 0
 
 
 def test_a_plan_counts_the_gpus_of_all_nodes_and_shows_how_many_pods_there_are() -> None:
     config = load_config(None, [*PAPERS, "model.path=Qwen3-8B", "cluster.train_solver.nodes=2"])
-    plan = make_plan(config, gpus=6, gates=2, assumptions=Assumptions())
+    plan = make_plan(config, gates=2, assumptions=Assumptions())
     assert plan.gpus == 10
+    assert [pod.nodes for pod in plan.pods if pod.pod == "solver trainer"] == [2]
     assert "2 x 4" in as_text(plan) and "solver trainer on 2 x 4 GPU(s)" in as_text(plan)
 
 
@@ -145,13 +146,9 @@ def test_a_pod_that_asks_for_less_memory_than_it_needs_is_told_how_much() -> Non
 )
 def test_every_pod_of_the_runs_in_the_repository_has_the_host_memory_that_it_needs(file: Path) -> None:
     config = load_config(file)
-    if config.cluster.tiny:
-        pytest.skip("serves on the CPU")
-    layout = {1: 1, 4: 6, 8: 8}[config.cluster.train_solver.gpus]
-    found = pod_memory(config, layout, model_size(config.model.path), Assumptions())
-    # Servers without GPUs of their own are no vLLM.
-    gpus = {"solver": config.cluster.solver.gpus, "judge": config.cluster.judge.gpus}
-    assert [pod.pod for pod in found if not pod.host_fits and gpus.get(pod.pod, 1)] == []
+    found = pod_memory(config, model_size(config.model.path), Assumptions())
+    assert [pod.pod for pod in found if not pod.host_fits] == []
+    assert bool(found) != config.cluster.tiny
 
 
 def test_a_judge_that_is_another_model_has_its_own_size_and_gpus() -> None:
@@ -167,11 +164,20 @@ def test_a_judge_that_is_another_model_has_its_own_size_and_gpus() -> None:
     assert model_size("Qwen3-235B-A22B").active == 22e9 and QWEN3_8B.active == PARAMETERS
 
 
-def test_trainers_offload_where_their_accelerate_settings_say_so() -> None:
-    for gpus in (2, 4):
-        launch = yaml.safe_load((ROOT / "k8s" / "base" / "accelerate" / f"fsdp2-{gpus}.yaml").read_text())
-        assert launch["fsdp_config"]["fsdp_offload_params"] is (gpus in OFFLOADED)
-    assert {count for stage in LAYOUTS[6].values() for count in stage.values()} == {2, 4}
+def test_trainers_of_two_gpus_offload_and_those_of_four_do_not() -> None:
+    assert 2 in OFFLOADED and 4 not in OFFLOADED
+    cluster = RunConfig().cluster
+    assert (cluster.train_challenger.gpus, cluster.train_solver.gpus) == (2, 4)
+
+
+def test_pods_without_gpus_are_left_out_and_replicas_are_counted() -> None:
+    found = pods(
+        "cluster.solver={gpus: 4, replicas: 3}", "cluster.judge.serve=false", "cluster.challenger.gpus=0"
+    )
+    assert found.keys() == {"challenger trainer", "solver trainer", "solver"}
+    assert (found["solver"].gpus, found["solver"].nodes) == (4, 3)
+    config = load_config(None, [*PAPERS, "cluster.solver={gpus: 4, replicas: 3}"])
+    assert most_gpus(config.cluster) == 2 + 12 + 2
 
 
 def test_an_adapter_needs_gradients_and_moments_of_its_own_size_and_no_reference() -> None:
@@ -210,7 +216,7 @@ def test_activations_follow_the_width_of_the_model() -> None:
 
 
 def test_one_process_keeps_everything_and_a_bf16_copy_of_the_weights() -> None:
-    parts = pods(gpus=1)["solver trainer"].parts
+    parts = pods("cluster.train_solver.gpus=1")["solver trainer"].parts
     assert parts["weights"] == pytest.approx(4 * PARAMETERS / GIB, rel=0.001)
     assert parts["gathered"] == pytest.approx(2 * PARAMETERS / GIB, rel=0.001)
     assert parts["reference"] == parts["weights"]

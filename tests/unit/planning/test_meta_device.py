@@ -1,9 +1,8 @@
-"""The memory of a plan against models on torch's meta device, sharded by accelerate's own FSDP2 code."""
+"""The memory of a plan against models on torch's meta device, sharded as they are for training."""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -63,44 +62,31 @@ def ranks() -> Iterator[Any]:
 
     def begin(world: int) -> None:
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-        torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
 
     yield begin
     torch.distributed.destroy_process_group()
 
 
 def walk(model: Any, monkeypatch: pytest.MonkeyPatch, copies: int = 1) -> Walked:
-    """Shard a model as accelerate prepares it for training, and count."""
-    from accelerate import ParallelismConfig
-    from accelerate.utils import FullyShardedDataParallelPlugin
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    """Shard a model as it is in training, and count."""
     from torch.distributed import fsdp
     from torch.distributed.tensor import DTensor
+
+    from scope_selfplay.training.model import Placement, shard
 
     units: list[int] = []
 
     def recorded(module: Any, **options: Any) -> Any:
-        modules = module if isinstance(module, list) else [module]
-        own = {id(each): each for one in modules for each in one.parameters()}
+        own = {id(each): each for each in module.parameters()}
         units.append(sum(each.numel() for each in own.values() if not isinstance(each, DTensor)))
-        return shard(module, **options)
+        return fully_shard(module, **options)
 
-    shard = fsdp.fully_shard
+    fully_shard = fsdp.fully_shard
     monkeypatch.setattr(fsdp, "fully_shard", recorded)
-    plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
-    )
-    sharers = torch.distributed.get_world_size() // copies
-    parallelism = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=sharers)
-    accelerator = SimpleNamespace(
-        state=SimpleNamespace(fsdp_plugin=plugin),
-        mixed_precision="no",
-        parallelism_config=parallelism,
-        torch_device_mesh=parallelism.get_device_mesh("cpu") if copies > 1 else None,
-    )
-    sharded = fsdp2_prepare_model(accelerator, model)
+    processes = torch.distributed.get_world_size()
+    shard(model, Placement(torch.device("cpu"), torch.bfloat16, processes // copies, sharded=True), processes)
     monkeypatch.undo()
-    tensors = [each.to_local().numel() * each.element_size() for each in sharded.parameters()]
+    tensors = [each.to_local().numel() * each.element_size() for each in model.parameters()]
     return Walked(sum(tensors), tensors, units)
 
 
@@ -129,7 +115,7 @@ def test_shards_and_gathered_units_are_those_that_fsdp2_makes(
     assert parts["reference"] == pytest.approx(reference.local / GIB, rel=WITHIN)
 
     units, shape = units_of(size), SHAPES[name]
-    expected = [units.layer] * shape.layers + [units.embedding] * (not shape.tied) + [units.tail, 0]
+    expected = [units.layer] * shape.layers + [units.embedding] * (not shape.tied) + [units.tail]
     assert policy.units == pytest.approx(expected, rel=WITHIN)
     pinned = sum(1 << (each - 1).bit_length() for each in policy.tensors)
     assert pinned_bytes(size, gpus, 4) == pytest.approx(pinned, rel=WITHIN)

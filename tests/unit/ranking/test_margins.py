@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_selfplay.ranking.circulant import balanced_matches
-from scope_selfplay.ranking.margins import balanced, fit_margins, position_offset
+from scope_selfplay.ranking.margins import balanced, fit_margins
 from scope_selfplay.ranking.matches import Match
 from scope_selfplay.schemas import Outcome
 from tests.unit.ranking.judges import biased, drive, failing, perfect, qualities
@@ -119,5 +119,3 @@ def test_equal_scores_give_equal_strengths() -> None:
 def test_a_ridge_that_is_not_positive_is_refused(ridge: float) -> None:
     with pytest.raises(ValueError, match="ridge"):
         fit_margins(2, [Match(0, 1)], [Outcome(1.0, 0.0)], ridge=ridge)
-    with pytest.raises(ValueError, match="ridge"):
-        position_offset([([Match(0, 1)], [Outcome(1.0, 0.0)])], ridge=ridge)

@@ -104,20 +104,11 @@ def test_the_best_comes_first_in_group_tournaments(tree: Tree, n: int) -> None:
     assert share_of_group_tournaments(tree, n) == 1.0
 
 
-def test_an_unpaid_bye_can_cost_the_best_of_five_its_place() -> None:
-    # Five entrants make a group of three and a pair with a bye, whose lost point only neutral byes restore.
-    assert share_of_group_tournaments((4, 2, 2, 1), 5, neutral_byes=False) < 0.9
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [{}, {"neutral_byes": False}], ids=["default", "paper"])
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("tree", PRESETS)
-def test_the_best_comes_first_in_the_presets_of_the_paper(
-    tree: Tree, n: int, options: dict[str, bool]
-) -> None:
-    if n != 5 or tree[0] == 2 or not options:
-        assert share_of_group_tournaments(tree, n, **options) == 1.0
+def test_the_best_comes_first_in_the_presets_of_the_paper(tree: Tree, n: int) -> None:
+    assert share_of_group_tournaments(tree, n) == 1.0
 
 
 @pytest.mark.integration
@@ -127,7 +118,7 @@ def test_the_best_comes_first_at_every_size_up_to_64(design: str, n: int) -> Non
     assert share_with_the_best_first(outcomes(DESIGNS[design], n, seeds=25)) == 1.0
 
 
-def share_of_group_tournaments(tree: Tree, n: int, **options: bool) -> float:
+def share_of_group_tournaments(tree: Tree, n: int) -> float:
     """With so few that nobody needs to be judged, the share of runs that say so."""
     group_size, winners, final, repeats = tree
     first = 0
@@ -140,7 +131,6 @@ def share_of_group_tournaments(tree: Tree, n: int, **options: bool) -> float:
             winners=winners,
             final=final,
             repeats=repeats,
-            **options,
         )
         strengths = drive(topology, best_of(quality, winners)).strengths
         best = strengths[quality.index(max(quality))]

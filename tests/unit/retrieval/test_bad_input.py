@@ -77,7 +77,6 @@ def test_questions_that_are_none_are_named_before_the_estimate(
         (["--chunk-tokens", 10, "--chunk-overlap", 10], "--chunk-overlap 10 has to be less than"),
         (["--chunk-overlap", 3], "--chunk-overlap says how --chunk-tokens cuts"),
         (["--tokenizer", __file__], "--tokenizer says how --chunk-tokens cuts"),
-        (["--rows", "3:3"], "--rows '3:3'"),
     ],
 )
 def test_senseless_options_are_refused(
@@ -90,16 +89,6 @@ def test_senseless_options_are_refused(
 def test_a_folder_that_cannot_be_made_is_named(corpus: Path) -> None:
     for folder in (corpus / "index", Path("/proc/index")):
         assert f"{folder}: no index can be built there" in said("build", corpus, folder)
-
-
-@pytest.mark.integration
-def test_vectors_of_no_build_are_refused_and_the_folder_stays_free(
-    tmp_path: Path, corpus: Path, model: Path
-) -> None:
-    dense = ["build", corpus, tmp_path / "index", "--profile", "flat", "--encoder", model]
-    assert "nothere: no build.json" in said(*dense, "--encoded", tmp_path / "nothere")
-    done = CliRunner().invoke(index, [str(part) for part in dense], catch_exceptions=False)
-    assert "10 passages" in done.stdout
 
 
 @pytest.mark.integration
@@ -144,7 +133,7 @@ def test_every_changed_byte_of_an_arrays_header_is_a_record_error_or_none(tmp_pa
 
 def test_what_only_vectors_have_is_refused_for_bm25(corpus: Path, tmp_path: Path) -> None:
     assert (
-        said("build", corpus, tmp_path / "index", "--keep-vectors")
-        == "--keep-vectors belongs to the profiles that search vectors, and bm25 has none; leave it out"
+        said("build", corpus, tmp_path / "index", "--device", "cpu")
+        == "--device belongs to the profiles that search vectors, and bm25 has none; leave it out"
     )
     assert not (tmp_path / "index").exists()

@@ -57,18 +57,14 @@ def test_a_source_that_was_mended_is_built_where_it_failed(
 
 
 @pytest.mark.integration
-def test_vectors_are_taken_over_from_the_same_chunks_of_the_same_model_only(
+def test_other_questions_and_another_model_are_another_index(
     build: Callable[..., Result], model: Path
 ) -> None:
-    dense = ("--encoder", model, "--chunk-tokens", 50)
-    assert build("--profile", "flat", *dense, "--keep-vectors", folder="kept").exit_code == 0
-    taken = ("--profile", "balanced", *dense, "--encoded", model.parent / "kept")
-    tokens = ("--tokenizer", model / "tokenizer.json")
-    refused(build(*taken, *tokens, folder="tokens"), "kept was begun with another --tokenizer")
+    dense = ("--profile", "balanced", "--encoder", model)
     questions = model.parent / "questions.jsonl"
     questions.write_text('{"question": "word3 words"}\n')
-    assert build(*taken, "--questions", questions, folder="same").exit_code == 0
-    refused(build(*taken, folder="same"), "was begun with other --questions")
+    assert build(*dense, "--questions", questions).exit_code == 0
+    refused(build(*dense), "was begun with other --questions")
     config = model / "config.json"
     config.write_text(config.read_text() + "\n")
-    refused(build(*taken, folder="model"), "kept was begun with other files in the encoder's folder")
+    refused(build(*dense, "--questions", questions), "was begun with other files in the encoder's folder")

@@ -43,11 +43,14 @@ def test_a_second_build_waits_and_finds_the_index_of_the_first(
     assert f"waiting up to 60 s for process {os.getpid()} on" in capsys.readouterr().err
 
 
-def test_a_folder_that_stays_held_is_refused_with_who_holds_it(tmp_path: Path) -> None:
+def test_a_folder_that_stays_held_is_refused_with_who_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrieval.build.LOCK_TIMEOUT", 0.05)
     with (
         lock_folder(tmp_path),
         pytest.raises(StorageError, match=f"process {os.getpid()} on .* is building there") as refused,
-        lock_folder(tmp_path, timeout=0.05),
+        lock_folder(tmp_path),
     ):
         pass
     assert refused.value.exit_code == ExitCode.OUTSIDE

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.corpus import chunk_documents, word_spans
+from retrieval.corpus import chunk_documents, token_spans, word_spans
+from scope_selfplay.errors import CheckpointError
 from scope_selfplay.schemas import Document
 
 
@@ -38,3 +41,16 @@ def test_a_short_document_keeps_its_id() -> None:
 def test_an_overlap_as_large_as_the_chunk_is_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
         list(chunk_documents([], size=5, overlap=5))
+
+
+def test_chunks_of_tokens_are_counted_with_the_tokenizer(model: Path) -> None:
+    spans = token_spans(model / "tokenizer.json")
+    document = Document(id="d", title="", text="salt, wool and fish")
+    chunks = list(chunk_documents([document], size=6, spans=spans))
+    assert len(chunks) > 1 and max(len(spans(chunk.text)) for chunk in chunks) <= 6
+
+
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"not a tokenizer\.json"):
+        token_spans(tmp_path / "tokenizer.json")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.build import row_range
 from retrieval.cli import index, serve_retriever
 from scope_selfplay.errors import ConfigError, ExitCode, RecordError
 
@@ -29,10 +28,10 @@ def test_build_check_and_info_of_a_bm25_index(tmp_path: Path, corpus: Path) -> N
     assert (record["kind"], record["rows"]) == ("bm25", 10)
 
 
-def test_chunks_and_row_ranges_make_a_shard(tmp_path: Path, corpus: Path) -> None:
-    arguments = ["build", str(corpus), str(tmp_path / "index"), "--chunk-tokens", "10", "--rows", "3:8"]
+def test_chunks_are_passages(tmp_path: Path, corpus: Path) -> None:
+    arguments = ["build", str(corpus), str(tmp_path / "index"), "--chunk-tokens", "10"]
     built = CliRunner().invoke(index, arguments, catch_exceptions=False)
-    assert "5 passages" in built.stdout
+    assert "30 passages" in built.stdout
 
 
 def test_an_estimate_alone_builds_nothing(tmp_path: Path, corpus: Path) -> None:
@@ -52,11 +51,8 @@ def test_a_damaged_index_is_the_users_error_with_the_files_name(tmp_path: Path, 
     assert done.exception.exit_code == ExitCode.USER
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["folder", "--shard", "http://127.0.0.1:1"], ["x", "--token-env", "NOT_SET"]]
-)
-def test_serving_without_a_clear_index_or_token_is_refused(arguments: list[str]) -> None:
-    done = CliRunner().invoke(serve_retriever, arguments)
+def test_serving_with_a_token_that_is_not_set_is_refused() -> None:
+    done = CliRunner().invoke(serve_retriever, ["x", "--token-env", "NOT_SET"])
     assert isinstance(done.exception, ConfigError)
 
 
@@ -68,20 +64,13 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str, monkeypatch: py
     assert "TOKEN holds a line break" in str(done.exception)
 
 
-SHARD = ["--shard", "http://127.0.0.1:1"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["x", "--deadline", "0"], r"--deadline 0: expected seconds above 0"),
         (["x", "--deadline", "nan"], r"--deadline nan: expected seconds above 0"),
-        ([*SHARD, "--deadline", "inf"], r"--deadline inf: expected seconds above 0"),
+        (["x", "--deadline", "inf"], r"--deadline inf: expected seconds above 0"),
         (["x", "--drain", "-1"], r"--drain -1: expected seconds, 0 or more"),
-        (["x", "--shard-host", "a"], r"--shard-host .*there are none; leave it out"),
-        ([*SHARD, "--workers", "1"], r"--workers .*a router of --shard URLs opens none; leave it out"),
-        ([*SHARD, "--cache", "5"], r"--cache "),
-        ([*SHARD, "--verify", "full"], r"--verify "),
     ],
 )
 def test_serving_options_without_a_meaning_are_refused_in_one_line(arguments: list[str], said: str) -> None:
@@ -107,13 +96,3 @@ def test_an_encoder_whose_name_tells_no_family_needs_one(tmp_path: Path, corpus:
     assert isinstance(done.exception, ConfigError)
     assert "give --family e5" in str(done.exception)
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize("text", ["5", "5:5", "9:3", "a:b", "-1:4", ":"])
-def test_senseless_row_ranges_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--rows"):
-        row_range(text)
-
-
-def test_row_ranges_may_be_open_at_one_end() -> None:
-    assert [row_range(text) for text in ("", "3:", ":7", "3:7")] == [(0, None), (3, None), (0, 7), (3, 7)]

@@ -1,10 +1,7 @@
 """Vectors, the recall gate and dense builds, on a random encoder of a few thousand weights."""
 
 import dataclasses
-import errno
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,6 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval.bert_onnx import write_bert
 from retrieval.build import Recipe
 from retrieval.build_dense import BATCH, BLOCK_ROWS, SHARD_ROWS, DenseBuild, build_dense
 from retrieval.dense import (
@@ -27,9 +23,8 @@ from retrieval.dense import (
     hits,
     open_vectors,
 )
-from retrieval.encoder import QUERY_GRAPH
 from retrieval.in_process import open_index, open_searcher
-from retrieval.index_folder import ENCODER, MANIFEST, IndexManifest, read_manifest
+from retrieval.index_folder import MANIFEST, IndexManifest, read_manifest
 from retrieval.profiles import ProfileName, factory
 from retrieval.recall_gate import RecallTooLow, exact, measure, recall, set_effort, tune
 from scope_selfplay.errors import RecordError, RunMismatchError
@@ -225,26 +220,6 @@ def test_a_foreign_folder_is_not_touched(tmp_path: Path, model: Path, documents:
         build_dense(documents, DenseBuild(tmp_path, recipe(model, "flat")))
 
 
-def test_another_profile_takes_kept_vectors_over(
-    tmp_path: Path, model: Path, documents: list[Document]
-) -> None:
-    build_dense(
-        documents, DenseBuild(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True)
-    )
-    encoded: list[str] = []
-
-    def progress(step: str, done: int, total: int) -> None:
-        encoded.append(step)
-
-    plan = DenseBuild(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
-    assert build_dense([], plan, progress).rows == 300
-    assert encoded.count("encode") == 5
-    with pytest.raises(RunMismatchError, match="needs full"):
-        half = DenseBuild(tmp_path / "half", recipe(model, "balanced"), keep_shards=True)
-        build_dense(documents, half)
-        build_dense([], DenseBuild(tmp_path / "c", recipe(model, "flat"), encoded=tmp_path / "half"))
-
-
 @pytest.fixture
 def flat(tmp_path: Path, model: Path, documents: list[Document]) -> Iterator[tuple[Path, IndexManifest]]:
     yield tmp_path, build_dense(documents, DenseBuild(tmp_path, recipe(model, "flat")))
@@ -265,19 +240,6 @@ def test_a_damaged_index_file_is_refused_by_its_checksum(flat: tuple[Path, Index
     (folder / "vectors.npy").write_bytes(data)
     with pytest.raises(RecordError, match="damaged"):
         read_manifest(folder)
-
-
-def test_the_gate_compares_8_bit_queries_with_the_exact_ones(
-    tmp_path: Path, model: Path, documents: list[Document]
-) -> None:
-    eight = recipe(model, "balanced").model_copy(update={"query_precision": "int8"})
-    plan = DenseBuild(tmp_path / "index", eight)
-    with pytest.raises(Interrupted):
-        build_dense(documents, plan, stop_after("encode", 300))
-    other = write_random_encoder(tmp_path / "other", np.random.default_rng(9), layers=1, hidden=64, heads=4)
-    write_bert(other, plan.folder / ENCODER, QUERY_GRAPH, in_bytes=True)
-    with pytest.raises(RecallTooLow):
-        build_dense(documents, plan)
 
 
 def test_an_encoder_that_is_not_the_manifests_is_refused(
@@ -315,25 +277,3 @@ def test_a_damaged_range_of_the_finer_copy_is_named(
     np.save(path, np.ones((2, 7), dtype=np.float32))
     with pytest.raises(RecordError, match=r"expected \(2, 64\)"):
         open_index(tmp_path, manifest)
-
-
-def test_vectors_are_taken_over_whole_or_not_at_all(
-    tmp_path: Path, model: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_dense(
-        documents, DenseBuild(tmp_path / "flat", recipe(model, "flat"), shard_rows=64, keep_shards=True)
-    )
-    plan = DenseBuild(tmp_path / "b", recipe(model, "balanced"), shard_rows=64, encoded=tmp_path / "flat")
-
-    def refuse(source: object, target: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    def stop(source: Path, target: Path) -> None:
-        raise Interrupted
-
-    monkeypatch.setattr(os, "link", refuse)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", stop)
-        with pytest.raises(Interrupted):
-            build_dense([], plan)
-    assert build_dense([], plan).rows == 300

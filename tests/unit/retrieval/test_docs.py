@@ -32,5 +32,5 @@ def test_every_profile_is_in_the_docs() -> None:
 
 
 def test_every_path_is_in_the_docs() -> None:
-    for path in ("/retrieve", "/info", "/healthz", "/health", "/readyz", "/metrics", "/reload"):
+    for path in ("/retrieve", "/info", "/healthz", "/health", "/readyz", "/metrics"):
         assert f"{path}`" in PAGE

@@ -93,8 +93,8 @@ def test_vectors_of_another_order_corpus_or_kind_are_refused_in_one_line(
 
 def test_what_contradicts_published_vectors_is_said(source: Path, model: Path, tmp_path: Path) -> None:
     file = published(np.eye(4, dtype=np.float32), tmp_path / "a.index")
-    with pytest.raises(ConfigError, match="--keep-vectors says how to encode, and --vectors are there"):
-        built(source, tmp_path / "index", model, "--vectors", str(file), "--keep-vectors")
+    with pytest.raises(ConfigError, match="--device says how to encode, and --vectors are there"):
+        built(source, tmp_path / "index", model, "--vectors", str(file), "--device", "cpu")
     with pytest.raises(ConfigError, match="--vectors belongs to the profiles that search vectors"):
         build.main([str(source), str(tmp_path / "words"), "--vectors", str(file)], standalone_mode=False)
 

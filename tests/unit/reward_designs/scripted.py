@@ -12,6 +12,7 @@ from scope_selfplay.keys import Key
 from scope_selfplay.measures import joined_values
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
+from scope_selfplay.rewards import group_advantages
 from scope_selfplay.schemas import (
     Comparison,
     Criterion,
@@ -212,6 +213,11 @@ class StepRewards(NamedTuple):
     rewards: list[list[float | None]]
     records: list[JudgeRecords]
     metrics: dict[str, float | None]
+
+    @property
+    def teaching(self) -> list[bool]:
+        """Whether each rollout has an advantage."""
+        return [advantage != 0 for group in self.rewards for advantage in group_advantages(group)]
 
 
 async def rewards_of_step(

@@ -9,7 +9,7 @@ import pytest
 from scope_selfplay.config import SolverConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
-from scope_selfplay.ranking.margins import fit_step
+from scope_selfplay.ranking.margins import fit_margins, fit_step, position_offset
 from scope_selfplay.ranking.matches import ComparisonGraph, Match, min_max
 from scope_selfplay.reward_designs.answers import whole_structure
 from scope_selfplay.reward_designs.step_rewards import design_classes, open_design
@@ -257,10 +257,9 @@ def test_balanced_uses_the_scores_of_a_judge_with_a_steady_scale() -> None:
         graphs = [
             graph_of(records.comparisons, group) for records, group in zip(judged(found), groups, strict=True)
         ]
-        plain, levels = (
-            [min_max(fit) for fit in fit_step([8] * len(graphs), graphs, levels=levels)]
-            for levels in (False, True)
-        )
+        levels = [min_max(fit) for fit in fit_step([8] * len(graphs), graphs)]
+        offset = position_offset(graphs)
+        plain = [min_max(fit_margins(8, *graph, offset=offset)) for graph in graphs]
         for number, rewards in enumerate(found.rewards):
             assert rewards == pytest.approx(levels[number], abs=1e-9)
         apart = max(

@@ -3,8 +3,8 @@
 import asyncio
 import random
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ class Meeting:
 
     def __init__(self, processes: int) -> None:
         self.given: list[Any] = [None] * processes
+        self.made: dict[str, Future[Any]] = {}
         self.barrier = threading.Barrier(processes, timeout=30)
 
 
@@ -40,12 +41,20 @@ class Member:
         self.number = number
         self._meeting = meeting
 
-    def gather(self, own: Any) -> list[Any]:
-        self._meeting.given[self.number] = own
-        self._meeting.barrier.wait()
+    async def gather(self, what: str, own: Any) -> list[Any]:
+        self._meeting.given[self.number] = (what, own)
+        await asyncio.to_thread(self._meeting.barrier.wait)
         everyone = list(self._meeting.given)
-        self._meeting.barrier.wait()
-        return everyone
+        await asyncio.to_thread(self._meeting.barrier.wait)
+        assert {each for each, _ in everyone} == {what}
+        return [value for _, value in everyone]
+
+    async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        own: Future[Any] = Future()
+        found = self._meeting.made.setdefault(name, own)
+        if found is own:
+            own.set_result(await make())
+        return await asyncio.wrap_future(found)
 
 
 class Noisy(ScriptedJudge):
@@ -61,11 +70,14 @@ class Noisy(ScriptedJudge):
 
 
 def share_of_step(
-    settings: dict[str, Any], groups: Sequence[tuple[int, list[Rollout]]], peers: Peers | None
+    settings: dict[str, Any],
+    groups: Sequence[tuple[int, list[Rollout]]],
+    peers: Peers | None,
+    judge: ScriptedJudge,
 ) -> tuple[list[Rewards], Measures]:
     async def step() -> tuple[list[Rewards], Measures]:
         config = SolverConfig.model_validate(settings)
-        rewarder = open_rewarder(config, MeteredJudge(Noisy(bias=3.0)), len, peers)
+        rewarder = open_rewarder(config, MeteredJudge(judge), len, peers)
         opened = [finished_group(RIGHT, RUBRIC, group, ("g", number)) for number, group in groups]
         judged = await rewarder.judge_step(opened, ("s",))
         return [group.rewards for group in judged], reward_metrics(judged)
@@ -73,11 +85,17 @@ def share_of_step(
     return asyncio.run(step())
 
 
-def in_processes(settings: dict[str, Any], groups: Sequence[list[Rollout]], processes: int) -> Any:
+def in_processes(
+    settings: dict[str, Any],
+    groups: Sequence[list[Rollout]],
+    processes: int,
+    judge: ScriptedJudge | None = None,
+) -> Any:
     """The rewards of all groups, dealt out in order, and the joined metrics."""
+    judge = judge or Noisy(bias=3.0)
     numbered, size = list(enumerate(groups)), len(groups) // processes
     if processes == 1:
-        shares = [share_of_step(settings, numbered, None)]
+        shares = [share_of_step(settings, numbered, None, judge)]
     else:
         meeting = Meeting(processes)
         with ThreadPoolExecutor(processes) as pool:
@@ -87,6 +105,7 @@ def in_processes(settings: dict[str, Any], groups: Sequence[list[Rollout]], proc
                     settings,
                     numbered[number * size : (number + 1) * size],
                     Member(meeting, number),
+                    judge,
                 )
                 for number in range(processes)
             ]
@@ -125,3 +144,16 @@ def test_what_a_step_says_about_the_judge_is_pooled_over_all_processes(processes
     assert joined == pytest.approx(metrics)
     apart = [reward for number in range(8) for reward in in_processes(settings, [groups[number]], 1)[0]]
     assert apart != alone
+
+
+@pytest.mark.parametrize("preset", ["tournament_grpo_2_1_1", "pairwise"])
+@pytest.mark.parametrize("writes", [True, False])
+def test_the_first_process_that_needs_the_rubric_of_a_question_writes_it_for_all(
+    preset: str, writes: bool
+) -> None:
+    groups = [rollouts("2", "1"), rollouts("3", "1", first=10)]
+    one, two = ScriptedJudge(writes=writes), ScriptedJudge(writes=writes)
+    alone = in_processes({"reward": preset}, groups, 1, one)
+    assert in_processes({"reward": preset}, groups, 2, two) == alone
+    assert [judge.asked.count(("rubric",)) for judge in (one, two)] == [1, 1]
+    assert set(two.rubrics) == ({RUBRIC} if writes else set())

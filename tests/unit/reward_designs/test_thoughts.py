@@ -59,7 +59,7 @@ def test_the_judge_sees_solutions_and_no_thoughts(preset: str) -> None:
 def test_traces_that_differ_in_their_thoughts_alone_are_one_to_the_judge(preset: str) -> None:
     judge = ScriptedJudge()
     found = reward({"reward": preset}, judge, all_right(range(8)), task=RIGHT)
-    assert judge.asked == [] and found.metrics["zero_variance"] == 1.0
+    assert judge.asked == [] and not any(found.teaching)
 
 
 @pytest.mark.parametrize("preset", [*PAIRED, *POINTWISE])

@@ -15,7 +15,7 @@ from scope_selfplay.run import Run
 from scope_selfplay.stages.room import check_room_to_train, least_bytes, warn_of_little_room
 from scope_selfplay.stages.shards import Shard, make_share
 from scope_selfplay.store import RunFolder, Stage, StageFolder
-from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
+from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
 
 MORE_THAN_ANY_DISK = 10**9
 
@@ -31,8 +31,7 @@ def job_of(place: Path, numbers: int = 1_000_000, rank: int = 0, **settings: Any
     options = TrainingOptions(SolverConfig(**settings), temperature=1.0, seed=0, model=model)
     folder = StageFolder(place / "solver")
     folder.work.mkdir(parents=True, exist_ok=True)
-    callbacks = TrainingCallbacks(lambda step, line: None, print)
-    return GrpoJob(TrainingStart(weights, weights), options, [], folder, cast(Any, None), callbacks)
+    return GrpoJob(TrainingStart(weights, weights), options, [], folder, cast(Any, None))
 
 
 @pytest.mark.parametrize(

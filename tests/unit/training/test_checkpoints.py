@@ -1,37 +1,34 @@
 """Checkpoints are whole or passed over, and a policy that cannot be trained is refused with the numbers."""
 
 import json
-import os
-import shutil
-import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scope_selfplay.config import RunConfig, SolverConfig, load_config
 from scope_selfplay.dialects import dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
-from scope_selfplay.store.folders import checksum
-from scope_selfplay.training.checkpoints import Checkpoints, damage_of, write_receipt
-from scope_selfplay.training.policy import check_context, check_tags
+from scope_selfplay.inference.checkpoints import check_context, check_tags
+from scope_selfplay.training.checkpoint import (
+    PARTS,
+    Checkpoints,
+    Lineage,
+    damage_of,
+    model_card,
+    write_receipt,
+)
 from scope_selfplay.training.ranks import Ranks, check_shares, ranks
-from scope_selfplay.training.trained_model import Lineage, model_card
 from tests.word_codec import WordCodec
-
-WRITES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
 def saved(work: Path, *steps: int, keep: int = 2) -> Checkpoints:
-    checkpoints = Checkpoints(work, keep)
+    checkpoints = Checkpoints(work, Ranks(), keep)
     for step in steps:
-        folder = checkpoints.staging / f"checkpoint-{step}"
-        (folder / "shards").mkdir(parents=True)
-        for name in ("scheduler.pt", "shards/__0_0.distcp", "shards/__1_0.distcp", "rng_state_1.pth"):
-            (folder / name).write_text(f"{name} of step {step}")
-        for rank in (0, 1):
-            checkpoints.sign(step, rank)
+        parts = work / ".staging" / PARTS
+        parts.mkdir(parents=True)
+        for name in ("__0_0.distcp", "__1_0.distcp", ".metadata"):
+            (parts / name).write_text(f"{name} of step {step}")
         checkpoints.publish(step)
     return checkpoints
 
@@ -50,70 +47,21 @@ def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path, keep: i
     assert all((tmp_path / name / "model.safetensors").exists() for name in others)
 
 
-def killed_save(work: Path, keep: int, last: int) -> int:
-    """Save step 4 in a copy of this process that is killed at its `last` write; how many writes it came to."""
-    count = work.with_suffix(".count")
-    child = os.fork()
-    if not child:
-        seen = 0
-
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal seen
-            if event in WRITES and str(work) in str(arguments[0] if arguments else ""):
-                seen += 1
-                if seen == last:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        saved(work, 4, keep=keep)
-        count.write_text(str(seen))
-        os._exit(0)
-    os.waitpid(child, 0)
-    return int(count.read_text()) if count.exists() else 0
-
-
-@pytest.mark.fault(10)
-@pytest.mark.parametrize("keep", [1, 2, 4])
-def test_one_goes_only_when_a_newer_one_is_whole_wherever_the_save_is_killed(
-    tmp_path: Path, keep: int
-) -> None:
-    """Of three before: with 1 all of them go."""
-    saved(tmp_path / "before", 1, 2, 3, keep=3)
-    shutil.copytree(tmp_path / "before", tmp_path / "dry")
-    writes = killed_save(tmp_path / "dry", keep, last=0)
-    assert writes > 15
-    for last in range(1, writes + 1):
-        work = tmp_path / str(last)
-        shutil.copytree(tmp_path / "before", work)
-        assert killed_save(work, keep, last) == 0
-        said: list[str] = []
-        newest = Checkpoints(work, keep).newest(said.append)
-        assert newest is not None and newest.name in ("checkpoint-3", "checkpoint-4") and said == []
-        whole = [path.name for path in work.glob("checkpoint-*") if damage_of(path) is None]
-        assert len(whole) >= min(keep, 3)
-        if newest.name == "checkpoint-3":
-            assert len(whole) == 3
-        # What goes on clears up, and keeps as many as it is told to.
-        Checkpoints(work, keep).clear()
-        saved(work, 5, keep=keep)
-        left = sorted(path.name for path in work.iterdir() if path.name != ".staging")
-        assert left == sorted([*whole, "checkpoint-5"])[-keep:]
-
-
 @pytest.mark.parametrize(
     ("harm", "damage"),
     [
-        (lambda folder: (folder / "scheduler.pt").write_text("x"), "scheduler.pt has changed"),
-        (lambda folder: (folder / "shards" / "__1_0.distcp").unlink(), "shards/__1_0.distcp is missing"),
-        (lambda folder: (folder / "shards" / "__0_0.distcp").write_text("x"), "__0_0.distcp has changed"),
+        (lambda folder: (folder / PARTS / ".metadata").write_text("x"), ".metadata has changed"),
+        (lambda folder: (folder / PARTS / "__1_0.distcp").unlink(), "parts/__1_0.distcp is missing"),
+        (lambda folder: (folder / PARTS / "__0_0.distcp").write_text("x"), "__0_0.distcp has changed"),
         (lambda folder: (folder / "receipt.json").unlink(), "no receipt.json"),
         (lambda folder: (folder / "receipt.json").write_text('{"files":'), "receipt.json is unreadable"),
         (lambda folder: (folder / "receipt.json").write_text("[]"), "receipt.json is unreadable"),
     ],
 )
-def test_a_damaged_one_is_said_passed_over_and_kept(tmp_path: Path, harm: object, damage: str) -> None:
+def test_a_damaged_one_is_said_passed_over_and_kept(
+    tmp_path: Path, harm: Callable[[Path], object], damage: str
+) -> None:
     checkpoints = saved(tmp_path, 1, 2)
-    assert callable(harm)
     harm(tmp_path / "checkpoint-2")
     said: list[str] = []
     assert checkpoints.newest(said.append) == tmp_path / "checkpoint-1"
@@ -122,21 +70,6 @@ def test_a_damaged_one_is_said_passed_over_and_kept(tmp_path: Path, harm: object
     saved(tmp_path, 2)
     assert checkpoints.newest(said.append) == tmp_path / "checkpoint-2" and len(said) == 1
     assert damage_of(tmp_path / "checkpoint-2.damaged-1") is not None
-
-
-def test_the_receipt_holds_what_each_process_has_signed_and_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(
-        "scope_selfplay.training.checkpoints.checksum", lambda path: read.append(path.name) or checksum(path)
-    )
-    saved(tmp_path, 3)
-    # Each file once: what a rank has read, the leader does not read again.
-    assert sorted(read) == ["__0_0.distcp", "__1_0.distcp", "rng_state_1.pth", "scheduler.pt"]
-    receipt = json.loads((tmp_path / "checkpoint-3" / "receipt.json").read_text())["files"]
-    assert {Path(name).name for name in receipt} == set(read)
-    assert not list(tmp_path.rglob(".sums-*"))
 
 
 def test_a_checkpoint_of_another_version_is_said_and_passed_over(tmp_path: Path) -> None:
@@ -152,28 +85,18 @@ def test_a_checkpoint_of_another_version_is_said_and_passed_over(tmp_path: Path)
 
 def test_damaged_ones_take_the_place_of_no_whole_one(tmp_path: Path) -> None:
     saved(tmp_path, 5, 8)
-    (tmp_path / "checkpoint-8" / "scheduler.pt").write_text("x")
-    assert Checkpoints(tmp_path).newest(lambda line: None) == tmp_path / "checkpoint-5"
+    (tmp_path / "checkpoint-8" / PARTS / ".metadata").write_text("x")
+    assert Checkpoints(tmp_path, Ranks()).newest(lambda line: None) == tmp_path / "checkpoint-5"
     saved(tmp_path, 6, 7)
     kept = {path.name for path in tmp_path.glob("checkpoint-*")}
     assert kept == {"checkpoint-6", "checkpoint-7", "checkpoint-8"}
-    (tmp_path / "checkpoint-7" / "scheduler.pt").write_text("x")
-    assert Checkpoints(tmp_path).newest(lambda line: None) == tmp_path / "checkpoint-6"
-
-
-def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoints = saved(tmp_path, 3)
-    (checkpoints.staging / "checkpoint-4").mkdir(parents=True)
-    (checkpoints.staging / "checkpoint-4" / "scheduler.pt").write_text("half")
-    assert checkpoints.newest(print) == tmp_path / "checkpoint-3"
-    checkpoints.clear()
-    assert not checkpoints.staging.exists()
+    (tmp_path / "checkpoint-7" / PARTS / ".metadata").write_text("x")
+    assert Checkpoints(tmp_path, Ranks()).newest(lambda line: None) == tmp_path / "checkpoint-6"
 
 
 def test_groups_are_dealt_out_whole_or_not_at_all() -> None:
     settings = SolverConfig(batch=12, group_size=8)
-    assert check_shares(settings, 1) == 96
-    assert check_shares(settings, 3) == 32
+    assert (check_shares(settings, 1), check_shares(settings, 3)) == (12, 4)
     with pytest.raises(ConfigError, match=r"8 processes cannot share a batch of 12 groups of 8 rollouts"):
         check_shares(settings, 8)
 
@@ -181,10 +104,10 @@ def test_groups_are_dealt_out_whole_or_not_at_all() -> None:
 def test_a_launcher_says_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert ranks() == Ranks(0, 1) and ranks().leads
+    assert (ranks().number, ranks().processes) == (0, 1) and ranks().leads
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert ranks() == Ranks(1, 2) and not ranks().leads
+    assert (ranks().number, ranks().processes) == (1, 2) and not ranks().leads
 
 
 def model_of(folder: Path, holds: int) -> Path:

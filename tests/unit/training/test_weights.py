@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.store.weights import weights_hash
-from scope_selfplay.training.policy import stored_dtype
 
 
 def write_weights(file: Path, **tensors: tuple[str, int]) -> None:

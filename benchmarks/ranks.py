@@ -1,0 +1,282 @@
+"""Whether the ranks of a training go out of step: seeded plans of rows, delays, faults and stops on real processes.
+
+    python -m benchmarks.ranks [--plans 200] [--first 0] [--workers 3]
+
+A plan trains a tiny policy on made-up rollouts, on two or three ranks over gloo, plain or sharded by FSDP, with at most
+one fault. What its ranks came to and agreed is compared, how they ended, what they said, and how soon after the fault. A
+training that a fault has ended is gone on with, to the weights of one without a fault. Nothing is kept.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.forked import fork_server
+from benchmarks.markdown import markdown
+
+CODES = {
+    "user": 64,
+    "outside": 75,
+    "bug": 1,
+    "memory": 1,
+    "ctrl-c": 130,
+    "term": 143,
+    "term all": 143,
+    "kill": 137,
+    "exit": 9,
+}
+"""What may happen, and the code that the job ends with then."""
+HARD = ("kill", "exit")
+"""Nobody but the launcher knows why."""
+ON_ANY_RANK = ("take", "push", "sampling", "judging", "refer", "account", "pass", "optimizer", "saving")
+ON_THE_FIRST = ("metrics", "on_step", "publishing", "reading", "export")
+ALL = -1
+ENDS_WITHIN = 10.0
+"""Seconds from a fault to the end of all ranks."""
+
+
+class Fault(NamedTuple):
+    """In step `step` (from 0), at `moment`, `kind` happens on `rank` (or on ALL), while others sample (`slow`)."""
+
+    kind: str
+    moment: str
+    rank: int
+    step: int = 1
+    slow: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`share`: groups of each rank in a step; `rounds`: how often ranks gather something while they sample one."""
+
+    seed: int = 0
+    ranks: int = 2
+    steps: int = 2
+    share: int = 1
+    group: int = 2
+    rounds: int = 0
+    trainings: int = 1
+    """One after the other in the same processes; a fault is in the last."""
+    sharded: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    fault: Fault | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "Plan":
+        plan = cls(**json.loads(text))
+        return replace(plan, fault=Fault(*plan.fault) if plan.fault else None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`after`: seconds from the fault to the end, None without one; `codes`: None where the launcher killed a rank."""
+
+    code: int
+    codes: Sequence[int | None]
+    said: Sequence[str]
+    after: float | None
+    traces: Sequence[Sequence[Sequence[str]]]
+    weights: Sequence[str]
+
+
+class Tried(NamedTuple):
+    plan: Plan
+    outcome: Outcome
+    wrong: list[str]
+
+
+def drawn(seed: int) -> Plan:
+    """The moment of a fault may never come."""
+    rng = random.Random(seed)
+    ranks, share = rng.choice((2, 2, 3)), rng.choice((1, 2))
+    places = [(each, rng.choice((ALL, *range(ranks)))) for each in ON_ANY_RANK]
+    moment, rank = rng.choice([*places, *((each, 0) for each in ON_THE_FIRST)])
+    steps = rng.randint(1, 3)
+    fault = Fault(
+        rng.choice([*CODES]), moment, rank, rng.randrange(steps), rng.choice(("", "", "awaits", "blocks"))
+    )
+    return Plan(
+        seed,
+        ranks,
+        steps,
+        share,
+        group=rng.choice((2, 3)),
+        rounds=rng.choice((0, 1, 2)),
+        trainings=rng.choice((1, 1, 2)),
+        sharded=rng.random() < 0.3,
+        settings={
+            "updates": rng.randint(1, share),
+            "epochs": rng.choice((1, 1, 2)),
+            "overlap": rng.choice((0, 1)),
+            "save_every": rng.choice((1, 2)),
+            "kl_beta": rng.choice((0.0, 0.1)),
+            "loss": rng.choice(("grpo", "dr_grpo", "dapo", "cispo", "gspo")),
+            "micro_tokens": rng.choice((1, 60, 1000)),
+        },
+        fault=fault if rng.random() < 0.85 else None,
+    )
+
+
+class Ground(NamedTuple):
+    """Where plans are tried: a folder, the beginning of a rank's command line, and the policy."""
+
+    folder: Path
+    command: list[str]
+    policy: Path
+
+
+@contextmanager
+def ground(folder: Path) -> Iterator[Ground]:
+    from benchmarks.tiny_tokenizer import build_tokenizer
+    from scope_selfplay.testing.random_policy import small_qwen3
+
+    tokenizer, policy = build_tokenizer(), folder / "policy"
+    small_qwen3(tokenizer, positions=256).save_pretrained(str(policy))
+    tokenizer.save_pretrained(str(policy))
+    with fork_server("benchmarks.planned_rank", folder) as command:
+        yield Ground(folder, command, policy)
+
+
+def tried(plan: Plan, name: str, ground: Ground) -> Tried:
+    """A plan, and after a fault the same command again, beside a training that had none."""
+    whole = replace(plan, fault=None)
+    if plan.fault and plan.fault.moment == "reading":
+        start(replace(whole, steps=max(1, plan.steps - 1)), name, ground)
+    outcome = start(plan, name, ground)
+    found = wrong(plan, outcome)
+    if outcome.after is not None:
+        again, undisturbed = start(whole, name, ground), start(whole, f"{name}-whole", ground)
+        found += [f"gone on with: {each}" for each in wrong(whole, again) + wrong(whole, undisturbed)]
+        found += ["gone on to other weights"] if again.weights != undisturbed.weights else []
+        shutil.rmtree(ground.folder / f"{name}-whole")
+    return Tried(plan, outcome, found)
+
+
+def start(plan: Plan, name: str, ground: Ground) -> Outcome:
+    """Runs a plan under the project's own launcher; what it saves stays in the folder of this name."""
+    from scope_selfplay.training.launch import TrainingNode, rank_environments, run_ranks
+
+    folder = ground.folder / name
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        if file.is_file():
+            file.unlink()
+    environments = rank_environments(TrainingNode(plan.ranks))
+    for number, variables in enumerate(environments):
+        variables["ENDING"] = str(folder / f"ending-{number}")
+        variables |= {"SCOPE_FSDP_SHARERS": str(plan.ranks)} if plan.sharded else {}
+    told, said = [json.dumps(asdict(plan)), str(folder), str(ground.policy), str(os.getpid())], list[str]()
+    ending, ended = run_ranks([*ground.command, *told], environments, said.append, grace=20.0), time.time()
+
+    def left(kind: str) -> list[str]:
+        files = [folder / f"{kind}-{number}" for number in range(plan.ranks)]
+        return [file.read_text() if file.exists() else "" for file in files]
+
+    return Outcome(
+        ending.code,
+        [int(code) if code else None for code in left("ending")],
+        [line for line in said if not line.endswith("] ") and line],
+        ended - float((folder / "fault").read_text()) if (folder / "fault").exists() else None,
+        [[json.loads(line) for line in trace.splitlines()] for trace in left("trace")],
+        left("weights"),
+    )
+
+
+def wrong(plan: Plan, outcome: Outcome) -> list[str]:
+    """What did not hold, in a few words each."""
+    fault, after = plan.fault, outcome.after
+    found = list(_differences(outcome.traces, ahead=0 if after is None else 1))
+    if fault is None or after is None or (fault.kind.startswith("term") and not outcome.code):
+        # A stop may come too late to end anything.
+        if outcome.code or any(outcome.codes):
+            found.append(f"ended with {outcome.code}, {outcome.codes}")
+        if len(set(outcome.weights)) > 1 or not all(outcome.weights):
+            found.append("ranks have other weights than each other")
+        return found
+    if after > ENDS_WITHIN:
+        found.append(f"ended {after:.1f} s after the fault")
+    if outcome.code != CODES[fault.kind] or (
+        fault.kind not in HARD and set(outcome.codes) != {CODES[fault.kind]}
+    ):
+        found.append(f"ended with {outcome.code}, {outcome.codes}")
+    mark = f"[rank {fault.rank}] " if fault.rank else ""
+    own = [
+        line for line in outcome.said if (line.startswith(mark) if mark else not line.startswith("[rank "))
+    ]
+    lines = [line for line in (outcome.said if fault.rank == ALL else own) if "SIGTERM: " not in line]
+    said = dict.fromkeys(("bug", "memory"), "Error: a planned fault").get(fault.kind, "rank: ")
+    expected = 0 if fault.kind in (*HARD, "term", "term all") else 1
+    if sum(said in line for line in lines) != expected or (expected == 0 and lines):
+        found.append(f"said {lines[:9]}")
+    others = [line for line in outcome.said if line not in own and "SIGTERM: " not in line]
+    if others and fault.rank != ALL:
+        found.append(f"others said {others[:9]}")
+    return found
+
+
+def _differences(traces: Sequence[Sequence[Sequence[str]]], *, ahead: int) -> Iterator[str]:
+    """Where ranks came to something else than each other, knew something else, or one came further than `ahead`."""
+    made: dict[str, set[str]] = defaultdict(set)
+    for stream in ("loop", "rollouts"):
+        for words in (2, 3):
+            of_ranks = [
+                [each for each in trace if each[0] == stream and len(each) == words] for trace in traces
+            ]
+            lengths = [len(each) for each in of_ranks]
+            for place, came in enumerate(zip(*of_ranks, strict=False)):
+                if any(each != came[0] for each in came):
+                    yield f"out of step at {place}: {came}"
+            if max(lengths) - min(lengths) > ahead:
+                yield f"{stream}: {lengths}"
+    for _, name, *known in (each for trace in traces for each in trace if each[0] == "once"):
+        made[name].update(known)
+    yield from (f"made twice: {name}" for name, known in made.items() if len(known) > 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--plans", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=3)
+    options = parser.parse_args()
+    begun, seeds = time.monotonic(), range(options.first, options.first + options.plans)
+    kinds: dict[str, list[Tried]] = defaultdict(list)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ground(Path(name)) as here,
+        ProcessPoolExecutor(options.workers) as pool,
+    ):
+        for result in pool.map(partial(_tried, ground=here), seeds):
+            fault = result.plan.fault
+            kinds[fault.kind if fault and result.outcome.after is not None else "no fault"].append(result)
+            if result.wrong:
+                print(result.plan, *result.wrong, *result.outcome.said, sep="\n    ", flush=True)
+    rows = [["what happened", "plans", "as it must be", "seconds to the end: median", "longest"]]
+    for kind in ("no fault", *CODES):
+        after = [each.outcome.after or 0.0 for each in kinds[kind]] or [0.0]
+        right = sum(not each.wrong for each in kinds[kind])
+        rows.append([kind, f"{len(kinds[kind])}", f"{right}", f"{median(after):.1f}", f"{max(after):.1f}"])
+    print(markdown(rows), f"{len(seeds)} plans in {time.monotonic() - begun:.0f} s", sep="\n\n")
+
+
+def _tried(seed: int, ground: Ground) -> Tried:
+    result = tried(drawn(seed), f"plan-{seed}", ground)
+    shutil.rmtree(ground.folder / f"plan-{seed}")
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""Policies on disk: loading, checking and naming Hugging Face model directories.
+
+The checks only read files: before a run begins, and without torch, they find a directory that cannot be its policy.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from scope_selfplay.config import RunConfig
+from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
+from scope_selfplay.errors import CheckpointError, ConfigError
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.protocol import TagCodec
+from scope_selfplay.models import MODELS, fetched_model
+from scope_selfplay.wire.strict_json import parse_object
+
+EMBEDDED = "embedded"
+WEIGHTS = "model.safetensors"
+LONGEST_HEADER = 100_000_000
+"""Bytes; the limit of safetensors itself."""
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def policy_path(path: str) -> Path:
+    """A model directory; `embedded` is the tiny policy in the package, and a model that was fetched has its name
+    (`scope models`). Raises CheckpointError when it is none.
+    """
+    folder = Path(__file__).parent.parent / "embedded" / "policy" if path == EMBEDDED else Path(path)
+    if not folder.is_dir():
+        folder = fetched_model(path) or folder
+    if not folder.is_dir():
+        advice = (
+            f"fetch it (scope models fetch {path})"
+            if path in MODELS
+            else "give a Hugging Face directory or `embedded`"
+        )
+        raise CheckpointError(f"{folder}: no such model directory; {advice}")
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise CheckpointError(
+                f"{folder}: no {name}; a model directory holds config.json, a tokenizer with tokenizer_config.json, "
+                "and safetensors; save the model again with save_pretrained"
+            )
+    _check_weights(folder)
+    for name in ("config.json", "tokenizer_config.json"):
+        if "auto_map" in _read_object(folder / name):
+            raise CheckpointError(
+                f"{folder}: {name} has auto_map, which runs foreign code; remove it or use another model"
+            )
+    return folder
+
+
+def _check_weights(folder: Path) -> None:
+    """Raises CheckpointError unless what would be loaded is safetensors, here, and part of `weights_hash`."""
+    if (folder / WEIGHTS).is_file():
+        return
+    index = folder / f"{WEIGHTS}.index.json"
+    if not index.is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        other = sorted(path.name for path in folder.glob("*.safetensors"))
+        found = f"found {pickled[0]}, which is pickled code" if pickled else "found no weights"
+        if other and not pickled:
+            found = f"found {other[0]}, expected {WEIGHTS} or {index.name}"
+        raise CheckpointError(f"{folder}: {found}; save the model as safetensors")
+    shards = _read_object(index).get("weight_map")
+    for name in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) and shards else [""]:
+        if Path(name).name != name or Path(name).suffix != ".safetensors" or not (folder / name).is_file():
+            raise CheckpointError(
+                f"{index}: names {name!r} as weights, expected safetensors files beside it; save the model again"
+            )
+
+
+def check_policy(folder: Path, config: RunConfig) -> None:
+    """Raises CheckpointError for a directory that a stage of this run could not train or sample from."""
+    kind = _read_object(folder / "config.json").get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise CheckpointError(
+            f"{folder}: config.json has no model_type, expected the model's family such as qwen3; save the model "
+            "again with save_pretrained"
+        )
+    check_context(folder, config)
+    for file in sorted(folder.glob("*.safetensors")):
+        _check_safetensors(file)
+    _check_tokenizer(folder, dialect(config.model.dialect, config.model.earlier_thinking))
+
+
+def stored_dtype(folder: Path) -> str:
+    """The data type of most of a model's weights, as torch names it: float32, bfloat16 or float16.
+
+    Of any other, such as quantized weights, float32, in which they are trained.
+    """
+    sizes: Counter[str] = Counter()
+    for file in folder.glob("*.safetensors"):
+        for tensor in _read_header(file)[0].values():
+            begin, end = tensor["data_offsets"]
+            sizes[tensor["dtype"]] += end - begin
+    return _DTYPES.get(max(sizes, key=sizes.__getitem__, default=""), "float32")
+
+
+def parameters_of(folder: Path) -> int:
+    """How many numbers the safetensors files of a model hold, tied ones once."""
+    headers = (_read_header(file)[0] for file in folder.glob("*.safetensors"))
+    return sum(prod(tensor["shape"]) for header in headers for tensor in header.values())
+
+
+def _read_header(file: Path) -> tuple[dict[str, Any], int]:
+    """The tensors that the header of a safetensors file lists, and the header's length in bytes.
+
+    Raises CheckpointError for what is no such header.
+    """
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = opened.read(length) if length <= min(file.stat().st_size, LONGEST_HEADER) else b""
+    try:
+        tensors = {name: entry for name, entry in parse_object(header).items() if name != "__metadata__"}
+    except ValueError:
+        tensors = {}
+    if not tensors or not all(map(_is_tensor, tensors.values())):
+        size = file.stat().st_size
+        raise CheckpointError(
+            f"{file}: not a safetensors file, or a damaged one ({size:,} bytes); copy the model again"
+        )
+    return tensors, length
+
+
+def _is_tensor(entry: object) -> bool:
+    match entry:
+        case {"dtype": str(), "data_offsets": [int(), int()]}:
+            return True
+        case _:
+            return False
+
+
+def _check_safetensors(file: Path) -> None:
+    """Raises CheckpointError unless the file ends where its header puts the end of the last tensor."""
+    tensors, length = _read_header(file)
+    size, expected = (
+        file.stat().st_size,
+        8 + length + max(entry["data_offsets"][1] for entry in tensors.values()),
+    )
+    if size != expected:
+        raise CheckpointError(
+            f"{file}: is damaged, it has {size:,} bytes and its header says {expected:,}; copy the model again"
+        )
+
+
+def _check_tokenizer(folder: Path, family: Dialect) -> None:
+    try:
+        tokenizer = _FileTokenizer(folder)
+    except ImportError:
+        # A controller has no tokenizers library: its stages check before they train.
+        return
+    except CheckpointError:
+        tokenizer = None
+    if tokenizer is not None:
+        with suppress(CheckpointError):
+            check_tags(tokenizer, family, where=folder)
+            return
+    # Other files may add to tokenizer.json, so the library that samples decides. It takes seconds to load and is
+    # skipped where tokenizer.json alone passes.
+    with suppress(ImportError):
+        check_tags(ChatCodec.load(folder), family, where=folder)
+
+
+class _FileTokenizer:
+    """The tokenizer of tokenizer.json alone, read without the library that samples."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ImportError without the tokenizers library, CheckpointError where more than this file is needed."""
+        from tokenizers import Tokenizer
+
+        settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+        if not (folder / "chat_template.jinja").is_file() and not settings.get("chat_template"):
+            raise CheckpointError(f"{folder}: no chat template")
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # noqa: BLE001 - the wall to tokenizers, which raises bare exceptions
+            raise CheckpointError(f"{folder}: {error}") from None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def encode_tag(self, tag: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(tag, add_special_tokens=False).ids)
+
+
+def check_context(folder: Path, config: RunConfig) -> None:
+    """Raises CheckpointError where a prompt leaves no room to answer, or a rollout outgrows what the model can hold."""
+    room = config.model.max_length
+    holds = _read_object(folder / "config.json").get("max_position_embeddings")
+    for role, settings in (("challenger", config.challenger), ("solver", config.solver)):
+        if settings.max_prompt >= room:
+            raise CheckpointError(
+                f"model.max_length ({room}) leaves no token to answer a prompt of {role}.max_prompt "
+                f"({settings.max_prompt}); raise the one or lower the other"
+            )
+        needed = min(room, settings.max_prompt + settings.max_response)
+        if isinstance(holds, int) and needed > holds:
+            raise CheckpointError(
+                f"{folder}: holds {holds} tokens, a {role} rollout may have {needed} ({settings.max_prompt} of prompt, "
+                f"{settings.max_response} of response, model.max_length {room}); lower model.max_length or take "
+                "another model"
+            )
+
+
+def check_tags(codec: TagCodec, family: Dialect, *, where: object) -> None:
+    """Raises CheckpointError where the tokenizer cannot write the family's tags, or hides them when it decodes."""
+    tags = (*family.search_tags, *TASK_TAGS, *ANSWER_TAGS, *THINK_TAGS, *(family.result_tags or ()))
+    for tag in tags:
+        read = codec.decode(codec.encode_tag(tag))
+        if read != tag:
+            raise CheckpointError(
+                f"{where}: the tokenizer reads {tag} back as {read!r}, and the {family.name} dialect needs it; use a "
+                "tokenizer of the family, or another model.dialect"
+            )
+    for tag in THINK_TAGS if family.drops_earlier_thinking else ():
+        pieces = len(codec.encode_tag(tag))
+        if pieces != 1:
+            raise CheckpointError(
+                f"{where}: {tag} is {pieces} tokens, and the {family.name} dialect cuts thinking out of token "
+                "ids, so it must be one; use a tokenizer of the family, or model.earlier_thinking: keep"
+            )
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file.parent}: {file.name} is not a JSON object; save the model again")
+    return content
+
+
+def sampling_device(wanted: str) -> str:
+    """The device of a policy that this process only samples: the GPU of this rank, or the CPU. `wanted`: model.device.
+
+    Raises ConfigError for a GPU that torch does not see.
+    """
+    import torch
+
+    if wanted == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if wanted == "cuda":
+        raise ConfigError("device: found cuda, and torch sees no GPU here; use auto or cpu")
+    return "cpu"
+
+
+def load_frozen(folder: Path, device: str) -> Any:
+    """A model that is only sampled, on `device` as model.device has it. Raises CheckpointError, ConfigError."""
+    return load_model(folder).to(sampling_device(device))
+
+
+def load_model(folder: Path, *, precision: str = "float32", attention: str = "sdpa") -> Any:
+    """A causal language model on the CPU, in float32 unless told (the trainer casts). Raises CheckpointError.
+
+    Raises ConfigError where the package of an attention is missing.
+    """
+    if attention == "flash_attention_2" and find_spec("flash_attn") is None:
+        raise ConfigError(
+            "model.attention: flash_attention_2 needs FlashAttention, which is not installed; pip install flash-attn, "
+            "or use sdpa"
+        )
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=getattr(torch, precision),
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except Exception as error:  # noqa: BLE001 - the wall to transformers and safetensors, which has errors of its own
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise CheckpointError(
+            f"{folder}: cannot be loaded ({line}); save the model again with save_pretrained, or use another model"
+        ) from None

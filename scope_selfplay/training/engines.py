@@ -1,0 +1,367 @@
+"""What samples from the policy in training, and when it gets new weights.
+
+`model.engine`:
+    in_process       a copy of the weights in this process
+    vllm_colocated   a vLLM on the trainer's own GPU: awake for the rollouts of a step, asleep in its update
+    vllm_server      a vLLM elsewhere, over HTTP; the first rank sends it the weights (TRL's client, over NCCL)
+
+The rollouts of a step run in a thread of their own (`Rollouts`): searches and judgements go on while the caller's
+thread has the GPU, for the engine first, and for the reference once all are sampled.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from scope_selfplay.config import ModelConfig
+from scope_selfplay.engines import in_process_engine
+from scope_selfplay.errors import ConfigError, InferenceError
+from scope_selfplay.inference.checkpoints import stored_dtype
+from scope_selfplay.inference.codec import ChatCodec
+from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
+from scope_selfplay.inference.stepped_engine import SteppedEngine
+from scope_selfplay.keys import Key
+from scope_selfplay.measures import Measures
+from scope_selfplay.run_context import RunContext
+from scope_selfplay.schemas import Role, Rollout
+from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.ranks import check_engine
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_rollout, rows_from
+from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
+from scope_selfplay.wire.replicas import ReplicatedClient
+
+if TYPE_CHECKING:
+    from scope_selfplay.training.model import TrainedModel
+
+SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
+
+Rows = Sequence[Sequence[TrainingRow]]
+"""The rows of each rollout of a step, group after group."""
+
+
+class StepResult(NamedTuple):
+    """The rollouts of a step with their rewards, group by group, and what its line in metrics.jsonl is made of."""
+
+    groups: Sequence[Sequence[RewardedRollout]]
+    metrics: Measures
+
+    @property
+    def rollouts(self) -> Sequence[RewardedRollout]:
+        return [rollout for group in self.groups for rollout in group]
+
+    @property
+    def rows(self) -> Rows:
+        return [rollout.rows for rollout in self.rollouts]
+
+
+def in_groups(rollouts: Sequence[RewardedRollout], size: int) -> list[Sequence[RewardedRollout]]:
+    return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+
+
+StepSampler = Callable[[Sequence[str], int, Callable[[Rows], None]], Coroutine[Any, Any, StepResult]]
+"""Record ids of a step's groups, its number from 0, and whom to tell of the rows when all rollouts are sampled and only
+judged (or nobody: then they are when the rewards are there) -> what was sampled and how it is rewarded."""
+
+
+class Engine(Protocol):
+    """What the loop asks of an engine; `source` is what episodes ask for turns."""
+
+    @property
+    def source(self) -> Any: ...
+
+    def take(self, model: "TrainedModel", identity: str) -> None:
+        """Sample from the weights as they are now. All ranks call it, and nothing samples meanwhile."""
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        """Return when `sampled` is done; what has to work on the caller's thread works here."""
+
+
+class InProcess:
+    """`source` is an `InProcessModel`, or what spreads its turns over processes."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def take(self, model: "TrainedModel", identity: str) -> None:
+        self.source.refresh(identity)
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        wait([sampled])
+
+
+class Colocated:
+    """vLLM's cache takes requests and never answers them while it sleeps. Asleep (level 2) it has no memory at all;
+    level 1 would copy weights into the host's, to be overwritten when they wake: every step begins with new ones.
+    """
+
+    def __init__(
+        self, source: SteppedEngine, start: Path, model: ModelConfig, max_length: int, rank: int
+    ) -> None:
+        """Raises ConfigError where vLLM is not installed."""
+        if find_spec("vllm") is None:
+            raise ConfigError(
+                "model.engine: vllm_colocated needs vLLM, which is not installed; pip install 'scope-selfplay[gpu]'"
+            )
+        from vllm import LLM
+
+        self.source = source
+        # The external launcher is the one that has started this rank, or nobody.
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in {**alone, "MASTER_PORT": str(_free_port())}.items():
+            os.environ.setdefault(name, value)
+        self.llm = LLM(
+            model=str(start),
+            # Requests arrive one by one: the ranks of a tensor-parallel group could not agree on their order.
+            tensor_parallel_size=1,
+            distributed_executor_backend="external_launcher",
+            gpu_memory_utilization=model.vllm_memory,
+            max_model_len=max_length,
+            # vLLM's own default reserves more than there is beside a trainer.
+            max_num_batched_tokens=4096,
+            enable_sleep_mode=True,
+            seed=rank,
+            logprobs_mode="processed_logprobs",
+            trust_remote_code=False,
+        )
+        self.llm.sleep(level=2)
+
+    def take(self, model: "TrainedModel", identity: str) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
+        self.llm.wake_up(tags=["weights"])
+        worker = self.llm.llm_engine.model_executor.driver_worker
+        send_weights(model, lambda name, weight: worker.model_runner.model.load_weights([(name, weight)]))
+        self.llm.reset_prefix_cache()
+        # What torch keeps of the gathered weights is room for the cache.
+        torch.cuda.empty_cache()
+        self.llm.wake_up(tags=["kv_cache"])
+        self.source.refresh(identity)
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        self.source.serve(self.llm.llm_engine, sampled)
+        self.llm.sleep(level=2)
+
+
+class Server:
+    """Only the first rank speaks to the server of weights; the others gather with it."""
+
+    def __init__(self, source: ServedModel, model: ModelConfig, device: Any, *, leads: bool) -> None:
+        """Raises InferenceError where the server is down."""
+        self.source = source
+        self._model = model
+        self._client: Any = None
+        if leads:
+            from trl.generation.vllm_client import VLLMClient
+
+            with _transfer_errors(model):
+                self._client = VLLMClient(base_url=vllm_base(model))
+                for adapter in self._client.session.adapters.values():
+                    # An update that is asked for again waits for weights that never come.
+                    adapter.max_retries = adapter.max_retries.new(total=0)
+                self._client.init_communicator(device=device)
+
+    def take(self, model: "TrainedModel", identity: str) -> None:
+        import torch
+
+        kind = stored_dtype(model.base)
+        weights = model.whole_weights(getattr(torch, kind))
+        fault: Exception | None = None
+        if self._client is not None:
+            try:
+                with _transfer_errors(self._model):
+                    known = [(name, kind, shape) for name, shape in model.shapes()]
+                    self._client.update_named_params(known, weights)
+                    self._client.reset_prefix_cache()
+            except Exception as error:  # noqa: BLE001 - raised below, when the other ranks have what they wait for
+                fault = error
+        for _ in weights:
+            # The other ranks, and the first one after a fault: whole weights take all of them.
+            pass
+        if fault is not None:
+            raise fault
+        self.source.refresh(identity)
+
+    def serve(self, sampled: "Future[Any]") -> None:
+        wait([sampled])
+
+
+def send_weights(model: "TrainedModel", deliver: Callable[[str, Any], object]) -> None:
+    """Gives every whole weight to `deliver`; its first error is raised when all ranks have gathered to the end."""
+    import torch
+
+    fault: Exception | None = None
+    for name, weight in model.whole_weights(getattr(torch, stored_dtype(model.base))):
+        try:
+            if fault is None:
+                deliver(name, weight)
+        except Exception as error:  # noqa: BLE001 - raised below
+            fault = error
+    if fault is not None:
+        raise fault
+
+
+def open_engine(
+    job: GrpoJob, model: "TrainedModel", context: RunContext, role: Role, checkpoint: str
+) -> Engine:
+    """The engine of a role in training, by the run's settings.
+
+    Raises ConfigError where vLLM is not installed, no vLLM answers as one, or an engine in this process would sample
+    from a share of a model; InferenceError where a server is down.
+    """
+    options: dict[str, Any] = {
+        "identity": "",
+        "max_length": job.max_length,
+        "temperature": job.options.temperature,
+        "top_p": job.options.top_p,
+        "on_tokens": context.activity.sampled,
+    }
+    settings, ranks = job.options.model, job.ranks
+    match settings.engine:
+        case "in_process":
+            check_engine(settings.engine, ranks.processes if model.placement.sharded else 1)
+            source = in_process_engine(context, job.codec, role, model.network, identity=checkpoint)
+            return InProcess(source)
+        case "vllm_colocated":
+            stepped = SteppedEngine(job.codec, **options)
+            return Colocated(stepped, job.start.weights, settings, job.max_length, ranks.number)
+        case "vllm_server":
+            served = _server_source(settings, job.codec, job.callbacks.on_outage, **options)
+            return Server(served, settings, model.placement.device, leads=ranks.leads)
+
+
+def _server_source(
+    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
+) -> ServedModel:
+    """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
+    base = vllm_base(model)
+    host = urlsplit(base).hostname
+
+    def client(path: str) -> JsonClient:
+        hosts = {host} if host else ()
+        return JsonClient(
+            base + path, what="model.vllm_url", allowed_hosts=hosts, retry_policy=SERVER_RETRIES
+        )
+
+    async def what_is_served() -> Any:
+        async with client("/v1") as api, client("") as outer:
+            return await ask_what_is_served(api, outer, None)
+
+    return ServedModel(
+        lambda: ReplicatedClient([client("/v1")]),
+        asyncio.run(what_is_served()),
+        codec,
+        **options,
+        concurrency=SERVER_RETRIES.connections,
+        on_outage=on_outage,
+    )
+
+
+def vllm_base(model: ModelConfig) -> str:
+    """Where the vLLM of engine vllm_server is, without the path of its API."""
+    assert model.vllm_url is not None, "the config checks it"
+    return model.vllm_url.rstrip("/").removesuffix("/v1")
+
+
+@contextmanager
+def _transfer_errors(model: ModelConfig) -> Iterator[None]:
+    """Turns TRL's errors into an InferenceError where the vLLM of engine vllm_server is down."""
+    try:
+        yield
+    except Exception as error:
+        # TRL raises the errors of `requests` as they are, and bare ones for what the server or NCCL reports.
+        requests = any(parent.__module__.startswith("requests.") for parent in type(error).__mro__)
+        bare = type(error) in (Exception, RuntimeError)
+        if not (requests or bare or isinstance(error, ConnectionError | TimeoutError)):
+            raise
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InferenceError(
+            f"model.vllm_url: {vllm_base(model)} did not take the weights ({line}); see that vLLM runs there with a "
+            "weight-transfer engine, then run the same command again"
+        ) from error
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Rollouts:
+    """The rollouts and rewards of one step, made in a thread of their own from the moment that this is made."""
+
+    def __init__(self, sample: StepSampler, records: Sequence[str], step: int) -> None:
+        self.sampled: Future[Rows | None] = Future()
+        """The rows of all rollouts, before they have rewards; None where they were cancelled."""
+        self.result: Future[StepResult | None] = Future()
+        self._begun = threading.Event()
+        work = sample(records, step, self._announce)
+        threading.Thread(
+            target=self._run, args=(work,), name=f"rollouts of step {step + 1}", daemon=True
+        ).start()
+
+    def cancel(self) -> None:
+        """From any thread, at any time: both futures are done soon."""
+        # Where the end came before the thread, there is nothing to cancel yet.
+        if self._begun.wait(1.0):
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _announce(self, rows: Rows) -> None:
+        if not self.sampled.done():
+            self.sampled.set_result(rows)
+
+    def _run(self, work: Coroutine[Any, Any, StepResult]) -> None:
+        try:
+            found = asyncio.run(self._main(work))
+            self._announce(found.rows)
+            self.result.set_result(found)
+        except asyncio.CancelledError:
+            self._settle(lambda future: future.set_result(None))
+        except BaseException as error:  # noqa: BLE001 - the loop's thread raises it
+            fault = error
+            self._settle(lambda future: future.set_exception(fault))
+
+    def _settle(self, end: Callable[[Any], None]) -> None:
+        for future in (self.sampled, self.result):
+            if not future.done():
+                end(future)
+
+    async def _main(self, work: Coroutine[Any, Any, StepResult]) -> StepResult:
+        task = asyncio.current_task()
+        assert task is not None
+        self._loop, self._task = asyncio.get_running_loop(), task
+        self._begun.set()
+        return await work
+
+
+def sampler_from(
+    rollout: Callable[[str, Key], Awaitable[Rollout]],
+    reward: Callable[[Sequence[Rollout]], Awaitable[Sequence[float | None]]],
+    group_size: int,
+) -> StepSampler:
+    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out."""
+
+    async def group_of(record: str, step: int) -> list[Rollout]:
+        members = range(group_size)
+        return await asyncio.gather(*(rollout(record, (step, record, member)) for member in members))
+
+    async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
+        groups = await asyncio.gather(*(group_of(record, step) for record in records))
+        sampled([rows_from(each).rows for group in groups for each in group])
+        rewards = await asyncio.gather(*map(reward, groups))
+        rewarded = [
+            [rewarded_rollout(*each, per_turn=False) for each in zip(*pair, strict=True)]
+            for pair in zip(groups, rewards, strict=True)
+        ]
+        return StepResult(rewarded, {})
+
+    return sample_step

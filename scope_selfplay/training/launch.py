@@ -1,0 +1,230 @@
+"""The processes (ranks) of one training on this node: what they are told, how they are stopped, how they end.
+
+`torchrun` ends with 1 whatever its ranks end with, and kills them 30 s after a SIGTERM. Under a controller a rank's
+exit code decides what happens next, and a rank that finishes a checkpoint needs the time that the config gives it.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+
+from scope_selfplay.config.cluster import OFFLOADED, Sharding
+from scope_selfplay.errors import ConfigError, ExitCode
+
+_Say = Callable[[str], None]
+_POLL_SECONDS = 0.1
+# The last resort: a rank that failed tells the others, which end within `ranks.ENDING_SECONDS`, unless it died hard.
+_AFTER_FAILURE_SECONDS = 8.0
+# A rank that such a signal has ended leaves the others without a peer: they get it too.
+_SIGNALS: dict[int, int] = {code: code - 128 for code in (ExitCode.TERMINATED, ExitCode.INTERRUPTED)}
+_KILLED = 128 + signal.SIGKILL
+# The most telling code first. A rank whose peers are gone fails in a collective call and ends with 1 or an abort, so
+# those tell least; the controller orders the pods of a Job in the same way.
+_EXPLAINING = (ExitCode.USER, ExitCode.OUTSIDE, _KILLED, ExitCode.TERMINATED, ExitCode.INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class TrainingNode:
+    """This machine among those that train together."""
+
+    processes: int = 1
+    """Ranks on each node."""
+    nodes: int = 1
+    number: int = 0
+    rendezvous: str = ""
+    """HOST:PORT of the first rank; a free port of this machine when empty."""
+    sharding: Sharding = "full"
+
+    @property
+    def world(self) -> int:
+        return self.processes * self.nodes
+
+    @property
+    def sharers(self) -> int:
+        """Ranks that hold one copy of weights, gradients and optimizer between them."""
+        return self.processes if self.sharding == "hybrid" and self.processes > 1 else self.world
+
+
+@dataclass(frozen=True)
+class RankEnding:
+    """How one rank ended."""
+
+    rank: int
+    code: int
+    """As a shell gives it: 128 + the number of the signal that ended it."""
+    last_line: str = ""
+    """What it wrote to stderr last."""
+    held: int = 0
+    """Bytes of memory that it had shortly before others than its launcher killed it; 0: it was not, or is not known."""
+
+    def describe(self, world: int) -> str:
+        killed = f" (killed; it held {self.held / 1e9:.1f} GB, see the memory limit)" if self.held else ""
+        said = f": {self.last_line}" if self.last_line else ""
+        return f"rank {self.rank} of {world} ended with {self.code}{killed}{said}"
+
+
+def node_of(environment: Mapping[str, str], processes: int) -> TrainingNode:
+    """This node, from SCOPE_NODES, SCOPE_SHARDING, SCOPE_RENDEZVOUS and an Indexed Job's JOB_COMPLETION_INDEX.
+
+    Raises ConfigError where these contradict each other.
+    """
+    nodes = _whole("SCOPE_NODES", environment.get("SCOPE_NODES", "1"))
+    if nodes <= 1:
+        return TrainingNode(processes)
+    index = _whole("JOB_COMPLETION_INDEX", environment.get("JOB_COMPLETION_INDEX", ""))
+    rendezvous = environment.get("SCOPE_RENDEZVOUS", "")
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(
+            f"SCOPE_NODES={nodes}, and SCOPE_RENDEZVOUS is {rendezvous!r}; expected HOST:PORT of the first node"
+        )
+    if index >= nodes:
+        raise ConfigError(f"JOB_COMPLETION_INDEX={index}, and SCOPE_NODES={nodes}; expected 0 to {nodes - 1}")
+    sharding = environment.get("SCOPE_SHARDING", "full")
+    if sharding not in ("full", "hybrid"):
+        raise ConfigError(f"SCOPE_SHARDING is {sharding!r}; expected full or hybrid")
+    return TrainingNode(processes, nodes, index, rendezvous, "hybrid" if sharding == "hybrid" else "full")
+
+
+def rank_environments(node: TrainingNode) -> list[dict[str, str]]:
+    """The environment variables of each rank of this node, as torch reads them."""
+    host, _, port = node.rendezvous.rpartition(":")
+    if not port:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            host, port = "127.0.0.1", str(listener.getsockname()[1])
+    common = {"WORLD_SIZE": str(node.world), "LOCAL_WORLD_SIZE": str(node.processes)}
+    common |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+    first = node.number * node.processes
+    return [{"RANK": str(first + each), "LOCAL_RANK": str(each), **common} for each in range(node.processes)]
+
+
+def sharding_environment(node: TrainingNode) -> dict[str, str]:
+    """What each rank is told of FSDP2: how many share one copy, and whether they keep it in host memory.
+
+    Nothing where torch sees no GPU: there every rank trains a whole copy, over gloo. Raises ConfigError where the node
+    has fewer GPUs than processes.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return {}
+    if gpus < node.processes:
+        raise ConfigError(
+            f"{node.processes} processes, and {gpus} GPUs here; each process trains on one: start {gpus}"
+        )
+    return {"SCOPE_FSDP_SHARERS": f"{node.sharers}", "SCOPE_FSDP_OFFLOAD": f"{node.sharers in OFFLOADED:d}"}
+
+
+def run_ranks(
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    say: _Say,
+    *,
+    grace: float,
+    after_failure: float = _AFTER_FAILURE_SECONDS,
+) -> RankEnding:
+    """Start `command` once per environment, pass SIGTERM and SIGINT on, and wait; returns the ending that explains all.
+
+    A signal that ended one rank is passed on to the others. They have `grace` seconds from then on, and `after_failure`
+    from a rank that failed: those that had to be killed then explain nothing. Each line that a rank writes to stderr
+    goes to `say`; lines of other ranks than the first begin with the rank.
+    """
+    running: list[_Rank] = []
+    ended: list[RankEnding] = []
+    end, failed, forwarded = float("inf"), False, False
+    with _received_signals() as received, ExitStack() as to_kill:
+        for variables in environments:
+            running.append(_Rank(command, variables, say))
+            to_kill.callback(running[-1].kill)
+        while running:
+            stops = [*received, *(_SIGNALS[each.code] for each in ended if each.code in _SIGNALS)]
+            if stops and not forwarded:
+                forwarded, end = True, min(end, time.monotonic() + grace)
+                for rank in running:
+                    rank.process.send_signal(stops[0])
+            for rank in [rank for rank in running if not rank.is_running()]:
+                running.remove(rank)
+                ended.append(rank.ending())
+                failed = failed or ended[-1].code not in (ExitCode.DONE, *_SIGNALS)
+                if ended[-1].code != ExitCode.DONE:
+                    end = min(end, time.monotonic() + (after_failure if failed else grace))
+            if running and time.monotonic() > end:
+                for rank in running:
+                    rank.kill()
+                ended += [] if failed else [rank.ending() for rank in running]
+                break
+            time.sleep(_POLL_SECONDS)
+    return most_telling(ended)
+
+
+def most_telling(endings: Sequence[RankEnding]) -> RankEnding:
+    """The ending that best explains the others; of equals the first. `endings` are in order of time."""
+    order = {int(code): place for place, code in enumerate(_EXPLAINING)}
+    return min(endings, key=lambda ending: order.get(ending.code, len(order) + (not ending.code)))
+
+
+class _Rank:
+    """One process, in a group of its own: a terminal's Ctrl-C reaches it once, through us."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], say: _Say) -> None:
+        self.number, self._say, self._last, self._held = int(variables["RANK"]), say, "", 0
+        self._mark = f"[rank {self.number}] " if int(variables["LOCAL_RANK"]) else ""
+        # torch warns, with a stack, of a peer that is gone; the rank says it itself.
+        told = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **variables}
+        self.process = Popen(command, env=told, stdin=DEVNULL, stderr=PIPE, errors="replace", process_group=0)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def is_running(self) -> bool:
+        """Reads its memory, too, where there is /proc; that of a dead process is 0 there."""
+        with suppress(OSError):
+            pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+            self._held = int(pages) * os.sysconf("SC_PAGE_SIZE") or self._held
+        return self.process.poll() is None
+
+    def ending(self) -> RankEnding:
+        code = self.process.wait()
+        # A process that it left behind may hold the pipe open.
+        self._reader.join(2.0)
+        held = self._held if code == -signal.SIGKILL else 0
+        return RankEnding(self.number, code if code >= 0 else 128 - code, self._last, held)
+
+    def kill(self) -> None:
+        """Kill it with all processes that it started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self._held = 0
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._last = line.strip() or self._last
+            self._say(f"{self._mark}{line.rstrip()}")
+
+
+@contextmanager
+def _received_signals() -> Iterator[list[int]]:
+    """While entered, SIGTERM and SIGINT are kept for the ranks, in order, instead of ending this process."""
+    received: list[int] = []
+    before = {each: signal.signal(each, lambda got, _: received.append(got)) for each in _SIGNALS.values()}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"{name} is {text!r}; expected a whole number")
+    return int(text)

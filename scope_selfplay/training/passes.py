@@ -1,0 +1,286 @@
+"""How the rollouts of a step become the updates of the weights, and these the forward passes of each rank.
+
+A plan is a pure function of what all ranks know of all rollouts (`Table`), so all make the same number of passes, some
+of them empty: ranks meet in the collective calls of every pass, and each waits there for the one with the most tokens.
+Passes are cut by tokens. Their rows are packed one behind the other where the attention kernel keeps them apart, else
+each is padded on the right to the longest of its pass, where a causal model needs no mask for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scope_selfplay.training.loss import Average, Counts, token_weight
+from scope_selfplay.training.rows import RewardedRollout, TrainingRow
+
+
+class RowSize(NamedTuple):
+    """Tokens of a row, and those of them that were sampled."""
+
+    tokens: int
+    sampled: int
+
+    @classmethod
+    def of(cls, row: TrainingRow) -> "RowSize":
+        return cls(row.length, sum(row.mask))
+
+
+class RolloutShare(NamedTuple):
+    """What all ranks know of a rollout; `counts`: it takes part in the update."""
+
+    reward: float | None
+    counts: bool
+    rows: tuple[RowSize, ...]
+
+    @classmethod
+    def of(cls, rollout: RewardedRollout, *, mask_truncated: bool) -> "RolloutShare":
+        rows = tuple(map(RowSize.of, rollout.rows))
+        reward = rollout.reward if rows else None
+        masked = reward is None or (rollout.truncated and mask_truncated)
+        return cls(reward, not masked and any(row.sampled for row in rows), rows)
+
+
+Table = Sequence[Sequence[Sequence[RolloutShare]]]
+"""By rank, group and member."""
+Passes = list[list[int]]
+"""Numbers of rows, pass by pass."""
+
+
+@dataclass(frozen=True)
+class UpdateRules:
+    """`budget`: tokens of a pass; `max_response`: tokens that a rollout may spend after its prompt.
+
+    `teaches_flat`: rows of advantage 0 are computed; without a KL or router loss nothing is learnt from them.
+    """
+
+    average: Average
+    updates: int
+    budget: int
+    packed: bool
+    max_response: int
+    teaches_flat: bool
+
+
+class PlannedRow(NamedTuple):
+    """A row by its place among the rollouts of its rank, with what each of its sampled tokens weighs in the loss."""
+
+    rollout: int
+    row: int
+    tokens: int
+    advantage: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """`passes` by rank, with the `tokens` of all of them; `padding`: those computed or waited for, over these."""
+
+    passes: Sequence[Sequence[Sequence[PlannedRow]]]
+    tokens: int
+    padding: float
+
+
+def plan_updates(table: Table, advantages: Sequence[Sequence[float]], rules: UpdateRules) -> list[UpdatePlan]:
+    """The updates of a step, from the advantages of its groups, rank after rank. The groups of each rank are dealt out
+    to them in turn.
+    """
+    scored = iter(advantages)
+    counted: list[list[list[_Counted]]] = [[[] for _ in table] for _ in range(rules.updates)]
+    for rank, groups in enumerate(table):
+        rollout = 0
+        for number, group in enumerate(groups):
+            for share, advantage in zip(group, next(scored), strict=True):
+                if share.counts:
+                    counted[number % rules.updates][rank].append(_Counted(rollout, share, advantage))
+                rollout += 1
+    return [_planned(of_update, rules) for of_update in counted]
+
+
+class _Counted(NamedTuple):
+    rollout: int
+    share: RolloutShare
+    advantage: float
+
+    @property
+    def sampled(self) -> int:
+        return sum(row.sampled for row in self.share.rows)
+
+
+def _planned(counted: Sequence[Sequence[_Counted]], rules: UpdateRules) -> UpdatePlan:
+    sampled = [each.sampled for rank in counted for each in rank]
+    counts = Counts(len(sampled), sum(sampled), rules.max_response)
+    rows = [
+        [
+            PlannedRow(each.rollout, place, row.tokens, each.advantage, weight)
+            for each in rank
+            if each.advantage or rules.teaches_flat
+            for weight in [token_weight(rules.average, each.sampled, counts)]
+            for place, row in enumerate(each.share.rows)
+        ]
+        for rank in counted
+    ]
+    lengths = [[row.tokens for row in rank] for rank in rows]
+    cuts = cut_passes(lengths, rules.budget, packed=rules.packed)
+    passes = [
+        [[rank[place] for place in places] for places in cut] for rank, cut in zip(rows, cuts, strict=True)
+    ]
+    return UpdatePlan(passes, sum(map(sum, lengths)), padding_factor(lengths, cuts, packed=rules.packed))
+
+
+def cut_passes(lengths: Sequence[Sequence[int]], budget: int, *, packed: bool) -> list[Passes]:
+    """The passes of every rank, from the tokens of the rows of every rank.
+
+    No pass is over `budget` tokens, padding included, but for a row that is longer by itself. Passes come with the
+    largest first, so that those that ranks make together are alike; a rank with too few rows has empty ones.
+    """
+    if not packed:
+        count = max(1, *(len(_padded_runs(rows, budget)) for rows in lengths))
+        return [_padded_passes(rows, budget, count) for rows in lengths]
+    count = max(1, *(-(-sum(rows) // budget) for rows in lengths))
+    while True:
+        cuts = [_even_passes(rows, count) for rows in lengths]
+        if all(_fits(rows, passes, budget) for rows, passes in zip(lengths, cuts, strict=True)):
+            return cuts
+        count += 1
+
+
+def pass_tokens(rows: Sequence[int], numbers: Sequence[int], *, packed: bool) -> int:
+    """The tokens that a pass over these rows computes."""
+    chosen = [rows[number] for number in numbers]
+    return sum(chosen) if packed else max(chosen, default=0) * len(chosen)
+
+
+def padding_factor(lengths: Sequence[Sequence[int]], cuts: Sequence[Passes], *, packed: bool) -> float:
+    """Tokens that are computed or waited for, by all ranks, over the real ones; 1 where there are none."""
+    lasting = 0
+    for together in zip(*cuts, strict=True):
+        sizes = (pass_tokens(rows, part, packed=packed) for rows, part in zip(lengths, together, strict=True))
+        lasting += max(sizes)
+    real = sum(map(sum, lengths))
+    return lasting * len(lengths) / real if real else 1.0
+
+
+def _even_passes(rows: Sequence[int], count: int) -> Passes:
+    """The longest row that is left goes to the pass that has least; largest pass first."""
+    loads = [(0, number) for number in range(count)]
+    heapify(loads)
+    passes: Passes = [[] for _ in range(count)]
+    for number in _longest_first(rows):
+        load, place = loads[0]
+        passes[place].append(number)
+        heapreplace(loads, (load + rows[number], place))
+    return sorted(passes, key=lambda numbers: -pass_tokens(rows, numbers, packed=True))
+
+
+def _fits(rows: Sequence[int], passes: Passes, budget: int) -> bool:
+    return all(len(part) < 2 or pass_tokens(rows, part, packed=True) <= budget for part in passes)
+
+
+def _padded_passes(rows: Sequence[int], budget: int, count: int) -> Passes:
+    """`count` runs of rows of similar length, none larger than it has to be."""
+    low, high = 0, budget
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_padded_runs(rows, middle)) <= count else (middle + 1, high)
+    passes = _padded_runs(rows, low)
+    while len(passes) < count:
+        largest = max(passes, key=len, default=[])
+        half = len(largest) // 2
+        if half:
+            passes.remove(largest)
+            passes += [largest[:half], largest[half:]]
+        else:
+            passes.append([])
+    return sorted(passes, key=lambda numbers: -pass_tokens(rows, numbers, packed=False))
+
+
+def _padded_runs(rows: Sequence[int], budget: int) -> Passes:
+    """As few runs as fit, longest rows first."""
+    runs: Passes = []
+    for number in _longest_first(rows):
+        if runs and (len(runs[-1]) + 1) * rows[runs[-1][0]] <= budget:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def _longest_first(rows: Sequence[int]) -> list[int]:
+    return sorted(range(len(rows)), key=lambda number: -rows[number])
+
+
+class BatchRow(NamedTuple):
+    """A row in a pass; `reference`: the log-probabilities of M0 of its completion, where they are known."""
+
+    row: TrainingRow
+    advantage: float = 0.0
+    weight: float = 0.0
+    reference: Sequence[float] | None = None
+
+
+class Batch(NamedTuple):
+    """The rows of one forward pass as tensors of (rows, longest row), or of (1, tokens of all) where they are packed.
+
+    `drawn_logps` are the engine's, NaN where a token was not drawn; `rows` says whose row a token is. Without rows it
+    has one that counts for nothing: a rank must pass when others do.
+    """
+
+    ids: Any
+    sampled: Any
+    weights: Any
+    advantages: Any
+    drawn_logps: Any
+    references: Any
+    rows: Any
+    lengths: Sequence[int]
+    packed: bool
+
+    def of_rows(self, values: Any) -> list[Any]:
+        """What a tensor of the batch's shape says of each row, without padding."""
+        if self.packed:
+            return list(values[0].split(list(self.lengths)))
+        return [line[:length] for line, length in zip(values, self.lengths, strict=True)]
+
+
+def batch_of(chosen: Sequence[BatchRow], filler: int, device: Any, *, packed: bool) -> Batch:
+    """The tensors of a pass, on `device`."""
+    import torch
+
+    given = chosen or [BatchRow(TrainingRow([filler], [filler], [1], [float("nan")]))]
+    lengths = [each.row.length for each in given]
+
+    def tensor(lines: Iterator[Sequence[Any]], padding: Any, kind: Any) -> Any:
+        if packed:
+            return torch.from_numpy(np.concatenate([np.asarray(line, kind) for line in lines])[None]).to(
+                device
+            )
+        columns = np.full((len(lengths), max(lengths)), padding, kind)
+        for place, line in enumerate(lines):
+            columns[place, : len(line)] = line
+        return torch.from_numpy(columns).to(device)
+
+    def after_prompt(values: Sequence[Any], each: BatchRow, before: Any) -> list[Any]:
+        return [before] * len(each.row.prompt_ids) + list(values)
+
+    asked = [each for each in given if each.reference is not None]
+    assert len(asked) in (0, len(given)), "the reference is known of all rows or of none"
+    return Batch(
+        tensor((each.row.prompt_ids + each.row.completion_ids for each in given), filler, np.int64),
+        tensor((after_prompt(each.row.mask, each, 0) for each in given), 0, np.bool_),
+        tensor(
+            (after_prompt([each.weight * kept for kept in each.row.mask], each, 0.0) for each in given),
+            0.0,
+            np.float32,
+        ),
+        tensor(([each.advantage] * each.row.length for each in given), 0.0, np.float32),
+        tensor((after_prompt(each.row.logprobs, each, 0.0) for each in given), 0.0, np.float32),
+        tensor((after_prompt(each.reference or (), each, 0.0) for each in given), 0.0, np.float32)
+        if asked
+        else None,
+        tensor(([place] * length for place, length in enumerate(lengths)), 0, np.int64),
+        lengths,
+        packed,
+    )
