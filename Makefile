@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
 .PHONY: test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
 .PHONY: images image-worker image-retriever image-trainer image-tag sbom run-folders
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-rewards bench-ablations bench-overlap bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-rewards bench-ablations bench-overlap bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -85,6 +85,9 @@ bench-overlap: setup ## what the Solver learns from rollouts that are one step o
 
 bench-faults: setup ## every fault of docs/reliability.md, injected and counted, resumable: ARGS="--only kills leaders --points 5"
 	$(BIN)/python -m benchmarks.faults $(ARGS)
+
+bench-ranks: setup ## 200 plans of faults and stops on two and three training ranks: ARGS="--plans 20 --first 100"
+	$(BIN)/python -m benchmarks.ranks $(ARGS)
 
 bench-retrieval: setup ## the retriever against the field's design, and every index profile
 	$(BIN)/python -m benchmarks.retrieval servers

@@ -68,10 +68,10 @@ class _Rank:
         checkpoint.write_atomic = written
         checkpoint.damage_of = self.watched("reading", checkpoint.damage_of)
         metrics.Appender.append = self.watched("metrics", metrics.Appender.append)
-        for self.training in range(self.plan.trainings):
-            self.armed = self.training + 1 == self.plan.trainings
+        for number in range(self.plan.trainings):
+            self.training, self.armed = number, number + 1 == self.plan.trainings
             with self.ranks:
-                job = self.job(self.folder / f"training-{self.training}")
+                job = self.job(self.folder / f"training-{number}")
                 model = load(job)
                 loop = TrainingLoop(job, model, _Engine(self), self.sample)
                 model.score = self.watched("pass", model.score)
@@ -167,7 +167,7 @@ class _Rank:
         self.armed = False
         (self.folder / "fault").write_text(repr(time.time()))
         match fault.kind:
-            case "term" | "term all":
+            case "term" | "term all" | "hung":
                 os.kill(os.getpid() if fault.kind == "term" else self.launcher, signal.SIGTERM)
             case "ctrl-c":
                 os.kill(os.getpid(), signal.SIGINT)
@@ -178,7 +178,7 @@ class _Rank:
             case kind:
                 raise _errors()[kind](f"a planned fault in {moment}")
         # A signal takes a moment to come.
-        time.sleep(0.2)
+        time.sleep(60 if fault.kind == "hung" else 0.2)
 
 
 def _errors() -> dict[str, type[Exception]]:

@@ -23,8 +23,8 @@ from scope_selfplay.store import Stage
 from scope_selfplay.terminal import end_on_sigterm, quiet_libraries, run_command, shown_progress
 
 if TYPE_CHECKING:
+    from jobs.launch import TrainingNode
     from scope_selfplay.config import RunConfig
-    from scope_selfplay.training.launch import TrainingNode
 
 # Where the manifests mount things; every option can name another place.
 CONFIG = Path("/etc/scope/run/run.yaml")
@@ -87,12 +87,12 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
     nodes tell themselves apart by SCOPE_NODES, SCOPE_RENDEZVOUS and JOB_COMPLETION_INDEX. A process that has RANK is
     one of those that were started.
     """
-    from scope_selfplay.training.launch import node_of, sharding_environment
+    from jobs.launch import node_of, sharding_environment
 
     if "RANK" in os.environ or (node := node_of(os.environ, processes)).world == 1:
         return
     from scope_selfplay.config import load_config
-    from scope_selfplay.training.ranks import check_engine, check_shares
+    from scope_selfplay.config.training import check_engine, check_shares
 
     config = load_config(arguments.config, arguments.overrides)
     is_challenger, cluster = stage is Stage.CHALLENGER, config.cluster
@@ -104,7 +104,7 @@ def launch_ranks(arguments: StageArguments, stage: Stage, processes: int) -> Non
 
 def run_as_ranks(name: str, node: "TrainingNode", grace: float) -> NoReturn:
     """Starts this command line once for each rank of this node, sharded over its GPUs, and ends as they ended."""
-    from scope_selfplay.training.launch import rank_environments, run_ranks, sharding_environment
+    from jobs.launch import rank_environments, run_ranks, sharding_environment
 
     environments = [sharding_environment(node) | rank for rank in rank_environments(node)]
     report = partial(click.echo, err=True)

@@ -65,7 +65,7 @@ def main(
 ) -> None:
     """SFT before iteration 1, on trajectories from outside or on the accepted rollouts of a finished run."""
     quiet_libraries()
-    from scope_selfplay.training.launch import node_of
+    from jobs.launch import node_of
     from scope_selfplay.training.sft import WarmStart
 
     how = WarmStart(**training)

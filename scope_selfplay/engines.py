@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scope_selfplay.inference.in_process import InProcessModel
     from scope_selfplay.inference.sampling_processes import SpreadModel
 
+WEIGHT_SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 # At the start somebody may be watching: a wrong URL should not look like a long wait.
 _HANDSHAKE = RetryPolicy(deadline=30.0, attempt=30.0, attempts=None)
 
@@ -242,3 +243,36 @@ def _client(
 
 def _max_length(config: RunConfig, limits: RolloutLimits) -> int:
     return min(config.model.max_length, limits.max_response + (limits.max_prompt or 0))
+
+
+def weight_server(
+    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
+) -> ServedModel:
+    """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
+    base = vllm_base(model)
+    host = urlsplit(base).hostname
+
+    def client(path: str) -> JsonClient:
+        hosts = {host} if host else ()
+        return JsonClient(
+            base + path, what="model.vllm_url", allowed_hosts=hosts, retry_policy=WEIGHT_SERVER_RETRIES
+        )
+
+    async def what_is_served() -> Any:
+        async with client("/v1") as api, client("") as outer:
+            return await ask_what_is_served(api, outer, None)
+
+    return ServedModel(
+        lambda: ReplicatedClient([client("/v1")]),
+        asyncio.run(what_is_served()),
+        codec,
+        **options,
+        concurrency=WEIGHT_SERVER_RETRIES.connections,
+        on_outage=on_outage,
+    )
+
+
+def vllm_base(model: ModelConfig) -> str:
+    """Where the vLLM of engine vllm_server is, without the path of its API."""
+    assert model.vllm_url is not None, "the config checks it"
+    return model.vllm_url.rstrip("/").removesuffix("/v1")

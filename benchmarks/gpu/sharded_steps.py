@@ -13,11 +13,11 @@ from benchmarks.gpu.context import PartContext
 from benchmarks.gpu.made_up import NoEngine, Stopped, job_of, sampler_of
 from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
 from benchmarks.gpu.role_steps import note_step, settings_of
+from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.config.cluster import OFFLOADED
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.checkpoint import export_dtype
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
-from scope_selfplay.training.launch import TrainingNode, rank_environments
 from scope_selfplay.training.loop import TrainingLoop, load
 
 SAVED = 2

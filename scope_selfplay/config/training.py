@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from scope_selfplay.config.base import ConfigSection
 from scope_selfplay.config.rewards import ROUTED, ArenaReward, Reward, Routing, RubricReward, preset_of
+from scope_selfplay.errors import ConfigError
 
 
 class TrainConfig(ConfigSection):
@@ -176,3 +177,28 @@ class SolverConfig(TrainConfig):
         if self.length_hard <= self.length_soft:
             raise ValueError(f"length_hard ({self.length_hard}) must exceed length_soft ({self.length_soft})")
         return self
+
+
+def check_shares(settings: TrainConfig, processes: int) -> int:
+    """The groups of a step in each process. Raises ConfigError where they cannot be shared evenly."""
+    if settings.batch % processes:
+        raise ConfigError(
+            f"{processes} processes cannot share a batch of {settings.batch} groups of {settings.group_size} rollouts "
+            f"evenly: a group's rewards are compared in one process; use a batch that {processes} divides"
+        )
+    groups = settings.batch // processes
+    if groups % settings.updates:
+        raise ConfigError(
+            f"updates ({settings.updates}) must divide the {groups} groups that each of {processes} processes has of a "
+            f"step (batch {settings.batch} / {processes})"
+        )
+    return groups
+
+
+def check_engine(engine: str, gpus: int) -> None:
+    """Raises ConfigError where model.engine cannot sample the policy that so many GPUs train together."""
+    if engine == "in_process" and gpus > 1:
+        raise ConfigError(
+            f"model.engine: in_process samples from a whole model, and each of {gpus} GPUs holds a share of the policy "
+            "in training; set model.engine: vllm_colocated, or vllm_server with model.vllm_url"
+        )

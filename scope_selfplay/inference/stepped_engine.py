@@ -8,7 +8,7 @@ takes what they ask for before every step: the next turn of an episode joins the
 and no rollout waits for another. (TRL's own tool loop generates turn by turn and waits for the slowest each time.)
 
 The engine is given as many turns as its cache holds, and turns of episodes that are under way before new episodes
-(`admission`): TRL makes vLLM's engine without a scheduling policy, and its own queue is first come, first served.
+(`admission`): vLLM's own queue is first come, first served.
 """
 
 import asyncio

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_selfplay.config import RunConfig, parse_config, parse_settings
+from scope_selfplay.config.training import check_engine, check_shares
 from scope_selfplay.controller.gangs import check_gang_name
 from scope_selfplay.controller.manifests import COMPONENT, Component, gpus_of, pack_map
 from scope_selfplay.controller.servers import is_vllm
@@ -47,7 +48,6 @@ from scope_selfplay.planning.retrieval import retrieval_plan
 from scope_selfplay.preflight import InputCheck, State
 from scope_selfplay.preflight.examine import examine_for_cluster
 from scope_selfplay.schedule import is_challenger_trained
-from scope_selfplay.training.ranks import check_engine, check_shares
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 """Kubernetes releases whose schemas the objects must fit."""

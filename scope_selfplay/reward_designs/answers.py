@@ -1,15 +1,16 @@
-"""Which rollouts enter a comparison, what tells them apart, and the format parts of a reward. Pure."""
+"""Which rollouts enter a comparison, what tells them apart, formats, and what a Challenger's task earns. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.dialects import DIALECTS
 from scope_selfplay.dialects.turn import ANSWER_TAGS, THINK_CLOSE, split_thinking
 from scope_selfplay.judge.grading import is_opener
 from scope_selfplay.judge.protocol import View
 from scope_selfplay.judge.shown import shown
-from scope_selfplay.rewards import TOLERANCE, solver_format
-from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
+from scope_selfplay.rewards import TOLERANCE, challenger_format, challenger_reward, solver_format
+from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout, RolloutStatus, Turn
 
 Rewards = list[float | None]
 _BLOCKS = (ANSWER_TAGS, *dict.fromkeys(dialect.search_tags for dialect in DIALECTS))
@@ -100,4 +101,30 @@ def _is_thought_and_block(turn: Turn) -> bool:
         and block.endswith(closer)
         and block.count(opener) == block.count(closer) == 1
         for opener, closer in (*_BLOCKS, *own)
+    )
+
+
+def task_format_score(rollout: Rollout, expected_searches: int) -> float:
+    """Of a Challenger's rollout (SCOPE, appendix F.1)."""
+    if not rollout.turns:
+        return 0.0
+    has_task = rollout.task is not None
+    turns, searches = len(rollout.turns), rollout.searches
+    return challenger_format(rollout.thinking_turns, turns, searches, expected_searches, has_task)
+
+
+def reward_of_candidate(
+    rollout: Rollout, candidate: Candidate, format_score: float, settings: ChallengerConfig
+) -> float | None:
+    """SCOPE, equation 4. A candidate that a fault left unresolved has no reward."""
+    if rollout.status is RolloutStatus.FAILED or candidate.status is CandidateStatus.UNRESOLVED:
+        return None
+    return challenger_reward(
+        format_score,
+        # Only a task that passed the gates and has a rubric is tried, and so has a mean.
+        candidate.mean is not None,
+        candidate.mean,
+        format_weight=settings.format_weight,
+        difficulty_weight=settings.difficulty_weight,
+        target=settings.target,
     )

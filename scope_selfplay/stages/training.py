@@ -21,11 +21,11 @@ from scope_selfplay.stages.stage_runner import (
     write_usage,
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.records import begin_records, merge_records
 from scope_selfplay.store.weights import Policy
 from scope_selfplay.training.challenger import challenger_sampler
-from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import load, train

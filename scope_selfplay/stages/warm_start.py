@@ -33,11 +33,11 @@ from scope_selfplay.schemas import Finish, Grade, Role, Rollout, RolloutStatus, 
 from scope_selfplay.stages.stage_runner import accepted_in
 from scope_selfplay.stages.training import lineage_of
 from scope_selfplay.store import Stage, StageFolder, read_records
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.human import HumanFolder
 from scope_selfplay.store.weights import Policy, weights_hash
 from scope_selfplay.tools import SEARCH, ToolResult, UseTool
 from scope_selfplay.tools.showing import replayed
-from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.rows import TrainingRow, rows_from
 from scope_selfplay.training.sft import WarmStart, sft
 

@@ -5,12 +5,14 @@ Its front matter names the parquet files, so that `datasets.load_dataset("<folde
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
 
+from scope_selfplay import __version__
 from scope_selfplay.config import NoiseConfig
 from scope_selfplay.store.files import write_atomic
 from scope_selfplay.store.folders import MANIFEST, RunFolder, Stage
@@ -130,3 +132,39 @@ def _front(title: str, configs: Mapping[str, Mapping[str, Sequence[str]]]) -> st
 def _loading(name: str, split: str) -> list[str]:
     call = f'{name} = load_dataset("PATH OF THIS FOLDER", "{name}", split="{split}")'
     return ["", "```python", "from datasets import load_dataset", "", call, "```", ""]
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What a policy was made from."""
+
+    run: str = ""
+    role: str = ""
+    iteration: int = 0
+    base_hash: str = ""
+    start: str = ""
+    prompt_hash: str = ""
+    config_hash: str = ""
+    dialect: str = ""
+
+
+def model_card(lineage: Lineage) -> str:
+    """The README.md of a checkpoint, with the front matter that model hubs read."""
+    rows = {
+        "run": lineage.run,
+        "role": lineage.role,
+        "iteration": lineage.iteration,
+        "base model (SHA-256 of its weights)": lineage.base_hash,
+        "trained from": lineage.start,
+        "dialect": lineage.dialect,
+        "prompt pack": lineage.prompt_hash,
+        "config": lineage.config_hash,
+        "scope-selfplay": __version__,
+    }
+    table = "".join(f"| {name} | `{value}` |\n" for name, value in rows.items())
+    return (
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [self-play, grpo]\n---\n"
+        f"# {lineage.role or 'Policy'} of iteration {lineage.iteration}\n\n"
+        "Trained by self-play (GRPO, KL to the base model) from documents alone, without labels.\n\n"
+        f"| | |\n|---|---|\n{table}"
+    )

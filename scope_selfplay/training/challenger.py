@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.keys import Key
 from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
-from scope_selfplay.rewards import challenger_format, challenger_reward, difficulty_reward, in_window
+from scope_selfplay.reward_designs.answers import reward_of_candidate, task_format_score
+from scope_selfplay.rewards import difficulty_reward, in_window
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import (
-    Candidate,
     CandidateStatus,
     Provenance,
     Reason,
@@ -26,36 +25,6 @@ from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_gr
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.metrics import RolloutClock, behaviour_metrics
 from scope_selfplay.training.rows import rewarded_rollout, rows_from
-
-
-def format_score_of(rollout: Rollout, expected_searches: int) -> float:
-    """Appendix F.1."""
-    if not rollout.turns:
-        return 0.0
-    return challenger_format(
-        rollout.thinking_turns,
-        len(rollout.turns),
-        rollout.searches,
-        expected_searches,
-        rollout.task is not None,
-    )
-
-
-def reward_of_candidate(
-    rollout: Rollout, candidate: Candidate, format_score: float, settings: ChallengerConfig
-) -> float | None:
-    """Equation 4. A candidate that a fault left unresolved has no reward."""
-    if rollout.status is RolloutStatus.FAILED or candidate.status is CandidateStatus.UNRESOLVED:
-        return None
-    return challenger_reward(
-        format_score,
-        # Only a task that passed the gates and has a rubric is tried, and so has a mean.
-        candidate.mean is not None,
-        candidate.mean,
-        format_weight=settings.format_weight,
-        difficulty_weight=settings.difficulty_weight,
-        target=settings.target,
-    )
 
 
 def challenger_sampler(
@@ -86,7 +55,7 @@ def challenger_sampler(
 
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
         format_scores = [
-            format_score_of(rollout, source.search_turns)
+            task_format_score(rollout, source.search_turns)
             for (source, _), (rollout, _) in zip(of_rows, results, strict=True)
         ]
         rewards = [
@@ -129,7 +98,10 @@ class _ChallengerSampling:
         episode = context.challenger_episode(self.policy_format, own_key, source)
         rollout = await context.sample_rollout(episode, self.engine, own_key)
         self.clock.finished()
-        if format_score_of(rollout, source.search_turns) == 0 and rollout.status is not RolloutStatus.FAILED:
+        if (
+            task_format_score(rollout, source.search_turns) == 0
+            and rollout.status is not RolloutStatus.FAILED
+        ):
             rollout = rollout.model_copy(update={"task": None})
         return rollout
 

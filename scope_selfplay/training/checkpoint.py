@@ -10,35 +10,28 @@ are gathered one at a time: the first rank holds them once, in the data type tha
 """
 
 import errno
-import json
-import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay import __version__
 from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.store import write_atomic
+from scope_selfplay.store.card import Lineage, model_card
 from scope_selfplay.store.files import disk_faults, sync_folder
-from scope_selfplay.store.folders import checksum
+from scope_selfplay.store.receipts import damage_of, sign, write_receipt
 from scope_selfplay.training.ranks import Ranks
 
 if TYPE_CHECKING:
     from scope_selfplay.training.model import TrainedModel
 
-RECEIPT = "receipt.json"
 PARTS = "parts"
 """The folder of the ranks' parts, `__<rank>_<number>.distcp` each."""
 LARGEST_FILE = "5GB"
 ADAPTER = "adapter"
 """The folder of an adapter beside the weights that it was added to."""
-_SUMS = ".sums-"
-_READERS = 4
 _PREFIX = "checkpoint-"
 # What torch says where a file could not be written to its end.
 _CUT_OFF = ("inline_container", "iostream", "StreamWriter")
@@ -62,10 +55,7 @@ class Checkpoints:
         with disk_faults(self._staging), _faults_of_torch():
             (self._staging / PARTS).mkdir(parents=True, exist_ok=True)
             save(dict(state), checkpoint_id=self._staging / PARTS, process_group=self._ranks.files_group)
-            own = (self._staging / PARTS).glob(f"__{self._ranks.number}_*")
-            write_atomic(
-                self._staging / f"{_SUMS}{self._ranks.number}", json.dumps(_sums(self._staging, own))
-            )
+            sign(self._staging, self._ranks.number, (self._staging / PARTS).glob(f"__{self._ranks.number}_*"))
         self._ranks.agree("written", True, completing=True)
         self._ranks.leader("publish", lambda: self.publish(step), completing=True)
 
@@ -140,53 +130,6 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
-def write_receipt(folder: Path) -> None:
-    """Flush every file below a folder and list their checksums beside them; sums that were taken before are kept."""
-    sums: dict[str, str] = {}
-    for part in folder.glob(f"{_SUMS}*"):
-        sums |= json.loads(part.read_bytes())
-        part.unlink()
-    for inner in (path for path in folder.rglob("*") if path.is_dir()):
-        sync_folder(inner)
-    files = (path for path in folder.rglob("*") if path.is_file())
-    sums |= _sums(folder, (path for path in files if str(path.relative_to(folder)) not in sums))
-    write_atomic(folder / RECEIPT, json.dumps({"files": dict(sorted(sums.items()))}, indent=1) + "\n")
-
-
-def _sums(folder: Path, files: Iterable[Path]) -> dict[str, str]:
-    """The checksums of files, by their names in the folder; each is on disk then."""
-
-    def flushed_sum(file: Path) -> str:
-        handle = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        return checksum(file)
-
-    names = sorted(files)
-    with ThreadPoolExecutor(_READERS) as readers:
-        sums = readers.map(flushed_sum, names)
-        return {str(file.relative_to(folder)): found for file, found in zip(names, sums, strict=True)}
-
-
-def damage_of(folder: Path) -> str | None:
-    """What is wrong with a folder that has a receipt, in a few words; None when it is whole."""
-    try:
-        sums = json.loads((folder / RECEIPT).read_bytes())["files"]
-    except FileNotFoundError:
-        return f"no {RECEIPT}"
-    except (ValueError, KeyError, TypeError):
-        return f"{RECEIPT} is unreadable"
-    for name in sums:
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-    with ThreadPoolExecutor(_READERS) as readers:
-        found = readers.map(lambda name: checksum(folder / name), sums)
-        changed = (name for name, its in zip(sums, found, strict=True) if its != sums[name])
-        return next((f"{name} has changed" for name in changed), None)
-
-
 def _aside(path: Path) -> Path:
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
@@ -217,20 +160,6 @@ def _faults_of_torch() -> Iterator[None]:
         if any(word in str(each) for each in met for word in _CUT_OFF):
             raise OSError(errno.ENOSPC, "a file was cut off") from error
         raise next((each for each in met if isinstance(each, OSError)), met[0]) from error
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """What a policy was made from."""
-
-    run: str = ""
-    role: str = ""
-    iteration: int = 0
-    base_hash: str = ""
-    start: str = ""
-    prompt_hash: str = ""
-    config_hash: str = ""
-    dialect: str = ""
 
 
 def export(
@@ -276,25 +205,3 @@ def export(
 def export_dtype(wanted: str, base: Path) -> str:
     """The data type of exported weights; `wanted`: model.export_dtype."""
     return stored_dtype(base) if wanted == "base" else wanted
-
-
-def model_card(lineage: Lineage) -> str:
-    """The README.md of a checkpoint, with the front matter that model hubs read."""
-    rows = {
-        "run": lineage.run,
-        "role": lineage.role,
-        "iteration": lineage.iteration,
-        "base model (SHA-256 of its weights)": lineage.base_hash,
-        "trained from": lineage.start,
-        "dialect": lineage.dialect,
-        "prompt pack": lineage.prompt_hash,
-        "config": lineage.config_hash,
-        "scope-selfplay": __version__,
-    }
-    table = "".join(f"| {name} | `{value}` |\n" for name, value in rows.items())
-    return (
-        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [self-play, grpo]\n---\n"
-        f"# {lineage.role or 'Policy'} of iteration {lineage.iteration}\n\n"
-        "Trained by self-play (GRPO, KL to the base model) from documents alone, without labels.\n\n"
-        f"| | |\n|---|---|\n{table}"
-    )

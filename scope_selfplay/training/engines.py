@@ -19,29 +19,23 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 from scope_selfplay.config import ModelConfig
-from scope_selfplay.engines import in_process_engine
+from scope_selfplay.config.training import check_engine
+from scope_selfplay.engines import in_process_engine, vllm_base, weight_server
 from scope_selfplay.errors import ConfigError, InferenceError
 from scope_selfplay.inference.checkpoints import stored_dtype
-from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.inference.served_model import ServedModel, ask_what_is_served
+from scope_selfplay.inference.served_model import ServedModel
 from scope_selfplay.inference.stepped_engine import SteppedEngine
 from scope_selfplay.keys import Key
 from scope_selfplay.measures import Measures
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role, Rollout
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.ranks import check_engine
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_rollout, rows_from
-from scope_selfplay.wire.json_client import JsonClient, RetryPolicy
-from scope_selfplay.wire.replicas import ReplicatedClient
 
 if TYPE_CHECKING:
     from scope_selfplay.training.model import TrainedModel
-
-SERVER_RETRIES = RetryPolicy(deadline=600.0, attempt=900.0, attempts=None, max_response=64 << 20)
 
 Rows = Sequence[Sequence[TrainingRow]]
 """The rows of each rollout of a step, group after group."""
@@ -234,41 +228,8 @@ def open_engine(
             stepped = SteppedEngine(job.codec, **options)
             return Colocated(stepped, job.start.weights, settings, job.max_length, ranks.number)
         case "vllm_server":
-            served = _server_source(settings, job.codec, job.callbacks.on_outage, **options)
+            served = weight_server(settings, job.codec, job.callbacks.on_outage, **options)
             return Server(served, settings, model.placement.device, leads=ranks.leads)
-
-
-def _server_source(
-    model: ModelConfig, codec: ChatCodec, on_outage: Callable[[InferenceError], None], **options: Any
-) -> ServedModel:
-    """What asks the vLLM of `vllm_server` for turns. Raises ConfigError where no vLLM answers as one."""
-    base = vllm_base(model)
-    host = urlsplit(base).hostname
-
-    def client(path: str) -> JsonClient:
-        hosts = {host} if host else ()
-        return JsonClient(
-            base + path, what="model.vllm_url", allowed_hosts=hosts, retry_policy=SERVER_RETRIES
-        )
-
-    async def what_is_served() -> Any:
-        async with client("/v1") as api, client("") as outer:
-            return await ask_what_is_served(api, outer, None)
-
-    return ServedModel(
-        lambda: ReplicatedClient([client("/v1")]),
-        asyncio.run(what_is_served()),
-        codec,
-        **options,
-        concurrency=SERVER_RETRIES.connections,
-        on_outage=on_outage,
-    )
-
-
-def vllm_base(model: ModelConfig) -> str:
-    """Where the vLLM of engine vllm_server is, without the path of its API."""
-    assert model.vllm_url is not None, "the config checks it"
-    return model.vllm_url.rstrip("/").removesuffix("/v1")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from scope_selfplay.engines import samples_exactly
 from scope_selfplay.errors import OutsideError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.checkpoint import Lineage
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.training.loss import Scale
 from scope_selfplay.training.ranks import Ranks
 

@@ -6,8 +6,8 @@
     update      gradients pass by pass (`loss`); what they measured is agreed, then clipped, then the optimizer's step
     metrics     a line in metrics.jsonl, then a checkpoint that is whole or absent (`checkpoint`)
 
-Each is local work whose outcome all ranks agree on (`ranks`), under the name that stands there. In an update there are
-only FSDP's own collectives.
+Each is local work whose outcome all ranks agree on (`ranks`), under the name that stands there; `sampled` where there
+is a KL. In the passes of an update there are only FSDP's own collectives.
 """
 
 import math
@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from scope_selfplay.errors import ConfigError
 from scope_selfplay.keys import seed_from
 from scope_selfplay.measures import joined_values
 from scope_selfplay.training.checkpoint import Checkpoints, export, export_dtype
@@ -42,6 +43,7 @@ from scope_selfplay.training.metrics import (
 from scope_selfplay.training.passes import (
     Batch,
     BatchRow,
+    PlannedRow,
     RolloutShare,
     UpdatePlan,
     UpdateRules,
@@ -92,6 +94,11 @@ class TrainingLoop:
         import torch
 
         settings = job.settings
+        if len(job.records) <= (settings.steps - 1) * settings.batch:
+            raise ConfigError(
+                f"found {len(job.records)} records for {settings.steps} steps of {settings.batch} groups; give "
+                "steps * batch of them"
+            )
         self.job, self.ranks, self.model, self.engine = job, job.ranks, model, engine
         self._sample = sample
         cap = sampling_cap(settings, job.options.model.engine, exact=job.exact)
@@ -136,14 +143,16 @@ class TrainingLoop:
         job, settings, ranks, begun = self.job, self.job.settings, self.ranks, perf_counter()
         rollouts = self._under_way[0] if self._under_way else self._begin(number)
         self.engine.serve(rollouts.sampled)
-        references, reference_seconds = self._refer(rollouts.sampled.result())
+        rows = rollouts.sampled.result()
+        references, reference_seconds = self._refer(rows)
 
         result = rollouts.result.result()
         self._under_way.remove(rollouts)
         if result is None:
-            # Cancelled: all ranks end here.
+            # Cancelled, since all ranks are ending: this raises.
             ranks.agree("rewards", None)
         assert result is not None
+        assert _sizes(result.rows) == _sizes(rows or ()), "other rollouts have rewards than were sampled"
         shares = [
             [RolloutShare.of(each, mask_truncated=settings.mask_truncated) for each in group]
             for group in result.groups
@@ -165,13 +174,13 @@ class TrainingLoop:
         seconds = perf_counter() - update_begun + reference_seconds
 
         line = {
+            **joined_values(told),
             **group_metrics(groups, learnt),
             **update_metrics(measured, norm),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "step_seconds": perf_counter() - begun,
             "update_seconds": seconds,
             "padding": sum(plan.padding for plan in plans) / len(plans),
-            **joined_values(told),
         }
         if job.options.tracking.log_completions:
             first = sum(map(len, table[: ranks.number]))
@@ -223,15 +232,7 @@ class TrainingLoop:
         job, settings, ranks = self.job, self.job.settings, self.ranks
         parts = [
             [
-                [
-                    BatchRow(
-                        rows[each.rollout][each.row],
-                        each.advantage,
-                        each.weight,
-                        references[each.rollout][each.row] if references else None,
-                    )
-                    for each in planned
-                ]
+                [_batch_row(each, rows, references) for each in planned]
                 for planned in plan.passes[ranks.number]
             ]
             for plan in plans
@@ -297,3 +298,12 @@ class TrainingLoop:
             moments[name] = {key: value.detach() for key, value in state.items()}
         weights = {name: weight.detach() for name, weight in self.model.trained.items()}
         return {"weights": weights, "optimizer": moments}
+
+
+def _sizes(rows: Rows) -> list[list[int]]:
+    return [[row.length for row in rollout] for rollout in rows]
+
+
+def _batch_row(planned: PlannedRow, rows: Rows, references: References) -> BatchRow:
+    reference = references[planned.rollout][planned.row] if references else None
+    return BatchRow(rows[planned.rollout][planned.row], planned.advantage, planned.weight, reference)

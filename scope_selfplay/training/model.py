@@ -130,11 +130,8 @@ class TrainedModel:
     def router_weight(self) -> float:
         """What the loss of a router (mixture of experts) weighs; 0 for models without one."""
         config = self.network.config.get_text_config()
-        return (
-            float(getattr(config, "router_aux_loss_coef", 0.0))
-            if hasattr(config, "output_router_logits")
-            else 0.0
-        )
+        has_router = hasattr(config, "output_router_logits")
+        return float(getattr(config, "router_aux_loss_coef", 0.0)) if has_router else 0.0
 
     def score(self, batch: Batch) -> Scores:
         """What the model in training says, with gradients where they are enabled."""

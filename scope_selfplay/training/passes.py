@@ -6,7 +6,7 @@ Passes are cut by tokens. Their rows are packed one behind the other where the a
 each is padded on the right to the longest of its pass, where a causal model needs no mask for it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, NamedTuple
@@ -252,35 +252,26 @@ def batch_of(chosen: Sequence[BatchRow], filler: int, device: Any, *, packed: bo
     given = chosen or [BatchRow(TrainingRow([filler], [filler], [1], [float("nan")]))]
     lengths = [each.row.length for each in given]
 
-    def tensor(lines: Iterator[Sequence[Any]], padding: Any, kind: Any) -> Any:
+    def tensor(kind: Any, of_tokens: Callable[[BatchRow], Sequence[Any]], padding: int = 0) -> Any:
+        """Of all tokens of each row, or of those of its completion alone."""
+        table = np.full((len(lengths), max(lengths)), padding, kind)
+        for line, length, values in zip(table, lengths, map(of_tokens, given), strict=True):
+            line[length - len(values) : length] = values
         if packed:
-            return torch.from_numpy(np.concatenate([np.asarray(line, kind) for line in lines])[None]).to(
-                device
-            )
-        columns = np.full((len(lengths), max(lengths)), padding, kind)
-        for place, line in enumerate(lines):
-            columns[place, : len(line)] = line
-        return torch.from_numpy(columns).to(device)
+            table = np.concatenate([line[:length] for line, length in zip(table, lengths, strict=True)])[None]
+        return torch.from_numpy(table).to(device)
 
-    def after_prompt(values: Sequence[Any], each: BatchRow, before: Any) -> list[Any]:
-        return [before] * len(each.row.prompt_ids) + list(values)
-
-    asked = [each for each in given if each.reference is not None]
-    assert len(asked) in (0, len(given)), "the reference is known of all rows or of none"
+    known = [each.reference is not None for each in given]
+    assert all(known) or not any(known), "the reference is known of all rows or of none"
+    places = iter(range(len(given)))
     return Batch(
-        tensor((each.row.prompt_ids + each.row.completion_ids for each in given), filler, np.int64),
-        tensor((after_prompt(each.row.mask, each, 0) for each in given), 0, np.bool_),
-        tensor(
-            (after_prompt([each.weight * kept for kept in each.row.mask], each, 0.0) for each in given),
-            0.0,
-            np.float32,
-        ),
-        tensor(([each.advantage] * each.row.length for each in given), 0.0, np.float32),
-        tensor((after_prompt(each.row.logprobs, each, 0.0) for each in given), 0.0, np.float32),
-        tensor((after_prompt(each.reference or (), each, 0.0) for each in given), 0.0, np.float32)
-        if asked
-        else None,
-        tensor(([place] * length for place, length in enumerate(lengths)), 0, np.int64),
+        tensor(np.int64, lambda each: each.row.prompt_ids + each.row.completion_ids, filler),
+        tensor(np.bool_, lambda each: each.row.mask),
+        tensor(np.float32, lambda each: [each.weight * kept for kept in each.row.mask]),
+        tensor(np.float32, lambda each: [each.advantage] * each.row.length),
+        tensor(np.float32, lambda each: each.row.logprobs),
+        tensor(np.float32, lambda each: each.reference or ()) if all(known) else None,
+        tensor(np.int64, lambda each: [next(places)] * each.row.length),
         lengths,
         packed,
     )

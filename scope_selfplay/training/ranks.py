@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from scope_selfplay.config import TrainConfig
-from scope_selfplay.errors import ConfigError, ExitCode, OutsideError, ScopeError
+from scope_selfplay.errors import ExitCode, OutsideError, ScopeError
 from scope_selfplay.machine_faults import machine_fault
 from scope_selfplay.terminal import HeldSigterm
 from scope_selfplay.untrusted_text import one_line
@@ -355,28 +354,3 @@ class _Board:
 def ranks() -> Ranks:
     """This process, as a launcher (`launch`, `torchrun`) numbered it."""
     return Ranks(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-
-
-def check_shares(settings: TrainConfig, processes: int) -> int:
-    """The groups of a step in each process. Raises ConfigError where they cannot be shared evenly."""
-    if settings.batch % processes:
-        raise ConfigError(
-            f"{processes} processes cannot share a batch of {settings.batch} groups of {settings.group_size} rollouts "
-            f"evenly: a group's rewards are compared in one process; use a batch that {processes} divides"
-        )
-    groups = settings.batch // processes
-    if groups % settings.updates:
-        raise ConfigError(
-            f"updates ({settings.updates}) must divide the {groups} groups that each of {processes} processes has of a "
-            f"step (batch {settings.batch} / {processes})"
-        )
-    return groups
-
-
-def check_engine(engine: str, gpus: int) -> None:
-    """Raises ConfigError where model.engine cannot sample the policy that so many GPUs train together."""
-    if engine == "in_process" and gpus > 1:
-        raise ConfigError(
-            f"model.engine: in_process samples from a whole model, and each of {gpus} GPUs holds a share of the policy "
-            "in training; set model.engine: vllm_colocated, or vllm_server with model.vllm_url"
-        )

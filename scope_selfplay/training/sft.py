@@ -16,8 +16,8 @@ from scope_selfplay.errors import CorpusError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.keys import rng_from
 from scope_selfplay.store import StageFolder
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.engines import Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import load, train

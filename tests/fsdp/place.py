@@ -13,7 +13,6 @@ by `start_ranks`.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from scope_selfplay.training.launch import RankEnding, TrainingNode, rank_environments, run_ranks
+from jobs.launch import RankEnding, TrainingNode, rank_environments, run_ranks
 from scope_selfplay.training.ranks import Ranks
 
 RANKS = 2
@@ -51,6 +50,7 @@ def name_of(case: Case) -> str:
 
 
 def start_ranks(
+    command: Sequence[str],
     cases: Sequence[str],
     folder: Path,
     say: Callable[[str], None],
@@ -60,12 +60,11 @@ def start_ranks(
 ) -> RankEnding:
     """Ranks of the project's own launcher, told what those of GPUs are told: all share one copy, or so many do.
 
-    Returns how they ended. A signal to this process reaches all, as in a pod.
+    `command`: the fixture `forks`. Returns how they ended. A signal to this process reaches all, as in a pod.
     """
-    told = {"SCOPE_FSDP_SHARERS": str(sharers or ranks), "SCOPE_FSDP_OFFLOAD": "0", "OMP_NUM_THREADS": "1"}
+    told = {"SCOPE_FSDP_SHARERS": str(sharers or ranks), "SCOPE_FSDP_OFFLOAD": "0"}
     environments = [{**told, **rank} for rank in rank_environments(TrainingNode(ranks))]
-    command = [sys.executable, "-m", "tests.fsdp.rank", str(folder), *cases]
-    return run_ranks(command, environments, say, grace=60.0, after_failure=10.0)
+    return run_ranks([*command, str(folder), *cases], environments, say, grace=60.0, after_failure=10.0)
 
 
 @contextmanager

@@ -1,25 +1,33 @@
-"""One of several ranks that run the cases of a tier one after the other, as a GPU pod would, on the CPU.
+"""One of several ranks that run cases one after the other: a fork of a process that has imported the trainer.
 
-python -m tests.fsdp.rank FOLDER MODULE:FUNCTION ...
-
-Importing the trainer takes seconds, so the same ranks run all cases. What a case returns goes into
-`FOLDER/<function>/rank-<number>.json`; a case that raises ends its rank, and the launcher the others.
+What a case returns goes into `<folder>/<function>/rank-<number>.json`; one that raises ends its rank, and so all.
 """
 
 import importlib
 import json
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from benchmarks import planned_rank
 from scope_selfplay.training.ranks import ranks
 from tests.fsdp.place import Place
+from tests.integration.loop.policies import write_random_policy, write_speaking_policy
 
 
-def main() -> None:
-    folder, team = Path(sys.argv[1]), ranks()
+def preload() -> None:
+    importlib.import_module("peft")
+    planned_rank.preload()
+
+
+def run(arguments: Sequence[str]) -> None:
+    """A folder, and cases as MODULE:FUNCTION."""
+    torch.set_num_threads(1)
+    folder, team = Path(arguments[0]), ranks()
     policies = _policies(folder, leads=team.leads)
-    for name in sys.argv[2:]:
+    for name in arguments[1:]:
         module, _, function = name.partition(":")
         place = Place(folder / function, policies / "random", policies / "speaking", team)
         place.folder.mkdir(exist_ok=True)
@@ -28,8 +36,6 @@ def main() -> None:
 
 
 def _policies(folder: Path, *, leads: bool) -> Path:
-    from tests.integration.loop.policies import write_random_policy, write_speaking_policy
-
     written, part = folder / "policies", folder / "part"
     if leads:
         write_random_policy(part / "random")
@@ -38,7 +44,3 @@ def _policies(folder: Path, *, leads: bool) -> Path:
     while not written.is_dir():
         time.sleep(0.1)
     return written
-
-
-if __name__ == "__main__":
-    main()

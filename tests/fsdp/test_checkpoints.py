@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -12,8 +13,7 @@ from typing import Any
 import pytest
 
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import checkpoint as receipts
-from scope_selfplay.training.checkpoint import RECEIPT, Checkpoints
+from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import PeerEnded, Ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.fsdp.place import Place, name_of, on_ranks, start_ranks
@@ -53,16 +53,18 @@ def resumed_and_whole(place: Place) -> dict[str, Any]:
 
 
 def _newest(work: Path, ranks: Ranks) -> dict[str, Any]:
-    """The newest checkpoint, what is in it, and how many files this rank has read for it."""
-    read: list[str] = []
-    checksum, receipts.checksum = receipts.checksum, lambda path: read.append(str(path)) or checksum(path)
-    try:
-        with ranks:
-            step = Checkpoints(work, ranks).restore(lambda: {}, print)
-    finally:
-        receipts.checksum = checksum
+    """The newest checkpoint, what is in it, and which parts this rank has read to see whether it is whole."""
+    read: set[str] = set()
+    sys.addaudithook(lambda event, told: read.add(Path(str(told[0])).name) if event == "open" else None)
+    with ranks:
+        step = Checkpoints(work, ranks).restore(dict, print)
     files = [path for path in (work / f"checkpoint-{step}").rglob("*") if path.is_file()]
-    return {"newest": step, "sizes": {path.name: path.stat().st_size for path in files}, "read": len(read)}
+    sizes = {path.name: path.stat().st_size for path in files}
+    return {
+        "newest": step,
+        "sizes": sizes,
+        "read": [name for name in sorted(read) if name.endswith(".distcp")],
+    }
 
 
 def _sum(folder: Path) -> str:
@@ -84,8 +86,8 @@ def test_a_killed_training_ends_with_the_same_weights_bit_for_bit(found: list[di
 def test_every_rank_writes_its_part_and_only_the_leader_reads_them_all(found: list[dict[str, Any]]) -> None:
     leader, other = found
     assert leader["newest"] == other["newest"] == 2
-    assert {"__0_0.distcp", "__1_0.distcp"} <= set(leader["sizes"])
-    assert leader["read"] == len(leader["sizes"].keys() - {RECEIPT}) and other["read"] == 0
+    assert leader["read"] == ["__0_0.distcp", "__1_0.distcp"] and other["read"] == []
+    assert set(leader["read"]) < set(leader["sizes"])
 
 
 @on_ranks(resumed_and_whole)
@@ -101,7 +103,7 @@ def damaged(place: Place) -> dict[str, Any]:
     with pytest.raises((Killed, PeerEnded)):
         trained_metrics(job, killed_in(2))
     if place.ranks.leads:
-        part = job.folder.work / "checkpoint-2" / receipts.PARTS / "__1_0.distcp"
+        part = job.folder.work / "checkpoint-2" / PARTS / "__1_0.distcp"
         part.write_bytes(part.read_bytes()[:-1] + b"!")
     return {"newest": _newest(job.folder.work, place.ranks)["newest"]}
 
@@ -124,7 +126,7 @@ def told_to_stop(place: Place) -> dict[str, Any]:
 
 
 def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_alone(
-    tmp_path: Path,
+    tmp_path: Path, forks: list[str]
 ) -> None:
     ended: list[float] = []
 
@@ -137,7 +139,7 @@ def test_sigterm_in_mid_step_ends_every_rank_within_seconds_and_costs_that_step_
 
     said: list[str] = []
     threading.Thread(target=stop_once_sampling, daemon=True).start()
-    ending = start_ranks([name_of(told_to_stop)], tmp_path, said.append)
+    ending = start_ranks(forks, [name_of(told_to_stop)], tmp_path, said.append)
     assert ending.code == 143, "\n".join(said[-20:])
     assert time.monotonic() - ended[0] < 10
     newest = Checkpoints(tmp_path / "told_to_stop" / ".work", Ranks()).newest(print)
@@ -159,9 +161,11 @@ def told_when_complete(place: Place) -> dict[str, Any]:
     return {"lines": trained_metrics(replace(job, callbacks=replace(job.callbacks, on_step=on_step)))}
 
 
-def test_every_rank_saves_a_complete_step_when_sigterm_has_reached_one(tmp_path: Path) -> None:
+def test_every_rank_saves_a_complete_step_when_sigterm_has_reached_one(
+    tmp_path: Path, forks: list[str]
+) -> None:
     said: list[str] = []
-    ending = start_ranks([name_of(told_when_complete)], tmp_path, said.append)
+    ending = start_ranks(forks, [name_of(told_when_complete)], tmp_path, said.append)
     assert ending.code == 143, "\n".join(said[-20:])
     newest = Checkpoints(tmp_path / "told_when_complete" / ".work", Ranks()).newest(print)
     assert newest is not None and newest.name == "checkpoint-3"

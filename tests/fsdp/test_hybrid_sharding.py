@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from jobs.launch import TrainingNode
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.launch import TrainingNode
 from scope_selfplay.training.ranks import PeerEnded
 from scope_selfplay.training.rows import RewardedRollout
 from tests.fsdp.place import Case, Place, name_of, offloading, start_ranks
@@ -119,33 +119,33 @@ def kept_on_the_host(place: Place) -> dict[str, Any]:
 CASES = (all_steps, adapter_steps, first_gradients)
 
 
-def launched(cases: Sequence[Case], folder: Path, ranks: int, sharers: int) -> dict[str, Found]:
-    said: list[str] = []
-    ending = start_ranks([name_of(case) for case in cases], folder, said.append, ranks=ranks, sharers=sharers)
-    assert ending.code == 0, "\n".join(said[-40:])
-    names = [case.__name__ for case in cases]
-    return {
-        name: [json.loads((folder / name / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
-        for name in names
-    }
-
-
 @pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+def launches(tmp_path_factory: pytest.TempPathFactory, forks: list[str]) -> Launches:
     """What one process, two nodes with a copy each and four that share one have found, and where it lies."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "hybrid", "full")}
+
+    def launched(name: str, cases: Sequence[Case], ranks: int, sharers: int) -> dict[str, Found]:
+        folder, said = folders[name], list[str]()
+        told = list(map(name_of, cases))
+        ending = start_ranks(forks, told, folder, said.append, ranks=ranks, sharers=sharers)
+        assert ending.code == 0, "\n".join(said[-40:])
+        return {
+            case.__name__: [
+                json.loads((folder / case.__name__ / f"rank-{rank}.json").read_text())
+                for rank in range(ranks)
+            ]
+            for case in cases
+        }
 
     def begun_by(other: str, name: str) -> None:
         shutil.copytree(folders[other] / "cut_short", folders[name] / "gone_on")
 
-    found = {}
-    found["one"] = launched([*CASES, cut_short], folders["one"], 1, 1)
+    one = launched("one", [*CASES, cut_short], 1, 1)
     begun_by("one", "hybrid")
-    cases = [*CASES, cut_short, gone_on, kept_on_the_host]
-    found["hybrid"] = launched(cases, folders["hybrid"], 4, HYBRID)
+    hybrid = launched("hybrid", [*CASES, cut_short, gone_on, kept_on_the_host], 4, HYBRID)
     begun_by("hybrid", "full")
-    found["full"] = launched([*CASES, gone_on], folders["full"], 4, 4)
-    return {name: (folders[name], found[name]) for name in folders}
+    full = launched("full", [*CASES, gone_on], 4, 4)
+    return {name: (folders[name], found) for name, found in zip(folders, (one, hybrid, full), strict=True)}
 
 
 def furthest(one: dict[str, Any], two: dict[str, Any]) -> float:

@@ -27,7 +27,9 @@ def watched_step(place: Place) -> dict[str, Any]:
 
         def watched_score(batch: Any) -> Any:
             kept = [weight.grad for weight in model.trained.values() if weight.grad is not None]
-            unreduced.append(sum(not isinstance(each, DTensor) or each.dtype is not torch.float32 for each in kept))
+            unreduced.append(
+                sum(not isinstance(each, DTensor) or each.dtype is not torch.float32 for each in kept)
+            )
             scores = score(batch)
             found = scores.logps[batch.sampled]
             rounded.append(float((found.bfloat16().float() == found).float().mean()))

@@ -6,7 +6,7 @@ import pytest
 
 from scope_selfplay.inference.checkpoints import policy_path
 from scope_selfplay.inference.codec import ChatCodec
-from scope_selfplay.training.checkpoint import Lineage
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.training.rows import TrainingRow
 from scope_selfplay.training.sft import WarmStart, sft
 from tests.fsdp.place import Place, on_ranks

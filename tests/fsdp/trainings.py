@@ -1,12 +1,15 @@
 """Trainings of a few steps on made-up rollouts, as the ranks of a case run them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.config import LoraConfig
+from scope_selfplay.errors import TrainingError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
+from scope_selfplay.training.ranks import PeerEnded
 from tests.fsdp.place import Place
 from tests.integration.loop.seam import NoEngine, Score, by_member, job_of, sampler_of, train_on, with_model
 
@@ -26,6 +29,17 @@ def trained_metrics(job: GrpoJob, score: Score = by_member) -> list[dict[str, An
     """Trains as a stage does; returns the lines of metrics.jsonl."""
     train_on(job, score)
     return read_rows(job.folder.metrics)
+
+
+def ending_of(work: Callable[[], object]) -> dict[str, Any]:
+    """How a training ends that must fail on every rank: the first one to tell tells why."""
+    try:
+        work()
+    except TrainingError as error:
+        return {"code": int(error.exit_code), "error": str(error)}
+    except PeerEnded as ended:
+        return {"code": ended.code, "error": ""}
+    return {"code": 0}
 
 
 def loop_of(job: GrpoJob, score: Score = by_member) -> Any:

@@ -34,8 +34,8 @@ TRAINING = Path("scope_selfplay", "training")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 MOST_REPEATED_CLASS_NAMES = 5
 NAMEDTUPLE_API = {"_replace", "_asdict", "_fields", "_make"}
-OF_OTHERS = {"os._exit", "trainer._save_checkpoint"}
-"""Python's own, and the hook by which transformers' Trainer saves."""
+OF_OTHERS = {"os._exit"}
+"""Python's own."""
 
 
 @cache

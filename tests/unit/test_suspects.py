@@ -12,11 +12,11 @@ from scope_selfplay.cli import cli
 from scope_selfplay.config import ChallengerConfig
 from scope_selfplay.config.rewards import DESIGNS, PRESETS
 from scope_selfplay.health import checkup
+from scope_selfplay.reward_designs.answers import reward_of_candidate, task_format_score
 from scope_selfplay.schemas import Candidate, Rollout
 from scope_selfplay.store import Stage, read_records, write_records
 from scope_selfplay.store.query import Suspect, TaskQuery
 from scope_selfplay.store.reader import RunReader
-from scope_selfplay.training.challenger import format_score_of, reward_of_candidate
 from scope_selfplay.untrusted_text import Suspicion
 from tests.unit.reward_designs.scripted import ScriptedJudge, reward, rollout
 from tests.unit.store.runs import finish, write_run
@@ -124,7 +124,7 @@ async def test_the_challengers_reward_is_the_same_with_and_without_suspicion(
         made, _ = await judged(Bench(), rollout=proposal(HOSTILE))
         kept.append(made.candidate)
         written = proposal(HOSTILE)
-        score = format_score_of(written, 2)
+        score = task_format_score(written, 2)
         rewards.append(reward_of_candidate(written, made.candidate, score, ChallengerConfig()))
     assert rewards[0] == rewards[1] is not None
     assert (

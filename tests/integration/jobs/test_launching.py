@@ -15,6 +15,7 @@ import yaml
 torch = pytest.importorskip("torch", reason="needs the train extra")
 pytest.importorskip("math_verify", reason="needs the math extra")
 
+from jobs.launch import TrainingNode, rank_environments, sharding_environment
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.maths.cli import RUN_FILE
@@ -24,7 +25,6 @@ from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages import compare, make_held_out
 from scope_selfplay.store import Stage, read_manifest, read_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.launch import TrainingNode, rank_environments, sharding_environment
 from tests.integration.loop.policies import DIGITS, SUMS, write_speaking_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -26,7 +26,8 @@ from scope_selfplay.stages.room import least_bytes
 from scope_selfplay.store import StageFolder
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.store.folders import checksum
-from scope_selfplay.training.checkpoint import PARTS, RECEIPT, Checkpoints, damage_of
+from scope_selfplay.store.receipts import SUMS, damage_of
+from scope_selfplay.training.checkpoint import PARTS, Checkpoints
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import by_member, job_of, same, train_on
@@ -312,9 +313,9 @@ def test_a_save_that_is_killed_anywhere_leaves_a_whole_checkpoint(
 def test_a_save_reads_each_file_once_for_its_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monkeypatch.setattr(
-        "scope_selfplay.training.checkpoint.checksum", lambda path: read.append(path.name) or checksum(path)
+        "scope_selfplay.store.receipts.checksum", lambda path: read.append(path.name) or checksum(path)
     )
-    receipt = json.loads((save(tmp_path, 3) / "checkpoint-3" / RECEIPT).read_text())["files"]
+    receipt = json.loads((save(tmp_path, 3) / "checkpoint-3" / SUMS).read_text())["files"]
     assert sorted(read) == sorted(Path(name).name for name in receipt) == [".metadata", "__0_0.distcp"]
 
 
@@ -375,7 +376,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(tmp_path: Path, counts: Fa
             file.write_bytes(content)
     assert checkpoints.newest(print) == last
     for each in (last, before):
-        (each / RECEIPT).unlink()
+        (each / SUMS).unlink()
     assert checkpoints.newest([].append) is None
     counts.add(tried=1, survived=1)
     counts.check()

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the train extra")
 
+from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.launch import TrainingNode, rank_environments
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on

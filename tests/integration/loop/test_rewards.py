@@ -82,8 +82,9 @@ def test_every_preset_trains(preset: str, speaking_policy: Path, tasks: Path, tm
     for row in rows:
         assert set(COUNTS) <= set(row)
         assert row["judge_missing"] == 0.0 and row["masked"] == 0.0
-        parts = [row[f"{name}_seconds"] for name in ("rollout", "reward", "update")]
-        assert all(parts) and sum(parts) <= row["step_seconds"]
+        sampled, judged, update = (row[f"{name}_seconds"] for name in ("rollout", "reward", "update"))
+        # M0, a part of the update, reads the rollouts while they are judged.
+        assert min(sampled, judged, update) > 0 and max(sampled + judged, update) <= row["step_seconds"]
     own_rubrics = 2 if getattr(run.config.solver.reward, "rubrics", "task") == "query" else 0
     assert sum(row["judge_calls"] for row in rows) == recorded_calls(folder) + own_rubrics
     assert (folder.checkpoint / "model.safetensors").is_file()

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 from scope_selfplay.config import load_config
+from scope_selfplay.config.training import check_shares
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loop import load, train
-from scope_selfplay.training.ranks import check_shares
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
     BATCH,

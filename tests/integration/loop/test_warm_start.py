@@ -19,8 +19,8 @@ from scope_selfplay.inference.checkpoints import load_model, policy_path
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.schemas import Rollout
 from scope_selfplay.stages.warm_start import replay
+from scope_selfplay.store.card import Lineage
 from scope_selfplay.tools import searching
-from scope_selfplay.training.checkpoint import Lineage
 from scope_selfplay.training.rows import TrainingRow
 from scope_selfplay.training.sft import WarmStart, sft
 from tests.families import tokenizer_of

@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import faiss
 import numpy as np
 import pytest
 
 from retrieval.build import Recipe
 from retrieval.build_dense import DenseBuild, build_dense
 from retrieval.corpus import read_documents
+from retrieval.dense import FLAT
 from retrieval.encoder import (
     FAMILIES,
     MINILM,
@@ -76,8 +78,13 @@ def test_profiles_find_what_the_exhaustive_search_finds(
 ) -> None:
     """Questions that the gate of the build did not see (it used spans of passages)."""
     folder = flat.parent / profile
+    file = flat.parent / "flat.index"
+    vectors = np.load(flat / FLAT)
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    faiss.write_index(index, str(file))
     documents = read_documents(quality_data / "passages.jsonl")
-    manifest = build_dense(documents, DenseBuild(folder, recipe(profile)))
+    manifest = build_dense(documents, DenseBuild(folder, recipe(profile), vectors=file))
     expected, found = top3(flat, questions), top3(folder, questions)
     recall = np.mean([len(a & b) / 3 for a, b in zip(expected, found, strict=True)])
     print(f"{profile}: recall@3 against flat {recall:.4f} (gate {manifest.gate}), nprobe {manifest.nprobe}")

@@ -12,8 +12,8 @@ pytest.importorskip("torch", reason="needs the train extra")
 
 from retrieval.build import build_bm25
 from retrieval.corpus import read_documents
-from retrieval.index_service import IndexService, ServiceSettings
 from retrieval.server import build_app
+from retrieval.service import SearchService, ServiceSettings
 from scope_selfplay.cli import DEFAULT_CONFIG
 from scope_selfplay.config import load_config
 from scope_selfplay.errors import SearchError
@@ -61,7 +61,7 @@ class Away:
 
 @asynccontextmanager
 async def _serving(index: Path, away: list[Away], *, before: int, seconds: float) -> AsyncIterator[str]:
-    service = IndexService(ServiceSettings(folder=index, workers=0))
+    service = SearchService(ServiceSettings(folder=index, workers=0))
     await service.load()
     away.append(Away(build_app(service), before=before, seconds=seconds))
     try:

@@ -27,14 +27,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from jobs.launch import TrainingNode, rank_environments
+from scope_selfplay import engines
 from scope_selfplay.errors import ExitCode, InferenceError, OutsideError
 from scope_selfplay.model_server.app import EngineOptions, model_app, open_service
 from scope_selfplay.schemas import Role
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training import engines
 from scope_selfplay.training.engines import open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
-from scope_selfplay.training.launch import TrainingNode, rank_environments
 from scope_selfplay.training.loop import load, train
 from scope_selfplay.wire.json_client import RetryPolicy
 from scope_selfplay.wire.serving import serving
@@ -182,7 +182,7 @@ def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(
     server, url = served
     monkeypatch.setattr("trl.generation.vllm_client.VLLMClient", Brought)
     hasty = RetryPolicy(deadline=0.5, attempt=5.0, attempts=None, first_pause=0.05)
-    monkeypatch.setattr(engines, "SERVER_RETRIES", hasty)
+    monkeypatch.setattr(engines, "WEIGHT_SERVER_RETRIES", hasty)
     outages: list[OutsideError] = []
 
     def leave(step: int) -> None:

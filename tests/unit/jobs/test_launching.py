@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_selfplay.errors import ConfigError
-from scope_selfplay.training.launch import (
+from jobs.launch import (
     RankEnding,
     TrainingNode,
     most_telling,
@@ -18,6 +17,7 @@ from scope_selfplay.training.launch import (
     rank_environments,
     run_ranks,
 )
+from scope_selfplay.errors import ConfigError
 
 pytestmark = pytest.mark.integration
 

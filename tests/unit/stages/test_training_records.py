@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.schemas import Grade
-from scope_selfplay.store.records import begin_records, merge_records
 from scope_selfplay.store import Appender, StageFolder, read_records
+from scope_selfplay.store.records import begin_records, merge_records
 
 IDS = ["a", "b", "c", "d", "e", "f"]
 

@@ -7,18 +7,14 @@ from pathlib import Path
 import pytest
 
 from scope_selfplay.config import RunConfig, SolverConfig, load_config
+from scope_selfplay.config.training import check_shares
 from scope_selfplay.dialects import dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference.checkpoints import check_context, check_tags
-from scope_selfplay.training.checkpoint import (
-    PARTS,
-    Checkpoints,
-    Lineage,
-    damage_of,
-    model_card,
-    write_receipt,
-)
-from scope_selfplay.training.ranks import Ranks, check_shares, ranks
+from scope_selfplay.store.card import Lineage, model_card
+from scope_selfplay.store.receipts import damage_of, write_receipt
+from scope_selfplay.training.checkpoint import PARTS, Checkpoints
+from scope_selfplay.training.ranks import Ranks, ranks
 from tests.word_codec import WordCodec
 
 

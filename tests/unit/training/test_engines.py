@@ -6,9 +6,10 @@ from typing import Any, cast
 import pytest
 
 from scope_selfplay.config import ModelConfig, load_config
+from scope_selfplay.engines import vllm_base
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.training import engines
-from scope_selfplay.training.engines import Colocated, vllm_base
+from scope_selfplay.training.engines import Colocated
 
 
 def test_a_vllm_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scope_selfplay.config import ChallengerConfig, SolverConfig
 from scope_selfplay.config.rewards import RubricReward
-from scope_selfplay.reward_designs.answers import format_score
+from scope_selfplay.reward_designs.answers import format_score, reward_of_candidate, task_format_score
 from scope_selfplay.reward_designs.per_rollout import RubricDesign
 from scope_selfplay.schemas import (
     Candidate,
@@ -21,7 +21,6 @@ from scope_selfplay.schemas import (
     RolloutStatus,
     Turn,
 )
-from scope_selfplay.training.challenger import format_score_of, reward_of_candidate
 from scope_selfplay.training.rows import continues, rows_from
 from tests.word_codec import WordCodec
 
@@ -131,7 +130,7 @@ def test_the_length_factor_can_be_switched_off() -> None:
 
 def test_a_rollout_that_ended_before_its_first_turn_has_no_format() -> None:
     assert (total(rollout_of([]), 0.0), format_score(rollout_of([]))) == (0.0, 0.0)
-    assert format_score_of(rollout_of([]), 1) == 0.0
+    assert task_format_score(rollout_of([]), 1) == 0.0
 
 
 def candidate_of(status: CandidateStatus, mean: float | None) -> Candidate:
@@ -168,6 +167,6 @@ def test_a_failed_challenger_rollout_is_masked() -> None:
 
 
 def test_the_challengers_format_counts_searches_against_the_agreed_number() -> None:
-    assert format_score_of(rollout_of(SEARCHED, task="t"), 2) == 1.0
-    assert format_score_of(rollout_of(SEARCHED, task="t"), 4) == pytest.approx((1 + 0.5 + 1) / 3)
-    assert format_score_of(rollout_of(SEARCHED), 1) == pytest.approx(2 / 3)
+    assert task_format_score(rollout_of(SEARCHED, task="t"), 2) == 1.0
+    assert task_format_score(rollout_of(SEARCHED, task="t"), 4) == pytest.approx((1 + 0.5 + 1) / 3)
+    assert task_format_score(rollout_of(SEARCHED), 1) == pytest.approx(2 / 3)
