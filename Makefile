@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
 .PHONY: test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
 .PHONY: images image-worker image-retriever image-trainer image-tag sbom run-folders
-.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-rewards bench-ablations bench-overlap bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model bench-ranks
+.PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-ablations bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model bench-ranks
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -74,14 +74,8 @@ bench-learning: setup ## five seeds, three Challengers: what is learnt, with int
 bench-ranking: setup ## fidelity of every reward design against judge calls
 	$(BIN)/python -m benchmarks.ranking
 
-bench-rewards: setup ## what the Solver learns from every reward design, at equal judge calls
-	$(BIN)/python -m benchmarks.rewards $(ARGS)
-
 bench-ablations: setup ## the papers' ablations on the embedded world, in hours, resumable: ARGS="--only frozen --seeds 1 2"
 	$(BIN)/python -m benchmarks.ablations $(ARGS)
-
-bench-overlap: setup ## what the Solver learns from rollouts that are one step old
-	$(BIN)/python -m benchmarks.overlap $(ARGS)
 
 bench-faults: setup ## every fault of docs/reliability.md, injected and counted, resumable: ARGS="--only kills leaders --points 5"
 	$(BIN)/python -m benchmarks.faults $(ARGS)

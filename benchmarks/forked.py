@@ -54,7 +54,8 @@ def _stand_for_a_fork(address: str, arguments: list[str]) -> None:
             _pass_on(process, number)
         code = os.waitstatus_to_exitcode(int(server.recv(16)))
     if ending := os.environ.get("ENDING"):
-        Path(ending).write_text(str(code))
+        # As a shell gives it.
+        Path(ending).write_text(str(code if code >= 0 else 128 - code))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code in _SIGNALS else None
         os.kill(os.getpid(), -code)

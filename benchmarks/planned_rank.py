@@ -55,17 +55,18 @@ class _Rank:
         self.ranks = _noting_ranks(self.number, plan.ranks, folder / f"trace-{self.number}")
 
     def work(self) -> None:
+        from scope_selfplay.store import receipts
         from scope_selfplay.training import checkpoint, metrics
         from scope_selfplay.training.loop import TrainingLoop, load
 
-        write, found = checkpoint.write_atomic, hashlib.sha256()
+        write, found = receipts.write_atomic, hashlib.sha256()
 
         def written(path: Path, text: str) -> None:
             places = {".staging": "publishing", "final": "export"}
             self.at("saving" if path.name.startswith(".sums") else places.get(path.parent.name, ""))
             write(path, text)
 
-        checkpoint.write_atomic = written
+        receipts.write_atomic = written
         checkpoint.damage_of = self.watched("reading", checkpoint.damage_of)
         metrics.Appender.append = self.watched("metrics", metrics.Appender.append)
         for number in range(self.plan.trainings):

@@ -19,7 +19,6 @@ from benchmarks.ablations.measures import (
     Measure,
 )
 from benchmarks.learning.conditions import CO_EVOLVING, FROZEN_AFTER_1, FROZEN_FROM_START
-from benchmarks.rewards import reward_settings
 
 Line = Sequence[tuple[float, Arm]]
 
@@ -106,6 +105,11 @@ DESIGNS = {
 """Short names of the designs that are trained under noise."""
 KINDS = ("unreadable", "first", "longer")
 SHARES = (0.0, 0.1, 0.3)
+
+
+def reward_settings(design: str) -> list[str]:
+    name, _, changes = design.partition(":")
+    return [f"solver.reward={name}", *(f"solver.reward.{each}" for each in changes.split(",") if each)]
 
 
 def _under_noise(design: str, kind: str, share: float) -> Arm:

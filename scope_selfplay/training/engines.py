@@ -145,7 +145,7 @@ class Colocated:
         self.llm.sleep(level=2)
 
 
-class Server:
+class WeightServer:
     """Only the first rank speaks to the server of weights; the others gather with it."""
 
     def __init__(self, source: ServedModel, model: ModelConfig, device: Any, *, leads: bool) -> None:
@@ -229,7 +229,7 @@ def open_engine(
             return Colocated(stepped, job.start.weights, settings, job.max_length, ranks.number)
         case "vllm_server":
             served = weight_server(settings, job.codec, job.callbacks.on_outage, **options)
-            return Server(served, settings, model.placement.device, leads=ranks.leads)
+            return WeightServer(served, settings, model.placement.device, leads=ranks.leads)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from typing import Any
 
 from scope_selfplay.config import ModelConfig, TrackingConfig, TrainConfig
 from scope_selfplay.engines import samples_exactly
-from scope_selfplay.errors import OutsideError
+from scope_selfplay.errors import ConfigError, OutsideError
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store import StageFolder
 from scope_selfplay.store.card import Lineage
-from scope_selfplay.training.loss import Scale
+from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.ranks import Ranks
 
 
@@ -31,7 +31,7 @@ class TrainingOptions:
     temperature: float
     seed: int
     top_p: float = 1.0
-    scale: Scale = Scale.GROUP
+    scale: AdvantageScale = AdvantageScale.GROUP
     model: ModelConfig = field(default_factory=ModelConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
@@ -85,7 +85,12 @@ class GrpoJob:
         )
 
     def records_of(self, step: int) -> Sequence[str]:
-        """Those of this rank in a step (from 0)."""
+        """Those of this rank in a step (from 0). Raises ConfigError where there are none for any."""
         of_step = self.records[step * self.settings.batch :][: self.settings.batch]
+        if not of_step:
+            raise ConfigError(
+                f"found {len(self.records)} records, none for step {step + 1} of {self.settings.steps}; give steps * "
+                f"batch ({self.settings.batch}) of them"
+            )
         share = -(-self.settings.batch // self.ranks.processes)
         return of_step[self.ranks.number * share :][:share]

@@ -16,14 +16,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay.errors import ConfigError
 from scope_selfplay.keys import seed_from
 from scope_selfplay.measures import joined_values
 from scope_selfplay.training.checkpoint import Checkpoints, export, export_dtype
 from scope_selfplay.training.engines import Engine, Rollouts, Rows, StepSampler
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loss import (
-    Measured,
+    PassTotals,
     PolicyLoss,
     advantages,
     check_finite,
@@ -43,7 +42,6 @@ from scope_selfplay.training.metrics import (
 from scope_selfplay.training.passes import (
     Batch,
     BatchRow,
-    PlannedRow,
     RolloutShare,
     UpdatePlan,
     UpdateRules,
@@ -94,11 +92,6 @@ class TrainingLoop:
         import torch
 
         settings = job.settings
-        if len(job.records) <= (settings.steps - 1) * settings.batch:
-            raise ConfigError(
-                f"found {len(job.records)} records for {settings.steps} steps of {settings.batch} groups; give "
-                "steps * batch of them"
-            )
         self.job, self.ranks, self.model, self.engine = job, job.ranks, model, engine
         self._sample = sample
         cap = sampling_cap(settings, job.options.model.engine, exact=job.exact)
@@ -128,8 +121,8 @@ class TrainingLoop:
                 self.step(number)
                 if (number + 1) % settings.save_every == 0 or ranks.stopping:
                     self._checkpoints.save(number + 1, self._state())
-                if ranks.stopping:
-                    ranks.agree("stop", None)
+                # From here on SIGTERM waits for nothing.
+                ranks.agree("step", None)
         finally:
             self._cancel()
         dtype = export_dtype(job.options.model.export_dtype, job.start.base)
@@ -144,7 +137,7 @@ class TrainingLoop:
         rollouts = self._under_way[0] if self._under_way else self._begin(number)
         self.engine.serve(rollouts.sampled)
         rows = rollouts.sampled.result()
-        references, reference_seconds = self._refer(rows)
+        references, reference_seconds = self._refer(rows, rollouts)
 
         result = rollouts.result.result()
         self._under_way.remove(rollouts)
@@ -152,7 +145,7 @@ class TrainingLoop:
             # Cancelled, since all ranks are ending: this raises.
             ranks.agree("rewards", None)
         assert result is not None
-        assert _sizes(result.rows) == _sizes(rows or ()), "other rollouts have rewards than were sampled"
+        assert list(map(len, result.rows)) == list(map(len, rows or ())), "rewards are of other rollouts"
         shares = [
             [RolloutShare.of(each, mask_truncated=settings.mask_truncated) for each in group]
             for group in result.groups
@@ -206,12 +199,13 @@ class TrainingLoop:
         for rollouts in list(self._under_way):
             rollouts.cancel()
 
-    def _refer(self, rows: Rows | None) -> tuple[References, float]:
+    def _refer(self, rows: Rows | None, rollouts: Rollouts) -> tuple[References, float]:
         """What M0 says of every row, and the seconds that it took; `rows` is None where rollouts were cancelled."""
         if not self._loss.beta:
             return [], 0.0
         flat = [row for rollout in rows or () for row in rollout]
-        lengths = self.ranks.agree("sampled", [row.length for row in flat])
+        # Others may sample for long after the judge of this rank has failed.
+        lengths = self.ranks.agree("sampled", [row.length for row in flat], unless=rollouts.result)
         begun = perf_counter()
         found: dict[int, Any] = {}
         cuts = cut_passes(lengths, self._rules.budget, packed=self._rules.packed)
@@ -227,12 +221,12 @@ class TrainingLoop:
 
     def _update(
         self, number: int, plans: Sequence[UpdatePlan], rows: Rows, references: References
-    ) -> tuple[Measured, float]:
+    ) -> tuple[PassTotals, float]:
         """All updates of a step; what they measured together, and the gradient's norm in the last one."""
         job, settings, ranks = self.job, self.job.settings, self.ranks
         parts = [
             [
-                [_batch_row(each, rows, references) for each in planned]
+                [BatchRow.of(each, rows, references) for each in planned]
                 for planned in plan.passes[ranks.number]
             ]
             for plan in plans
@@ -248,7 +242,7 @@ class TrainingLoop:
             place = turn % len(plans)
             own, own_squares = self._gradients(plans[place], parts[place], old[place])
             told = ranks.agree("update", (own, own_squares), completing=turn + 1 == updates)
-            found.append(Measured.joined([measured for measured, _ in told]))
+            found.append(PassTotals.joined([measured for measured, _ in told]))
             # The first ranks hold one copy between them, or the first one a whole one.
             norm = math.sqrt(sum(squares for _, squares in told[: self.model.placement.sharers]))
             check_finite(number + 1, found[-1].loss, norm)
@@ -258,12 +252,12 @@ class TrainingLoop:
             self.model.clip(norm, settings.clip_norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        joined = Measured.joined(found)
+        joined = PassTotals.joined(found)
         return joined._replace(loss=joined.loss / updates), norm
 
     def _gradients(
         self, plan: UpdatePlan, parts: Sequence[Sequence[BatchRow]], old: Sequence[Any]
-    ) -> tuple[Measured, float]:
+    ) -> tuple[PassTotals, float]:
         """The passes of this rank: what they measured, and the squared norm of its share of the gradients."""
         import torch
 
@@ -279,7 +273,9 @@ class TrainingLoop:
             found.append(measured)
         norm = torch.nn.utils.get_total_norm(self.model.gradients())
         # The one place in an update that waits for the device.
-        return Measured.joined([Measured(*each) for each in torch.stack(found).tolist()]), float(norm) ** 2
+        return PassTotals.joined([PassTotals(*each) for each in torch.stack(found).tolist()]), float(
+            norm
+        ) ** 2
 
     def _batch(self, rows: Sequence[BatchRow]) -> Batch:
         filler = self.job.codec.tokenizer.pad_token_id
@@ -298,12 +294,3 @@ class TrainingLoop:
             moments[name] = {key: value.detach() for key, value in state.items()}
         weights = {name: weight.detach() for name, weight in self.model.trained.items()}
         return {"weights": weights, "optimizer": moments}
-
-
-def _sizes(rows: Rows) -> list[list[int]]:
-    return [[row.length for row in rollout] for rollout in rows]
-
-
-def _batch_row(planned: PlannedRow, rows: Rows, references: References) -> BatchRow:
-    reference = references[planned.rollout][planned.row] if references else None
-    return BatchRow(rows[planned.rollout][planned.row], planned.advantage, planned.weight, reference)

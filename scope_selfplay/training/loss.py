@@ -38,7 +38,7 @@ class Average(StrEnum):
     """Tokens are summed and divided by what a trajectory may spend (Dr. GRPO)."""
 
 
-class Scale(StrEnum):
+class AdvantageScale(StrEnum):
     """What an advantage, a reward less the mean of its group, is divided by."""
 
     GROUP = "group"
@@ -84,13 +84,13 @@ def loss_of(settings: TrainConfig) -> Loss:
     )
 
 
-def scale_of(settings: TrainConfig) -> Scale:
+def scale_of(settings: TrainConfig) -> AdvantageScale:
     """What a role's advantages are divided by."""
     if not loss_of(settings).scaled:
-        return Scale.NONE
+        return AdvantageScale.NONE
     reward = settings.reward if isinstance(settings, SolverConfig) else None
     by_step = isinstance(reward, ExplicitReward) and reward.aggregation == "normalize_then_sum"
-    return Scale.STEP if by_step else Scale.GROUP
+    return AdvantageScale.STEP if by_step else AdvantageScale.GROUP
 
 
 def sampling_cap(settings: TrainConfig, engine: str, *, exact: bool = True) -> float | None:
@@ -104,17 +104,17 @@ def sampling_cap(settings: TrainConfig, engine: str, *, exact: bool = True) -> f
     return settings.sampling_cap or None
 
 
-def advantages(groups: Sequence[Sequence[float | None]], scale: Scale) -> list[list[float]]:
+def advantages(groups: Sequence[Sequence[float | None]], scale: AdvantageScale) -> list[list[float]]:
     """The advantages of the rollouts of a step, group by group; exactly 0 without a reward and in a flat group.
 
     Deviations are the population's. With `STEP` the groups are those of all ranks.
     """
-    if scale is Scale.GIVEN:
+    if scale is AdvantageScale.GIVEN:
         return [[0.0 if reward is None else reward for reward in group] for group in groups]
-    if scale is Scale.GROUP:
+    if scale is AdvantageScale.GROUP:
         return [group_advantages(group) for group in groups]
     spread = 1.0
-    if scale is Scale.STEP:
+    if scale is AdvantageScale.STEP:
         known = [reward for group in groups for reward in group if reward is not None]
         mean = sum(known) / len(known) if known else 0.0
         spread = (sum((reward - mean) ** 2 for reward in known) / max(1, len(known))) ** 0.5 + 1e-6
@@ -149,7 +149,7 @@ def token_weight(average: Average, sampled: int, counts: Counts) -> float:
             return 1.0 / (counts.budget * counts.rollouts)
 
 
-class Measured(NamedTuple):
+class PassTotals(NamedTuple):
     """Of the tokens of forward passes; all but `drift_max` are summed over passes and ranks. The first three are
     weighed as the loss is.
     """
@@ -164,7 +164,7 @@ class Measured(NamedTuple):
     drift_max: float = 0.0
 
     @classmethod
-    def joined(cls, parts: "Sequence[Measured]") -> "Measured":
+    def joined(cls, parts: "Sequence[PassTotals]") -> "PassTotals":
         *sums, greatest = zip(*parts, strict=True)
         return cls._make([*map(sum, sums), max(greatest)])
 
@@ -178,7 +178,7 @@ class PolicyLoss:
     cap: float | None
 
     def of_pass(self, batch: "Batch", logps: Any, old: Any, entropies: Any) -> tuple[Any, Any]:
-        """The loss of a pass, a scalar, and what was `Measured`, a vector of its fields.
+        """The loss of a pass, a scalar, and what was `PassTotals`, a vector of its fields.
 
         `logps` and `entropies` are (rows, tokens), as the batch is, 0 where nothing was sampled; `old` are the
         log-probabilities before the first update, None for the first one.

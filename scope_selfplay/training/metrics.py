@@ -9,7 +9,7 @@ from scope_selfplay.measures import Greatest, Mean, Measure
 from scope_selfplay.schemas import Rollout, RolloutStatus
 from scope_selfplay.store import Appender, write_records
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.loss import Measured
+from scope_selfplay.training.loss import PassTotals
 from scope_selfplay.training.passes import RolloutShare
 from scope_selfplay.training.rows import RewardedRollout
 
@@ -44,7 +44,7 @@ class StepLog:
         self._job.callbacks.on_step(step, row, accounts)
 
 
-def update_metrics(measured: Measured, gradient_norm: float) -> Line:
+def update_metrics(measured: PassTotals, gradient_norm: float) -> Line:
     """What the passes of an update measured, all ranks together."""
     weight, drawn = measured.weight or float("nan"), measured.drawn or float("nan")
     return {

@@ -220,6 +220,12 @@ class BatchRow(NamedTuple):
     weight: float = 0.0
     reference: Sequence[float] | None = None
 
+    @classmethod
+    def of(cls, planned: PlannedRow, rows: Any, references: Any) -> "BatchRow":
+        """From the rows of all rollouts and what M0 says of them, which is empty without a KL."""
+        reference = references[planned.rollout][planned.row] if references else None
+        return cls(rows[planned.rollout][planned.row], planned.advantage, planned.weight, reference)
+
 
 class Batch(NamedTuple):
     """The rows of one forward pass as tensors of (rows, longest row), or of (1, tokens of all) where they are packed.

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -158,8 +159,10 @@ class Ranks:
             time.sleep(_LONGEST_POLL)
             gone = board.count(self._named("gone"), 0)
 
-    def agree(self, what: str, own: T, *, completing: bool = False) -> list[T]:
-        """What every rank gave, by rank; all come here, for the same thing.
+    def agree(
+        self, what: str, own: T, *, completing: bool = False, unless: Future[Any] | None = None
+    ) -> list[T]:
+        """What every rank gave, by rank; all come here, for the same thing, `unless` work of this one fails meanwhile.
 
         Ends all ranks with 143 where SIGTERM has come to one, unless they are `completing` a step: `stopping` is then
         the same on all of them. Raises PeerEnded where one has failed, OutsideError where one does not come.
@@ -168,6 +171,8 @@ class Ranks:
         waiting = self._waiting("loop", what, (own, self._told_to_stop))
         pause = _POLL
         while (table := next(waiting)) is None:
+            if unless is not None and unless.done():
+                unless.result()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL)
         self.stopping = any(stopping for _, stopping in table)

@@ -21,7 +21,7 @@ from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
 from scope_selfplay.training.loop import load, train
-from scope_selfplay.training.loss import Scale
+from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.ranks import Ranks, ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
@@ -86,7 +86,7 @@ def sft(
         save_every=-(-steps // _SAVES),
         max_prompt=max(8, *(len(row.prompt_ids) for row in rows)),
     )
-    options = TrainingOptions(training, temperature=1.0, seed=settings.seed, scale=Scale.GIVEN)
+    options = TrainingOptions(training, temperature=1.0, seed=settings.seed, scale=AdvantageScale.GIVEN)
     job = GrpoJob(TrainingStart(start, start, lineage), options, records, folder, codec, ranks=team)
 
     async def sample(chosen: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:

@@ -10,7 +10,7 @@ import torch
 from trl.trainer.utils import nanstd
 
 from scope_selfplay.rewards import summed_objectives
-from scope_selfplay.training.loss import Scale, advantages
+from scope_selfplay.training.loss import AdvantageScale, advantages
 
 pytestmark = pytest.mark.integration
 GROUPS, SIZE = 3, 4
@@ -26,7 +26,7 @@ def test_advantages_are_those_of_trl() -> None:
     sums = (own.view(-1, 3) * weights / weights.sum()).nansum(dim=1)
     expected = (sums - sums.nanmean()) / (nanstd(sums) + 1e-4)
     rewards = [summed_objectives(group.T.tolist(), weights.tolist()) for group in grouped]
-    found = torch.tensor(advantages(rewards, Scale.STEP)).flatten()
+    found = torch.tensor(advantages(rewards, AdvantageScale.STEP)).flatten()
     # TRL's deviations are those of a sample, ours of the population.
     factor = ((GROUPS * SIZE - 1) / (GROUPS * SIZE)) ** 0.5
     assert torch.allclose(factor * found, expected, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Two processes train as one does: whole groups each, the same rewards, the same weights."""
+"""Two processes train as one does: whole groups each, the same rewards, the same weights, the same new adapter."""
 
 import json
 import multiprocessing
@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("transformers", reason="needs the train extra")
 
 from jobs.launch import TrainingNode, rank_environments
+from scope_selfplay.config import LoraConfig, ModelConfig
 from scope_selfplay.store.files import read_rows
+from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
-from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on
+from tests.integration.loop.seam import Score, by_member, furthest, job_of, row, train_on, with_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -30,16 +32,25 @@ def uneven(record: str, member: int, step: int) -> RewardedRollout:
 SCORES: dict[str, Score] = {"even": by_member, "uneven": uneven}
 
 
+def job_with(policy: Path, folder: Path, rows: str) -> GrpoJob:
+    job = job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40)
+    lora = LoraConfig(rank=4, alpha=8.0, target_modules=("q_proj", "v_proj"))
+    return with_model(job, ModelConfig(lora=lora)) if rows == "uneven" else job
+
+
 def work_along(policy: Path, folder: Path, told: dict[str, str], rows: str) -> None:
+    import torch
+
     os.environ.update(told)
-    job = replace(job_of(policy, folder, steps=2, kl_beta=0.1, micro_tokens=40), ranks=ranks())
+    job = replace(job_with(policy, folder, rows), ranks=ranks())
+    torch.manual_seed(job.ranks.number)
     asked = train_on(job, SCORES[rows])
     (folder / f"asked-{job.ranks.number}.json").write_text(json.dumps([records for records, _ in asked]))
 
 
 @pytest.mark.parametrize("rows", SCORES)
 def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path, rows: str) -> None:
-    alone = job_of(random_policy, tmp_path / "alone", steps=2, kl_beta=0.1, micro_tokens=40)
+    alone = job_with(random_policy, tmp_path / "alone", rows)
     train_on(alone, SCORES[rows])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.integration.loop.libraries"])
@@ -60,4 +71,8 @@ def test_two_processes_train_as_one_does(random_policy: Path, tmp_path: Path, ro
     for one, two in zip(ours, theirs, strict=True):
         for name in ("reward", "reward_std", "loss", "grad_norm", "kl", "rubric", "rows", "judge_calls"):
             assert one[name] == pytest.approx(two[name], rel=1e-3, abs=1e-6), name
-    assert furthest(folder / "checkpoint", alone.folder.checkpoint) < 5e-5
+    assert (
+        furthest(folder / "checkpoint", alone.folder.checkpoint)
+        < 5e-5
+        < furthest(folder / "checkpoint", random_policy)
+    )

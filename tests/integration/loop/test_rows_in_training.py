@@ -18,7 +18,7 @@ from scope_selfplay.config import LoraConfig, SolverConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.loss import Measured, PolicyLoss, loss_of
+from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of
 from scope_selfplay.training.model import Placement, TrainedModel
 from scope_selfplay.training.passes import BatchRow, RolloutShare, UpdateRules, batch_of, plan_updates
 from scope_selfplay.training.ranks import Ranks
@@ -187,7 +187,7 @@ def test_every_loss_is_what_trl_computes_under_its_name(
         scores = model.score(batch)
         value, measured = policy_loss.of_pass(batch, scores.logps, old, scores.entropies)
         value.backward()
-        total, clipped = total + float(value.detach()), clipped + Measured(*measured.tolist()).clipped
+        total, clipped = total + float(value.detach()), clipped + PassTotals(*measured.tolist()).clipped
     assert (clipped > 0) == is_old
 
     trainer = trl_trainer(random_policy, tmp_path, loss, beta)

@@ -14,7 +14,7 @@ from scope_selfplay.errors import ConfigError
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loss import Measured, PolicyLoss, loss_of, sampling_cap
+from scope_selfplay.training.loss import PassTotals, PolicyLoss, loss_of, sampling_cap
 from scope_selfplay.training.passes import BatchRow, batch_of
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import Score, furthest, job_of, train_on
@@ -79,7 +79,7 @@ def test_greedy_tokens_weigh_as_much_as_without_weights_and_are_not_measured() -
     batch = batch_of([BatchRow(greedy, 1.0, 0.25), BatchRow(drawn, 1.0, 0.25)], 0, "cpu", packed=False)
     logps = torch.full(batch.ids.shape, -3.0)
     total, measured = PolicyLoss(loss_of(SolverConfig()), 0.0, 3.0).of_pass(batch, logps, None, logps)
-    found = Measured(*measured.tolist())
+    found = PassTotals(*measured.tolist())
     assert (found.drawn, found.drift, found.drift_max) == (2.0, 1.5, 1.0)
     assert float(total) == pytest.approx(-0.25 * (1.0 + 1.0 + math.exp(0.5) + math.exp(-1.0)))
 

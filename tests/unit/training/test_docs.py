@@ -5,7 +5,7 @@ from typing import get_args
 
 from scope_selfplay.config import TrainConfig
 from scope_selfplay.measures import joined_values
-from scope_selfplay.training.loss import Measured
+from scope_selfplay.training.loss import PassTotals
 from scope_selfplay.training.metrics import (
     RolloutClock,
     behaviour_metrics,
@@ -24,6 +24,6 @@ def test_every_loss_and_metric_of_the_trainer_is_named() -> None:
     rows = row_metrics([RewardedRollout([TrainingRow([1], [2], [1], [0.0])], 1.0, truncated=True)])
     assert joined_values([rows]) == {"rows": 1.0, "split": 0.0, "truncated": 1.0}
     groups = group_metrics([[RolloutShare(1.0, True, (RowSize(2, 1),))]], [[0.0]])
-    update = update_metrics(Measured(), 0.0)
+    update = update_metrics(PassTotals(), 0.0)
     for name in (*losses, *rows, *groups, *update, *RolloutClock().seconds(), *behaviour_metrics([])):
         assert f"`{name}`" in PAGE, name

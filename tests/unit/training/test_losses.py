@@ -11,9 +11,9 @@ from scope_selfplay.config import ChallengerConfig, SolverConfig, parse_config
 from scope_selfplay.errors import ConfigError, ExitCode, TrainingError
 from scope_selfplay.rewards import group_advantages
 from scope_selfplay.training.loss import (
+    AdvantageScale,
     Average,
     Counts,
-    Scale,
     advantages,
     check_finite,
     check_first_kl,
@@ -71,10 +71,10 @@ def test_token_means_weigh_all_tokens_alike() -> None:
 @given(GROUPS)
 def test_what_is_trained_on_are_the_advantages_of_the_paper(groups: list[list[float | None]]) -> None:
     """Equation 2, exactly 0 where a group is flat; they are also what the metrics are made of."""
-    assert advantages(groups, Scale.GROUP) == [group_advantages(group) for group in groups]
+    assert advantages(groups, AdvantageScale.GROUP) == [group_advantages(group) for group in groups]
     given_ones = [[reward or 0.0 for reward in group] for group in groups]
-    assert advantages(groups, Scale.GIVEN) == given_ones
-    for scale in (Scale.GROUP, Scale.STEP, Scale.NONE):
+    assert advantages(groups, AdvantageScale.GIVEN) == given_ones
+    for scale in (AdvantageScale.GROUP, AdvantageScale.STEP, AdvantageScale.NONE):
         for group, found in zip(groups, advantages(groups, scale), strict=True):
             if len({reward for reward in group if reward is not None}) < 2:
                 assert found == [0.0] * len(group)
@@ -87,7 +87,7 @@ def test_a_step_divides_what_it_centres_by_group_by_the_deviation_of_all(
     known = [reward for group in groups for reward in group if reward is not None]
     mean = sum(known) / max(1, len(known))
     deviation = (sum((reward - mean) ** 2 for reward in known) / max(1, len(known))) ** 0.5
-    plain, scaled = advantages(groups, Scale.NONE), advantages(groups, Scale.STEP)
+    plain, scaled = advantages(groups, AdvantageScale.NONE), advantages(groups, AdvantageScale.STEP)
     for group, centred, divided in zip(groups, plain, scaled, strict=True):
         own = [reward for reward in group if reward is not None]
         middle = sum(own) / max(1, len(own))
@@ -97,21 +97,25 @@ def test_a_step_divides_what_it_centres_by_group_by_the_deviation_of_all(
 
 def test_eight_rewards_of_two_fifths_teach_nothing_at_all() -> None:
     """Their mean rounds to something else."""
-    assert advantages([[0.4] * 8], Scale.GROUP) == advantages([[0.4] * 8], Scale.STEP) == [[0.0] * 8]
+    assert (
+        advantages([[0.4] * 8], AdvantageScale.GROUP)
+        == advantages([[0.4] * 8], AdvantageScale.STEP)
+        == [[0.0] * 8]
+    )
 
 
 @pytest.mark.parametrize(
     ("reward", "loss", "scale"),
     [
-        ("gdpo", "grpo", Scale.STEP),
-        ("explicit", "grpo", Scale.GROUP),
-        ("rubric", "cispo", Scale.GROUP),
-        ("gdpo", "dr_grpo", Scale.NONE),
+        ("gdpo", "grpo", AdvantageScale.STEP),
+        ("explicit", "grpo", AdvantageScale.GROUP),
+        ("rubric", "cispo", AdvantageScale.GROUP),
+        ("gdpo", "dr_grpo", AdvantageScale.NONE),
     ],
 )
-def test_sums_of_objectives_are_scaled_by_the_step(reward: str, loss: str, scale: Scale) -> None:
+def test_sums_of_objectives_are_scaled_by_the_step(reward: str, loss: str, scale: AdvantageScale) -> None:
     assert scale_of(SolverConfig.model_validate({"reward": reward, "loss": loss})) is scale
-    assert scale_of(ChallengerConfig()) is Scale.GROUP
+    assert scale_of(ChallengerConfig()) is AdvantageScale.GROUP
 
 
 @pytest.mark.parametrize("role", [ChallengerConfig, SolverConfig])
