@@ -110,7 +110,8 @@ class TrainedModel:
         self._place(self.model)
         self._reference = None
         if refers and self.under != base:
-            self._reference = load(base, precision="bfloat16" if placement.sharded else "float32")
+            kind = str(placement.compute).removeprefix("torch.") if placement.sharded else "float32"
+            self._reference = load(base, precision=kind)
             self._reference.eval().requires_grad_(False)
             self._add_head(self._reference)
             self._place(self._reference)

@@ -96,7 +96,7 @@ def test_ranks_that_are_stopped_have_saved_and_two_nodes_go_on_from_there(traini
     said = job.communicate(timeout=400)[1]
     assert job.returncode == 143, said
     saved = len(read_rows(training.folder.metrics))
-    assert list(training.folder.work.glob(f"checkpoint-{saved}/trainer_state.json"))
+    assert list(training.folder.work.glob(f"checkpoint-{saved}/receipt.json"))
     assert read_manifest(training.folder.path) is None and saved < 3
 
     port = rank_environments(TrainingNode(1))[0]["MASTER_PORT"]

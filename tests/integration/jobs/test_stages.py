@@ -101,7 +101,7 @@ def test_jobs_that_are_stopped_killed_and_spread_make_the_same_corpus(
     when(lambda: lines_below(challenger.path, "metrics.jsonl") >= 1)
     os.kill(trainer.pid or 0, signal.SIGTERM)
     assert ended(trainer) == 143
-    assert list(challenger.work.glob("checkpoint-*/trainer_state.json"))
+    assert list(challenger.work.glob("checkpoint-*/receipt.json"))
     assert read_manifest(challenger.path) is None
     assert cluster.run("train_challenger", 1, "--attempt", "2") == 0
     assert (done := read_manifest(challenger.path)) is not None and done.attempt == 2
