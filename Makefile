@@ -81,6 +81,7 @@ bench-faults: setup ## every fault of docs/reliability.md, injected and counted,
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 bench-ranks: setup ## 200 plans of faults and stops on two and three training ranks: ARGS="--plans 20 --first 100"
+	$(BIN)/python -m benchmarks.uneven_ranks
 	$(BIN)/python -m benchmarks.ranks $(ARGS)
 
 bench-retrieval: setup ## the retriever against the field's design, and every index profile
