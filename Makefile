@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: run test test-unit test-integration test-vllm test-real-loop test-gpu prove-gpu prove-gpu-bundle check format setup warm-start clean
-.PHONY: test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
+.PHONY: test-ranks test-fsdp test-browser test-consumers check-manifests test-cluster test-pods test-pods-full test-pods-vllm test-images
 .PHONY: images image-worker image-retriever image-trainer image-tag sbom run-folders
 .PHONY: bench-learning bench-warm-start bench-ranking bench-retrieval bench-judge bench-eval bench-hostile bench-rollouts bench-ablations bench-viewer bench-faults bench-step bench-real-engine bench-real-answers bench-real-model bench-ranks
 
@@ -36,7 +36,10 @@ test-integration: setup
 	$(BIN)/pytest tests/unit tests/integration -m integration -n 2
 
 test-fsdp: setup ## training in two ranks under FSDP2 on the CPU, with the settings of a GPU pod
-	$(BIN)/pytest tests/fsdp -m fsdp
+	$(BIN)/pytest tests/fsdp -m fsdp --ignore tests/fsdp/test_ranks.py
+
+test-ranks: setup ## every fault of a rank, and a dozen plans of faults and stops, in minutes
+	$(BIN)/pytest tests/fsdp/test_ranks.py -m fsdp
 
 test-browser: setup ## the web page in headless Chromium (Debian: apt-get install chromium)
 	$(BIN)/pytest tests/browser -m browser
