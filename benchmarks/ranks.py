@@ -27,18 +27,8 @@ from typing import Any, NamedTuple
 from benchmarks.forked import fork_server
 from benchmarks.markdown import markdown
 
-CODES = {
-    "user": 64,
-    "outside": 75,
-    "bug": 1,
-    "memory": 1,
-    "ctrl-c": 130,
-    "term": 143,
-    "term all": 143,
-    "hung": 143,
-    "kill": 137,
-    "exit": 9,
-}
+CODES = {"user": 64, "outside": 75, "bug": 1, "memory": 1, "ctrl-c": 130, "term": 143, "term all": 143}
+CODES |= {"kill": 137, "exit": 9, "hung": 143}
 """What may happen, and the code that the job ends with then; `hung`: a rank that SIGTERM finds in what never ends."""
 STOPS = ("term", "term all", "hung")
 HARD = ("kill", "exit")
@@ -104,37 +94,22 @@ class Tried(NamedTuple):
 def drawn(seed: int) -> Plan:
     """The moment of a fault may never come."""
     rng = random.Random(seed)
-    ranks, share = rng.choice((2, 2, 3)), rng.choice((1, 2))
+    ranks, steps, share = rng.choice((2, 2, 3)), rng.randint(1, 3), rng.choice((1, 2))
     places = [(each, rng.choice((ALL, *range(ranks)))) for each in ON_ANY_RANK]
     moment, rank = rng.choice([*places, *((each, 0) for each in ON_THE_FIRST)])
-    steps = rng.randint(1, 3)
-    fault = Fault(
-        rng.choice([each for each in CODES if each != "hung"]),
-        moment,
-        rank,
-        rng.randrange(steps),
-        rng.choice(("", "", "awaits", "blocks")),
-    )
-    return Plan(
-        seed,
-        ranks,
-        steps,
-        share,
-        group=rng.choice((2, 3)),
-        rounds=rng.choice((0, 1, 2)),
-        trainings=rng.choice((1, 1, 2)),
-        sharded=rng.random() < 0.3,
-        settings={
-            "updates": rng.randint(1, share),
-            "epochs": rng.choice((1, 1, 2)),
-            "overlap": rng.choice((0, 1)),
-            "save_every": rng.choice((1, 2)),
-            "kl_beta": rng.choice((0.0, 0.1)),
-            "loss": rng.choice(("grpo", "dr_grpo", "dapo", "cispo", "gspo")),
-            "micro_tokens": rng.choice((1, 60, 1000)),
-        },
-        fault=fault if rng.random() < 0.85 else None,
-    )
+    kind, slow = rng.choice([*CODES][:-1]), rng.choice(("", "", "awaits", "blocks"))
+    settings = {
+        "updates": rng.randint(1, share),
+        "epochs": rng.choice((1, 1, 2)),
+        "overlap": rng.choice((0, 1)),
+        "save_every": rng.choice((1, 2)),
+        "kl_beta": rng.choice((0.0, 0.1)),
+        "loss": rng.choice(("grpo", "dr_grpo", "dapo", "cispo", "gspo")),
+        "micro_tokens": rng.choice((1, 60, 1000)),
+    }
+    fault = Fault(kind, moment, rank, rng.randrange(steps), slow) if rng.random() < 0.85 else None
+    group, rounds, trainings = rng.choice((2, 3)), rng.choice((0, 1, 2)), rng.choice((1, 1, 2))
+    return Plan(seed, ranks, steps, share, group, rounds, trainings, rng.random() < 0.3, settings, fault)
 
 
 class Ground(NamedTuple):
@@ -212,6 +187,8 @@ def wrong(plan: Plan, outcome: Outcome) -> list[str]:
             found.append(f"ended with {outcome.code}, {outcome.codes}")
         if len(set(outcome.weights)) > 1 or not all(outcome.weights):
             found.append("ranks have other weights than each other")
+        if any("SIGTERM: " not in line for line in outcome.said):
+            found.append(f"said {outcome.said[:9]}")
         return found
     if after > ENDS_WITHIN:
         found.append(f"ended {after:.1f} s after the fault")
@@ -220,16 +197,14 @@ def wrong(plan: Plan, outcome: Outcome) -> list[str]:
     ):
         found.append(f"ended with {outcome.code}, {outcome.codes}")
     mark = f"[rank {fault.rank}] " if fault.rank else ""
-    own = [
-        line for line in outcome.said if (line.startswith(mark) if mark else not line.startswith("[rank "))
-    ]
-    lines = [line for line in (outcome.said if fault.rank == ALL else own) if "SIGTERM: " not in line]
+    said = [line for line in outcome.said if "SIGTERM: " not in line]
+    own = [line for line in said if (line.startswith(mark) if mark else not line.startswith("[rank "))]
+    lines = said if fault.rank == ALL else own
     words = {"bug": _BUG, "memory": _BUG}.get(fault.kind, ("rank: ",))
     quiet = fault.kind in (*HARD, *STOPS)
     if lines if quiet else any(sum(word in line for line in lines) != 1 for word in words):
         found.append(f"said {lines[:9]}")
-    others = [line for line in outcome.said if line not in own and "SIGTERM: " not in line]
-    if others and fault.rank != ALL:
+    if others := [line for line in said if line not in lines]:
         found.append(f"others said {others[:9]}")
     return found
 
@@ -277,6 +252,8 @@ def main() -> None:
         right = sum(not each.wrong for each in kinds[kind])
         rows.append([kind, f"{len(kinds[kind])}", f"{right}", f"{median(after):.1f}", f"{max(after):.1f}"])
     print(markdown(rows), f"{len(seeds)} plans in {time.monotonic() - begun:.0f} s", sep="\n\n")
+    if any(each.wrong for tries in kinds.values() for each in tries):
+        raise SystemExit(1)
 
 
 def _tried(seed: int, ground: Ground) -> Tried:

@@ -21,9 +21,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from scope_selfplay.errors import ExitCode, OutsideError, ScopeError
 from scope_selfplay.machine_faults import machine_fault
@@ -44,8 +43,7 @@ _ENDING = b"SIGTERM: ending; a step that is complete is saved; the same command 
 _NOBODY = -1
 
 
-@dataclass(frozen=True)
-class RankFault:
+class RankFault(NamedTuple):
     """Which rank failed, and with what exit code; nobody's is that of a rank that died hard."""
 
     rank: int
@@ -67,10 +65,6 @@ class RankFault:
 class PeerEnded(SystemExit):
     """Ends this rank without a word of its own, with the exit code of the one that failed."""
 
-    def __init__(self, fault: RankFault) -> None:
-        super().__init__(int(fault.code))
-        self.fault = fault
-
 
 class Ranks:
     """This process among those that a launcher started for one training.
@@ -86,6 +80,8 @@ class Ranks:
         """Whether SIGTERM had come to any rank when they last agreed."""
         self.interrupt: Callable[[], None] = lambda: None
         """Called from another thread when all ranks are about to end."""
+        self.files_group: Any = None
+        """The process group in which torch's distributed checkpoints are planned; None for one process."""
         self._board: _Board | None = None
         self._entered = 0
         self._begin()
@@ -105,11 +101,6 @@ class Ranks:
         """Whether SIGTERM or a fault has come to any rank, as far as this one knows."""
         return self._told_to_stop or self._fault is not None
 
-    @property
-    def files_group(self) -> Any:
-        """The process group in which torch's distributed checkpoints are planned; None for one process."""
-        return None if self._board is None else self._board.group
-
     def __enter__(self) -> Self:
         self._entered += 1
         self._begin()
@@ -117,7 +108,7 @@ class Ranks:
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
         if self.processes > 1 and self._board is None:
-            self._board = _Board.met(self.number, self.processes)
+            self._board, self.files_group = _met(self.number, self.processes)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -136,28 +127,25 @@ class Ranks:
         """Tells the others why, and waits until they know. Raises PeerEnded where another rank has failed before this
         one, which most often only missed it then.
         """
-        self._leaving, first, board = True, None, self._board
+        self._leaving, first = True, None
         # A second Ctrl-C ends nothing sooner.
         with suppress(KeyboardInterrupt):
-            if board is not None and error is not None and not isinstance(error, PeerEnded):
-                own = RankFault.of(self.number, error)
-                first = board.first(self._named("fault"), own) or self._of_gone()
-            if board is not None:
-                self._leave(board)
+            if (board := self._board) is not None:
+                if error is not None:
+                    own = RankFault.of(self.number, error)
+                    first = board.first(self._named("fault"), own) or self._of_gone()
+                # The store is the first rank's: it stays until the others need it no more.
+                until = time.monotonic() + ENDING_SECONDS + 2 * _WATCH_SECONDS
+                gone = board.count(self._named("gone"), 1)
+                while self.leads and gone < self.processes and time.monotonic() < until:
+                    time.sleep(_LONGEST_POLL)
+                    gone = board.count(self._named("gone"), 0)
         self._over.set()
         self._signals.release()
         # A thread that comes back from the store while Python ends aborts the process.
         self._watcher.join(_LEAVING_SECONDS)
         if first is not None and first.rank != self.number:
-            raise PeerEnded(first) from error
-
-    def _leave(self, board: "_Board") -> None:
-        """The store is the first rank's: it stays until the others need it no more."""
-        until = time.monotonic() + ENDING_SECONDS + 2 * _WATCH_SECONDS
-        gone = board.count(self._named("gone"), 1)
-        while self.leads and gone < self.processes and time.monotonic() < until:
-            time.sleep(_LONGEST_POLL)
-            gone = board.count(self._named("gone"), 0)
+            raise PeerEnded(int(first.code)) from error
 
     def agree(
         self, what: str, own: T, *, completing: bool = False, unless: Future[Any] | None = None
@@ -182,8 +170,7 @@ class Ranks:
 
     def leader(self, what: str, work: Callable[[], T], *, completing: bool = False) -> T:
         """What the first rank's `work` returned, on all of them; its error ends all."""
-        found: T | None = work() if self.leads else None
-        agreed: list[Any] = self.agree(what, found, completing=completing)
+        agreed: list[Any] = self.agree(what, work() if self.leads else None, completing=completing)
         return agreed[0]  # type: ignore[no-any-return]
 
     async def gather(self, what: str, own: T) -> list[T]:
@@ -214,12 +201,11 @@ class Ranks:
 
     def add_up(self, gradients: Sequence[Any]) -> None:
         """Sums each tensor over all ranks, in place: gradients of ranks that hold whole weights."""
-        if self.processes == 1:
-            return
-        import torch
+        if self.processes > 1:
+            import torch
 
-        for gradient in gradients:
-            torch.distributed.all_reduce(gradient)
+            for gradient in gradients:
+                torch.distributed.all_reduce(gradient)
 
     def _waiting(self, stream: str, what: str, own: Any) -> Iterator[list[Any] | None]:
         """None until every rank has given its part of the next table of this stream."""
@@ -239,18 +225,16 @@ class Ranks:
             yield None
         assert {each for each, _ in table} == {what}, f"ranks are at {[each for each, _ in table]}"
         # Who is here has read the table before, so nobody asks for it any more.
-        self._board.forget(self._named(f"{stream}/{number - 1}/{self.number}"))
+        self._board.ask("delete_key", self._named(f"{stream}/{number - 1}/{self.number}"))
         yield [value for _, value in table]
 
     def _read(self, names: Sequence[str]) -> list[Any] | None:
         """Not when this rank knows of a fault: another one may have given what it was interrupted in."""
         assert self._board is not None
-        try:
+        with suppress(ConnectionError):
             if self._fault is None:
                 return self._board.read(names)
-        except ConnectionError as error:
-            raise PeerEnded(self._of_gone()) from error
-        raise PeerEnded(self._fault)
+        raise PeerEnded(int(self._of_gone().code))
 
     def _of_gone(self) -> RankFault:
         """Why the first rank is gone, as far as this one knows."""
@@ -295,65 +279,61 @@ class Ranks:
 class _Board:
     """Values by name in the store at which the ranks met, which the first of them has: it is gone with that rank."""
 
-    def __init__(self, store: Any, watched: "_Board | None" = None, group: Any = None) -> None:
+    def __init__(self, store: Any, watched: "_Board | None" = None) -> None:
         self._store = store
         self.watched = watched or self
         """The same over a connection of its own: a watching thread waits for nothing that others do."""
-        self.group = group
-
-    @classmethod
-    def met(cls, number: int, processes: int) -> "_Board":
-        """Where the launcher's environment says; all ranks come here. Raises OutsideError where one does not."""
-        import torch
-        from torch import distributed
-        from torch.distributed.distributed_c10d import PrefixStore
-        from torch.distributed.rendezvous import rendezvous
-
-        limit, backend = timedelta(seconds=WAIT_SECONDS), "gloo"
-        if torch.cuda.is_available():
-            backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        try:
-            store, _, _ = next(rendezvous("env://", number, processes, timeout=_MEETING))
-            shared = PrefixStore("torch", store)
-            distributed.init_process_group(
-                backend, store=shared, rank=number, world_size=processes, timeout=limit
-            )
-            atexit.register(distributed.destroy_process_group)
-            group = distributed.new_group(backend="gloo", timeout=limit)
-        except RuntimeError as error:
-            raise OutsideError(
-                f"rank {number} of {processes} did not meet the others ({one_line(str(error))[:200]}); see how they "
-                "ended, then run the same command again"
-            ) from error
-        return cls(PrefixStore("scope", store), cls(PrefixStore("scope", store.clone())), group)
 
     def post(self, name: str, value: Any) -> None:
-        self._ask("set", name, pickle.dumps(value))
+        self.ask("set", name, pickle.dumps(value))
 
     def first(self, name: str, value: T) -> T | None:
         """What stands from now on: what was posted before, or this. None where the first rank is gone."""
-        text = self._ask("compare_set", name, "", pickle.dumps(value))
+        text = self.ask("compare_set", name, "", pickle.dumps(value))
         return None if text is None else pickle.loads(text)
 
     def count(self, name: str, more: int) -> int:
-        return self._ask("add", name, more) or 0
-
-    def forget(self, name: str) -> None:
-        self._ask("delete_key", name)
+        return self.ask("add", name, more) or 0
 
     def read(self, names: Sequence[str]) -> list[Any] | None:
         """None until all are there. Raises ConnectionError where the first rank is gone."""
-        there = self._ask("check", list(names))
-        texts = self._ask("multi_get", list(names)) if there else None
-        if there is None or (there and texts is None):
+        there = self.ask("check", list(names))
+        texts = self.ask("multi_get", list(names)) if there else []
+        if there is None or texts is None:
             raise ConnectionError("the first rank is gone")
-        return None if texts is None else [pickle.loads(text) for text in texts]
+        return [pickle.loads(text) for text in texts] or None
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
+    def ask(self, what: str, *arguments: Any) -> Any:
         """None where the first rank is gone: `read` alone says so."""
         with suppress(RuntimeError):
             return getattr(self._store, what)(*arguments)
+
+
+def _met(number: int, processes: int) -> tuple[_Board, Any]:
+    """Where the launcher's environment says; all ranks come here. Raises OutsideError where one does not."""
+    import torch
+    from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    limit, backend = timedelta(seconds=WAIT_SECONDS), "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        store, _, _ = next(rendezvous("env://", number, processes, timeout=_MEETING))
+        shared = PrefixStore("torch", store)
+        distributed.init_process_group(
+            backend, store=shared, rank=number, world_size=processes, timeout=limit
+        )
+        atexit.register(distributed.destroy_process_group)
+        files_group = distributed.new_group(backend="gloo", timeout=limit)
+    except RuntimeError as error:
+        raise OutsideError(
+            f"rank {number} of {processes} did not meet the others ({one_line(str(error))[:200]}); see how they "
+            "ended, then run the same command again"
+        ) from error
+    return _Board(PrefixStore("scope", store), _Board(PrefixStore("scope", store.clone()))), files_group
 
 
 def ranks() -> Ranks:

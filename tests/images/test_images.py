@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 Inside = Callable[..., str]
 
 JOBS = sorted(
-    path.stem for path in (REPOSITORY / "jobs").glob("*.py") if path.stem not in ("__init__", "launch", "stage_job")
+    path.stem
+    for path in (REPOSITORY / "jobs").glob("*.py")
+    if path.stem not in ("__init__", "launch", "stage_job")
 )
 HELP = f"""
 import importlib
