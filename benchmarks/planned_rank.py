@@ -204,11 +204,13 @@ class _Engine:
         self._rank = rank
 
     def take(self, model: Any, identity: str) -> None:
-        from scope_selfplay.training.engines import send_weights
+        from scope_selfplay.training.engines import whole_weights
 
         self._rank.step = int(identity.rpartition("@")[2])
         self._rank.at("take")
-        send_weights(model, lambda name, weight: self._rank.at("push"))
+        with whole_weights(model) as weights:
+            for _ in weights:
+                self._rank.at("push")
 
     def serve(self, sampled: Any) -> None:
         wait([sampled])

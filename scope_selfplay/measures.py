@@ -9,6 +9,7 @@ A plain number counts as a mean over one thing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,20 @@ def _means(found: Sequence[Measure | float | None]) -> list[Mean]:
 def _plain(number: Measure | float | None) -> float | None:
     assert not isinstance(number, Mean | Total | Greatest), "a name is joined in one way"
     return number
+
+
+class RolloutClock:
+    """How long the rollouts of a step take, and how long their rewards keep it waiting after the last of them."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = perf_counter()
+
+    def finished(self) -> None:
+        """A rollout has ended."""
+        self._last = perf_counter()
+
+    def seconds(self) -> dict[str, Measure]:
+        return {
+            "rollout_seconds": Greatest(self._last - self._begun),
+            "reward_seconds": Greatest(perf_counter() - self._last),
+        }

@@ -16,7 +16,7 @@ from scope_selfplay.planning.memory import GIB
 from scope_selfplay.planning.model_size import model_size
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Colocated, Rows, StepResult, in_groups
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 SHARE = 0.4
@@ -41,7 +41,7 @@ def sleeping(context: PartContext) -> None:
         source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
         engine = _Watched(source, policy, model, job.max_length, rank=0)
         rollouts = _Rollouts(source, settings.group_size)
-        train(job, trained, engine, rollouts.sample_step)
+        TrainingLoop(job, trained, engine, rollouts.sample_step).run()
     lines, total = read_rows(context.folder / "solver" / "metrics.jsonl"), torch.cuda.mem_get_info()[1]
     given_back = (min(engine.free) - max(rollouts.free)) / GIB
     drift = max(line["sampling_drift"] for line in lines)

@@ -15,8 +15,8 @@ from benchmarks.gpu.measuring import StepTimes, note_peak, step_times
 from benchmarks.gpu.role_steps import note_step, settings_of
 from jobs.launch import TrainingNode, rank_environments
 from scope_selfplay.config.cluster import OFFLOADED
+from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.checkpoint import export_dtype
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
 from scope_selfplay.training.loop import TrainingLoop, load
 
@@ -91,7 +91,7 @@ class _Training:
                 checkpoint = loop.run()
                 # After its last step a training only exports.
                 self.export_seconds = perf_counter() - self.stepped_at
-                dtype = export_dtype(self._job.options.model.export_dtype, self._job.start.base)
+                dtype = stored_dtype(self._job.start.base)
                 self.live = sums_of(model.network.named_parameters(), dtype)
                 self.exported = sums_of(_stored(checkpoint), dtype)
         # The next training needs the room of this one's weights.

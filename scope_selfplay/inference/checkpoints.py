@@ -6,14 +6,14 @@ The checks only read files: before a run begins, and without torch, they find a 
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from scope_selfplay.config import RunConfig
+from scope_selfplay.config import LoraConfig, RunConfig
 from scope_selfplay.dialects import ANSWER_TAGS, TASK_TAGS, THINK_TAGS, Dialect, dialect
 from scope_selfplay.errors import CheckpointError, ConfigError
 from scope_selfplay.inference.codec import ChatCodec
@@ -23,6 +23,8 @@ from scope_selfplay.wire.strict_json import parse_object
 
 EMBEDDED = "embedded"
 WEIGHTS = "model.safetensors"
+ADAPTER = "adapter"
+"""The folder of an adapter beside the weights that it was added to."""
 LONGEST_HEADER = 100_000_000
 """Bytes; the limit of safetensors itself."""
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -260,10 +262,13 @@ def load_frozen(folder: Path, device: str) -> Any:
     return load_model(folder).to(sampling_device(device))
 
 
-def load_model(folder: Path, *, precision: str = "float32", attention: str = "sdpa") -> Any:
-    """A causal language model on the CPU, in float32 unless told (the trainer casts). Raises CheckpointError.
+def load_model(
+    folder: Path, *, precision: str = "float32", attention: str = "sdpa", whole: bool = True
+) -> Any:
+    """A causal language model on the CPU, in float32 unless told (the trainer casts); not `whole`: one of its shape
+    that takes no memory.
 
-    Raises ConfigError where the package of an attention is missing.
+    Raises CheckpointError; ConfigError where the package of an attention is missing.
     """
     if attention == "flash_attention_2" and find_spec("flash_attn") is None:
         raise ConfigError(
@@ -271,21 +276,53 @@ def load_model(folder: Path, *, precision: str = "float32", attention: str = "sd
             "or use sdpa"
         )
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    options = {"dtype": getattr(torch, precision), "attn_implementation": attention}
+    local = {"local_files_only": True, "trust_remote_code": False}
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            dtype=getattr(torch, precision),
-            attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
+        if not whole:
+            with torch.device("meta"):
+                shape = AutoConfig.from_pretrained(str(folder), **local)
+                return AutoModelForCausalLM.from_config(shape, **options)
+        return AutoModelForCausalLM.from_pretrained(str(folder), use_safetensors=True, **local, **options)
     except Exception as error:  # noqa: BLE001 - the wall to transformers and safetensors, which has errors of its own
         line = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointError(
             f"{folder}: cannot be loaded ({line}); save the model again with save_pretrained, or use another model"
         ) from None
+
+
+def load_with_adapter(
+    start: Path, base: Path, lora: LoraConfig, load: Callable[[Path], Any], *, whole: bool
+) -> tuple[Any, Path]:
+    """A model with a trainable adapter (that of `start` over `base`, or a new one), and the weights that it is over.
+
+    Raises CheckpointError where the adapter of `start` has another shape.
+    """
+    from peft import LoraConfig as Adapter
+    from peft import PeftConfig, PeftModel, get_peft_model
+
+    kept = start / ADAPTER
+    shape = Adapter(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), task_type="CAUSAL_LM"
+    )
+    if not kept.is_dir():
+        return get_peft_model(load(start), shape), start
+    if not (kept / "adapter_model.safetensors").is_file():
+        # peft would take adapter_model.bin instead, which is pickled code.
+        raise CheckpointError(f"{kept}: no adapter_model.safetensors; save the adapter as safetensors")
+    found, wanted = (
+        f"rank {each.r}, alpha {each.lora_alpha:g} on {', '.join(sorted(each.target_modules))}"
+        for each in (PeftConfig.from_pretrained(str(kept)), shape)
+    )
+    if found != wanted:
+        raise CheckpointError(
+            f"{kept}: holds an adapter of {found}; model.lora asks for {wanted}: keep one shape through a run"
+        )
+    model = load(base)
+    if whole:
+        return PeftModel.from_pretrained(model, str(kept), is_trainable=True), base
+    return get_peft_model(model, shape), base

@@ -1,16 +1,30 @@
-"""Which rollouts enter a comparison, what tells them apart, formats, and what a Challenger's task earns. Pure."""
+"""Which rollouts enter a comparison, what tells them apart, formats, what a Challenger's task earns, and measures of
+these. Pure.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scope_selfplay.config import ChallengerConfig
+from scope_selfplay.config import ChallengerConfig, SolverConfig
+from scope_selfplay.config.run import TasksConfig
 from scope_selfplay.dialects import DIALECTS
 from scope_selfplay.dialects.turn import ANSWER_TAGS, THINK_CLOSE, split_thinking
 from scope_selfplay.judge.grading import is_opener
+from scope_selfplay.judge.metered import JudgeRecords
 from scope_selfplay.judge.protocol import View
 from scope_selfplay.judge.shown import shown
-from scope_selfplay.rewards import TOLERANCE, challenger_format, challenger_reward, solver_format
-from scope_selfplay.schemas import Candidate, CandidateStatus, Rollout, RolloutStatus, Turn
+from scope_selfplay.measures import Mean, Measure
+from scope_selfplay.rewards import (
+    TOLERANCE,
+    challenger_format,
+    challenger_reward,
+    difficulty_reward,
+    in_window,
+    length_factor,
+    search_reward,
+    solver_format,
+)
+from scope_selfplay.schemas import Candidate, CandidateStatus, Reason, Rollout, RolloutStatus, Turn
 
 Rewards = list[float | None]
 _BLOCKS = (ANSWER_TAGS, *dict.fromkeys(dialect.search_tags for dialect in DIALECTS))
@@ -128,3 +142,59 @@ def reward_of_candidate(
         difficulty_weight=settings.difficulty_weight,
         target=settings.target,
     )
+
+
+def answer_metrics(
+    settings: SolverConfig,
+    rollouts: Sequence[Rollout],
+    records: Sequence[JudgeRecords],
+    count: Callable[[str], int],
+) -> dict[str, Measure]:
+    """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards."""
+    grades = [grade.score for group in records for grade in group.grades]
+    lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
+    limits = (settings.length_soft, settings.length_hard, settings.length_floor)
+    return {
+        **({"rubric": Mean.of(grades)} if grades else {}),
+        "format": Mean.of([format_score(rollout) for rollout in rollouts]),
+        "search": Mean.of(
+            [search_reward(rollout.searches, settings.search_saturation) for rollout in rollouts]
+        ),
+        "answer_tokens": Mean.of(lengths),
+        "length_factor": Mean.of([length_factor(tokens, *limits) for tokens in lengths]),
+    }
+
+
+def task_metrics(
+    candidates: Sequence[Candidate],
+    format_scores: Sequence[float],
+    settings: ChallengerConfig,
+    limits: TasksConfig,
+) -> dict[str, Measure]:
+    """The parts of the Challenger's reward (equation 4) without their weights."""
+    known = [candidate.mean for candidate in candidates if candidate.mean is not None]
+    unresolved = [candidate.status is CandidateStatus.UNRESOLVED for candidate in candidates]
+    # Failed gates count as 0: this is the term that equation 4 adds, not the mean over passing tasks.
+    difficulties = [
+        0.0 if candidate.mean is None else difficulty_reward(candidate.mean, settings.target)
+        for candidate in candidates
+        if candidate.status is not CandidateStatus.UNRESOLVED
+    ]
+    return {
+        "difficulty": Mean.of(difficulties),
+        "format": Mean.of(format_scores),
+        "gates": Mean.of([candidate.mean is not None for candidate in candidates]),
+        "mean_score": Mean.of(known),
+        "in_window": Mean.of([in_window(value, limits.low, limits.high) for value in known]),
+        "unresolved": Mean.of(unresolved),
+        "no_task": Mean.of([candidate.reason is Reason.NO_TASK for candidate in candidates]),
+    }
+
+
+def behaviour_metrics(rollouts: Sequence[Rollout]) -> dict[str, Measure]:
+    """How the policy behaved in a step: searches, turns, finished share."""
+    return {
+        "searches": Mean.of(rollout.searches for rollout in rollouts),
+        "turns": Mean.of(len(rollout.turns) for rollout in rollouts),
+        "finished": Mean.of(rollout.status is RolloutStatus.FINISHED for rollout in rollouts),
+    }

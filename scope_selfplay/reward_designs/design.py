@@ -21,7 +21,6 @@ config/rewards.py, which also joins `AnyReward` there. The shortest one rewards 
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -267,7 +266,8 @@ class RubricSource:
         self._choice = choice
         self.peers = peers or Alone()
         """Those that share a step: one of them writes the rubric of a question for all."""
-        self._tries: Counter[str] = Counter()
+        self.step = 0
+        """A rubric that could not be written is asked for again in the next step, and not by every rank in this one."""
         self._written: dict[str, Rubric] = {}
         self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
 
@@ -308,10 +308,9 @@ class RubricSource:
         return known or self._written[task.id]
 
     async def _write(self, task: Task, judge: MeteredJudge) -> Rubric | None:
-        self._tries[task.id] += 1
         try:
             rubric = await self.peers.once(
-                f"rubric/{task.id}/{self._tries[task.id]}", lambda: judge.write_rubric(task, ())
+                f"rubric/{task.id}/{self.step}", lambda: judge.write_rubric(task, ())
             )
         finally:
             del self._writing[task.id]

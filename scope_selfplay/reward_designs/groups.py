@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from scope_selfplay.inference import Generate, PolicyModel, Sample
 from scope_selfplay.keys import Key
 from scope_selfplay.schemas import Rollout, Rubric, Task
 
@@ -37,6 +38,10 @@ class Arrivals:
         self._tokens[number] += tokens
         self._changed.set()
 
+    def counting(self, model: PolicyModel, number: int) -> PolicyModel:
+        """`model`, which says here what it generates for a rollout."""
+        return _Counting(model, self, number)
+
     def finish(self, number: int) -> None:
         self._finished.append(number)
         self._changed.set()
@@ -57,6 +62,22 @@ class Arrivals:
             return next((number for number in self._finished if number in self._waiting), None)
         first = min(self._waiting, key=lambda number: (self._tokens[number], number))
         return first if first in self._finished else None
+
+
+@dataclass(frozen=True)
+class _Counting:
+    model: PolicyModel
+    arrivals: Arrivals
+    number: int
+
+    @property
+    def identity(self) -> str:
+        return self.model.identity
+
+    async def generate(self, request: Generate, key: Key) -> Sample:
+        sample = await self.model.generate(request, key)
+        self.arrivals.generated(self.number, len(sample.ids))
+        return sample
 
 
 @dataclass(frozen=True)

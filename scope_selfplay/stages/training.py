@@ -28,7 +28,7 @@ from scope_selfplay.store.weights import Policy
 from scope_selfplay.training.challenger import challenger_sampler
 from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler, open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import scale_of
 from scope_selfplay.training.ranks import Ranks, ranks
 from scope_selfplay.training.solver import resampled, solver_sampler
@@ -197,7 +197,7 @@ def _train(run: Run, job: GrpoJob, model: Any, engine: Engine, sample_step: Step
     run.progress.begin(
         f"iteration {lineage.iteration}: train the {stage.value.capitalize()}", job.settings.steps
     )
-    train(job, model, engine, checked)
+    TrainingLoop(job, model, engine, checked).run()
     if not job.ranks.leads:
         write_usage(job.records_folder, run.judge_of(stage))
     job.ranks.agree("records", True, completing=True)

@@ -8,22 +8,19 @@ from scope_selfplay.corpus import TaskSource
 from scope_selfplay.episodes import PolicyFormat
 from scope_selfplay.inference import PolicyModel
 from scope_selfplay.keys import Key
-from scope_selfplay.measures import Mean, Measure
+from scope_selfplay.measures import Mean, RolloutClock
 from scope_selfplay.pipeline import CandidateRecords, SolverTrial, make_candidate
-from scope_selfplay.reward_designs.answers import reward_of_candidate, task_format_score
-from scope_selfplay.rewards import difficulty_reward, in_window
-from scope_selfplay.run_context import RunContext
-from scope_selfplay.schemas import (
-    CandidateStatus,
-    Provenance,
-    Reason,
-    Rollout,
-    RolloutStatus,
+from scope_selfplay.reward_designs.answers import (
+    behaviour_metrics,
+    reward_of_candidate,
+    task_format_score,
+    task_metrics,
 )
+from scope_selfplay.run_context import RunContext
+from scope_selfplay.schemas import Provenance, Rollout, RolloutStatus
 from scope_selfplay.store.records import append_records
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.metrics import RolloutClock, behaviour_metrics
 from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
 
@@ -54,27 +51,27 @@ def challenger_sampler(
             )
 
         results, _ = await asyncio.gather(asyncio.gather(*trying), announce())
+        written, tried = [each for each, _ in results], [each for _, each in results]
+        candidates = [each.candidate for each in tried]
         format_scores = [
             task_format_score(rollout, source.search_turns)
-            for (source, _), (rollout, _) in zip(of_rows, results, strict=True)
+            for (source, _), rollout in zip(of_rows, written, strict=True)
         ]
         rewards = [
-            reward_of_candidate(rollout, tried.candidate, score, settings)
-            for (rollout, tried), score in zip(results, format_scores, strict=True)
+            reward_of_candidate(*each, settings)
+            for each in zip(written, candidates, format_scores, strict=True)
         ]
-        tried = {each.candidate.rollout_ids: each for _, each in results}.values()
-        written = [rollout for rollout, _ in results]
-        append_records(job.records_folder, [*written, *(each.candidate for _, each in results)])
-        append_records(job.records_folder, [one for each in tried for one in (*each.rollouts, *each.grades)])
-        metrics = _metrics(context, results, format_scores) | {
+        append_records(job.records_folder, [*written, *candidates])
+        once = {each.candidate.rollout_ids: each for each in tried}.values()
+        append_records(job.records_folder, [one for each in once for one in (*each.rollouts, *each.grades)])
+        metrics = {
+            **task_metrics(candidates, format_scores, settings, context.config.tasks),
+            **behaviour_metrics(written),
             "masked": Mean.of([reward is None for reward in rewards]),
             **context.canary_measures(),
             **sampling.clock.seconds(),
         }
-        rewarded = [
-            rewarded_rollout(rollout, reward, per_turn=per_turn)
-            for (rollout, _), reward in zip(results, rewards, strict=True)
-        ]
+        rewarded = [rewarded_rollout(*each, per_turn=per_turn) for each in zip(written, rewards, strict=True)]
         return StepResult(in_groups(rewarded, settings.group_size), metrics)
 
     return sample_step
@@ -98,10 +95,8 @@ class _ChallengerSampling:
         episode = context.challenger_episode(self.policy_format, own_key, source)
         rollout = await context.sample_rollout(episode, self.engine, own_key)
         self.clock.finished()
-        if (
-            task_format_score(rollout, source.search_turns) == 0
-            and rollout.status is not RolloutStatus.FAILED
-        ):
+        failed = rollout.status is RolloutStatus.FAILED
+        if not failed and task_format_score(rollout, source.search_turns) == 0:
             rollout = rollout.model_copy(update={"task": None})
         return rollout
 
@@ -121,32 +116,3 @@ class _ChallengerSampling:
         tried = await self.tried[twin]
         own = {"challenger_rollout_id": rollout.id, "id": f"{tried.candidate.id}-{member}"}
         return rollout, replace(tried, candidate=tried.candidate.model_copy(update=own))
-
-
-def _metrics(
-    context: RunContext, results: Sequence[tuple[Rollout, CandidateRecords]], format_scores: Sequence[float]
-) -> dict[str, Measure]:
-    candidates = [tried.candidate for _, tried in results]
-    means = [candidate.mean for candidate in candidates]
-    known = [value for value in means if value is not None]
-    target, tasks = context.config.challenger.target, context.config.tasks
-    return {
-        # Failed gates count as 0: this is the term that equation 4 adds, not the mean over passing tasks.
-        "difficulty": Mean.of(
-            [
-                None
-                if candidate.status is CandidateStatus.UNRESOLVED
-                else 0.0
-                if candidate.mean is None
-                else difficulty_reward(candidate.mean, target)
-                for candidate in candidates
-            ]
-        ),
-        "format": Mean.of(format_scores),
-        "gates": Mean.of([candidate.mean is not None for candidate in candidates]),
-        "mean_score": Mean.of(known),
-        "in_window": Mean.of([in_window(value, tasks.low, tasks.high) for value in known]),
-        "unresolved": Mean.of([candidate.status is CandidateStatus.UNRESOLVED for candidate in candidates]),
-        "no_task": Mean.of([candidate.reason is Reason.NO_TASK for candidate in candidates]),
-        **behaviour_metrics([rollout for rollout, _ in results]),
-    }

@@ -14,24 +14,24 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay.inference.checkpoints import stored_dtype
+from scope_selfplay.inference.checkpoints import ADAPTER, stored_dtype
 from scope_selfplay.store import write_atomic
-from scope_selfplay.store.card import Lineage, model_card
+from scope_selfplay.store.card import model_card
 from scope_selfplay.store.files import disk_faults, sync_folder
 from scope_selfplay.store.receipts import damage_of, sign, write_receipt
 from scope_selfplay.training.ranks import Ranks
 
 if TYPE_CHECKING:
+    from scope_selfplay.training.job import GrpoJob
     from scope_selfplay.training.model import TrainedModel
 
 PARTS = "parts"
 """The folder of the ranks' parts, `__<rank>_<number>.distcp` each."""
 LARGEST_FILE = "5GB"
-ADAPTER = "adapter"
-"""The folder of an adapter beside the weights that it was added to."""
 _PREFIX = "checkpoint-"
 # What torch says where a file could not be written to its end.
 _CUT_OFF = ("inline_container", "iostream", "StreamWriter")
@@ -90,7 +90,8 @@ class Checkpoints:
         with disk_faults(self._staging):
             write_receipt(self._staging)
             if final.exists():
-                final.rename(_aside(final))
+                asides = (final.with_name(f"{final.name}.damaged-{number}") for number in count(1))
+                final.rename(next(path for path in asides if not path.exists()))
             self._staging.rename(final)
             sync_folder(self._work)
             self._whole.add(final.name)
@@ -130,13 +131,6 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
-def _aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return aside
-
-
 @contextmanager
 def _faults_of_torch() -> Iterator[None]:
     """Raises an OSError where a file was cut off, which torch notices by its own position in it.
@@ -162,13 +156,10 @@ def _faults_of_torch() -> Iterator[None]:
         raise next((each for each in met if isinstance(each, OSError)), met[0]) from error
 
 
-def export(
-    model: "TrainedModel", out: Path, part: Path, *, dtype: str, tokenizer: Any, lineage: Lineage
-) -> None:
-    """Write a plain model directory, into `part` first, so that `out` is whole or absent. All ranks.
+def export(job: "GrpoJob", model: "TrainedModel") -> None:
+    """Write `checkpoint/`, a plain model directory that is whole or absent. All ranks; raises StorageError.
 
-    An adapter stays beside the weights that it is added to, for the next iteration, where it is over M0. Raises
-    StorageError.
+    An adapter stays beside the weights that it is added to, for the next iteration, where it is over M0.
     """
     import torch
 
@@ -177,7 +168,8 @@ def export(
         # All ranks gather; the first one keeps.
         return {name: weight.cpu() for name, weight in weights if model.ranks.leads}
 
-    weights = gathered(dtype)
+    out, part, dtype = job.folder.checkpoint, job.folder.work / "final", job.options.model.export_dtype
+    weights = gathered(stored_dtype(model.base) if dtype == "base" else dtype)
     adapter = gathered("float32", trained_only=True) if model.under is not None else {}
 
     def write() -> None:
@@ -192,16 +184,11 @@ def export(
                 for file in (part / ADAPTER).iterdir():
                     if file.name not in ("adapter_config.json", "adapter_model.safetensors"):
                         file.unlink()
-            tokenizer.save_pretrained(str(part))
-            write_atomic(part / "README.md", model_card(lineage))
+            job.codec.tokenizer.save_pretrained(str(part))
+            write_atomic(part / "README.md", model_card(job.start.lineage))
             write_receipt(part)
             shutil.rmtree(out, ignore_errors=True)
             part.rename(out)
             sync_folder(out.parent)
 
     model.ranks.leader("export", write, completing=True)
-
-
-def export_dtype(wanted: str, base: Path) -> str:
-    """The data type of exported weights; `wanted`: model.export_dtype."""
-    return stored_dtype(base) if wanted == "base" else wanted

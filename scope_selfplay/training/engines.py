@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.config.training import check_engine
@@ -65,33 +65,23 @@ StepSampler = Callable[[Sequence[str], int, Callable[[Rows], None]], Coroutine[A
 judged (or nobody: then they are when the rewards are there) -> what was sampled and how it is rewarded."""
 
 
-class Engine(Protocol):
-    """What the loop asks of an engine; `source` is what episodes ask for turns."""
+class Engine:
+    """What samples: this one is in this process, or nothing samples. `source` is what episodes ask for turns."""
 
-    @property
-    def source(self) -> Any: ...
-
-    def take(self, model: "TrainedModel", identity: str) -> None:
-        """Sample from the weights as they are now. All ranks call it, and nothing samples meanwhile."""
-
-    def serve(self, sampled: "Future[Any]") -> None:
-        """Return when `sampled` is done; what has to work on the caller's thread works here."""
-
-
-class InProcess:
-    """`source` is an `InProcessModel`, or what spreads its turns over processes."""
-
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any = None) -> None:
         self.source = source
 
     def take(self, model: "TrainedModel", identity: str) -> None:
-        self.source.refresh(identity)
+        """Sample from the weights as they are now. All ranks call it, and nothing samples meanwhile."""
+        if self.source is not None:
+            self.source.refresh(identity)
 
     def serve(self, sampled: "Future[Any]") -> None:
+        """Return when `sampled` is done; what has to work on the caller's thread works here."""
         wait([sampled])
 
 
-class Colocated:
+class Colocated(Engine):
     """vLLM's cache takes requests and never answers them while it sleeps. Asleep (level 2) it has no memory at all;
     level 1 would copy weights into the host's, to be overwritten when they wake: every step begins with new ones.
     """
@@ -106,7 +96,7 @@ class Colocated:
             )
         from vllm import LLM
 
-        self.source = source
+        super().__init__(source)
         # The external launcher is the one that has started this rank, or nobody.
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         for name, value in {**alone, "MASTER_PORT": str(_free_port())}.items():
@@ -133,24 +123,25 @@ class Colocated:
         torch.cuda.empty_cache()
         self.llm.wake_up(tags=["weights"])
         worker = self.llm.llm_engine.model_executor.driver_worker
-        send_weights(model, lambda name, weight: worker.model_runner.model.load_weights([(name, weight)]))
+        with whole_weights(model) as weights:
+            worker.model_runner.model.load_weights(weights)
         self.llm.reset_prefix_cache()
         # What torch keeps of the gathered weights is room for the cache.
         torch.cuda.empty_cache()
         self.llm.wake_up(tags=["kv_cache"])
-        self.source.refresh(identity)
+        super().take(model, identity)
 
     def serve(self, sampled: "Future[Any]") -> None:
         self.source.serve(self.llm.llm_engine, sampled)
         self.llm.sleep(level=2)
 
 
-class WeightServer:
+class WeightServer(Engine):
     """Only the first rank speaks to the server of weights; the others gather with it."""
 
     def __init__(self, source: ServedModel, model: ModelConfig, device: Any, *, leads: bool) -> None:
         """Raises InferenceError where the server is down."""
-        self.source = source
+        super().__init__(source)
         self._model = model
         self._client: Any = None
         if leads:
@@ -164,43 +155,27 @@ class WeightServer:
                 self._client.init_communicator(device=device)
 
     def take(self, model: "TrainedModel", identity: str) -> None:
-        import torch
-
-        kind = stored_dtype(model.base)
-        weights = model.whole_weights(getattr(torch, kind))
-        fault: Exception | None = None
-        if self._client is not None:
-            try:
+        with whole_weights(model) as weights:
+            if self._client is not None:
                 with _transfer_errors(self._model):
+                    kind = stored_dtype(model.base)
                     known = [(name, kind, shape) for name, shape in model.shapes()]
                     self._client.update_named_params(known, weights)
                     self._client.reset_prefix_cache()
-            except Exception as error:  # noqa: BLE001 - raised below, when the other ranks have what they wait for
-                fault = error
-        for _ in weights:
-            # The other ranks, and the first one after a fault: whole weights take all of them.
-            pass
-        if fault is not None:
-            raise fault
-        self.source.refresh(identity)
-
-    def serve(self, sampled: "Future[Any]") -> None:
-        wait([sampled])
+        super().take(model, identity)
 
 
-def send_weights(model: "TrainedModel", deliver: Callable[[str, Any], object]) -> None:
-    """Gives every whole weight to `deliver`; its first error is raised when all ranks have gathered to the end."""
+@contextmanager
+def whole_weights(model: "TrainedModel") -> Iterator[Iterator[tuple[str, Any]]]:
+    """Every weight, whole, in the data type of M0. All ranks gather to the end, also those that need none or failed."""
     import torch
 
-    fault: Exception | None = None
-    for name, weight in model.whole_weights(getattr(torch, stored_dtype(model.base))):
-        try:
-            if fault is None:
-                deliver(name, weight)
-        except Exception as error:  # noqa: BLE001 - raised below
-            fault = error
-    if fault is not None:
-        raise fault
+    weights = model.whole_weights(getattr(torch, stored_dtype(model.base)))
+    try:
+        yield weights
+    finally:
+        for _ in weights:
+            pass
 
 
 def open_engine(
@@ -223,7 +198,7 @@ def open_engine(
         case "in_process":
             check_engine(settings.engine, ranks.processes if model.placement.sharded else 1)
             source = in_process_engine(context, job.codec, role, model.network, identity=checkpoint)
-            return InProcess(source)
+            return Engine(source)
         case "vllm_colocated":
             stepped = SteppedEngine(job.codec, **options)
             return Colocated(stepped, job.start.weights, settings, job.max_length, ranks.number)
@@ -311,18 +286,13 @@ def sampler_from(
 ) -> StepSampler:
     """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out."""
 
-    async def group_of(record: str, step: int) -> list[Rollout]:
-        members = range(group_size)
-        return await asyncio.gather(*(rollout(record, (step, record, member)) for member in members))
-
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-        groups = await asyncio.gather(*(group_of(record, step) for record in records))
-        sampled([rows_from(each).rows for group in groups for each in group])
-        rewards = await asyncio.gather(*map(reward, groups))
-        rewarded = [
-            [rewarded_rollout(*each, per_turn=False) for each in zip(*pair, strict=True)]
-            for pair in zip(groups, rewards, strict=True)
-        ]
-        return StepResult(rewarded, {})
+        keys = [(step, record, member) for record in records for member in range(group_size)]
+        rollouts = await asyncio.gather(*(rollout(key[1], key) for key in keys))
+        sampled([rows_from(each).rows for each in rollouts])
+        groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
+        rewards = [each for group in await asyncio.gather(*map(reward, groups)) for each in group]
+        rewarded = [rewarded_rollout(*each, per_turn=False) for each in zip(rollouts, rewards, strict=True)]
+        return StepResult(in_groups(rewarded, group_size), {})
 
     return sample_step

@@ -80,9 +80,8 @@ class GrpoJob:
     @property
     def records_folder(self) -> StageFolder:
         """Where this rank keeps its rollouts and grades; the first one's is the stage folder itself."""
-        return (
-            self.folder if self.ranks.leads else StageFolder(self.folder.work / f"rank-{self.ranks.number}")
-        )
+        own = self.folder.work / f"rank-{self.ranks.number}"
+        return self.folder if self.ranks.leads else StageFolder(own)
 
     def records_of(self, step: int) -> Sequence[str]:
         """Those of this rank in a step (from 0). Raises ConfigError where there are none for any."""

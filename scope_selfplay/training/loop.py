@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope_selfplay.keys import seed_from
 from scope_selfplay.measures import joined_values
-from scope_selfplay.training.checkpoint import Checkpoints, export, export_dtype
+from scope_selfplay.training.checkpoint import Checkpoints, export
 from scope_selfplay.training.engines import Engine, Rollouts, Rows, StepSampler
 from scope_selfplay.training.job import GrpoJob
 from scope_selfplay.training.loss import (
@@ -27,10 +27,9 @@ from scope_selfplay.training.loss import (
     advantages,
     check_finite,
     check_first_kl,
+    learning_rate,
     loss_of,
     sampling_cap,
-    warm_up,
-    warmup_steps,
 )
 from scope_selfplay.training.metrics import (
     StepLog,
@@ -77,16 +76,11 @@ def load(job: GrpoJob) -> "TrainedModel":
     )
 
 
-def train(job: GrpoJob, model: "TrainedModel", engine: Engine, sample: StepSampler) -> Path:
-    """Train from the job's start, or the newest checkpoint in the stage's work folder, and save `checkpoint/`.
-
-    All ranks call it, within `with job.ranks`. What one of them raises ends all.
-    """
-    return TrainingLoop(job, model, engine, sample).run()
-
-
 class TrainingLoop:
-    """`optimizer` is AdamW; another one may take its place before `run`, and a checkpoint keeps its moments."""
+    """All ranks make one and `run` it, within `with job.ranks`. What one of them raises ends all.
+
+    `optimizer` is AdamW; another one may take its place before `run`, and a checkpoint keeps its moments.
+    """
 
     def __init__(self, job: GrpoJob, model: "TrainedModel", engine: Engine, sample: StepSampler) -> None:
         import torch
@@ -111,6 +105,7 @@ class TrainingLoop:
         self._under_way: list[Rollouts] = []
 
     def run(self) -> Path:
+        """Train from the job's start, or the newest checkpoint in the stage's work folder, and save `checkpoint/`."""
         job, settings, ranks = self.job, self.job.settings, self.ranks
         job.records_folder.path.mkdir(parents=True, exist_ok=True)
         done = self._checkpoints.restore(self._state, job.callbacks.say)
@@ -125,11 +120,8 @@ class TrainingLoop:
                 ranks.agree("step", None)
         finally:
             self._cancel()
-        dtype = export_dtype(job.options.model.export_dtype, job.start.base)
-        part, tokenizer = job.folder.work / "final", job.codec.tokenizer
-        out = job.folder.checkpoint
-        export(self.model, out, part, dtype=dtype, tokenizer=tokenizer, lineage=job.start.lineage)
-        return out
+        export(job, self.model)
+        return job.folder.checkpoint
 
     def step(self, number: int) -> None:
         """One step (from 0), as the module says."""
@@ -161,7 +153,7 @@ class TrainingLoop:
 
         update_begun = perf_counter()
         for parameters in self.optimizer.param_groups:
-            parameters["lr"] = settings.learning_rate * warm_up(number, warmup_steps(settings))
+            parameters["lr"] = learning_rate(settings, number)
         plans = plan_updates(table, learnt, self._rules)
         measured, norm = self._update(number, plans, result.rows, references)
         seconds = perf_counter() - update_begun + reference_seconds

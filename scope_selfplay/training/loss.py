@@ -227,16 +227,13 @@ class PolicyLoss:
         return (totals / tokens.clamp(min=1.0)).exp()[batch.rows]
 
 
-def warmup_steps(settings: TrainConfig) -> int:
-    return round(settings.warmup_ratio * settings.steps)
-
-
-def warm_up(done: int, steps: int) -> float:
-    """The share of the learning rate in the step after `done` ones, in a warm-up of so many steps.
+def learning_rate(settings: TrainConfig, done: int) -> float:
+    """Of the step after `done` ones, as it warms up.
 
     Already the first one learns: the paper's warm-up, one step of 20, would be spent on rollouts that teach nothing.
     """
-    return min(1.0, (done + 1) / max(1, steps))
+    steps = round(settings.warmup_ratio * settings.steps)
+    return settings.learning_rate * min(1.0, (done + 1) / max(1, steps))
 
 
 def check_finite(step: int, loss: float, gradient_norm: float) -> None:

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from scope_selfplay.measures import Greatest, Mean, Measure
-from scope_selfplay.schemas import Rollout, RolloutStatus
+from scope_selfplay.measures import Mean, Measure
 from scope_selfplay.store import Appender, write_records
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.loss import PassTotals
@@ -63,7 +61,7 @@ def group_metrics(groups: Sequence[Sequence[RolloutShare]], advantages: Sequence
     known = [[each.reward for each in group if each.reward is not None] for group in groups]
     rewards = [reward for group in known for reward in group]
     taught = [advantage for group in advantages for advantage in group]
-    sampled = [sum(row.sampled for row in each.rows) for group in groups for each in group]
+    sampled = [each.sampled for group in groups for each in group]
     return {
         "reward": fmean(rewards) if rewards else None,
         "reward_std": fmean(pstdev(group) for group in known if group) if rewards else None,
@@ -74,23 +72,6 @@ def group_metrics(groups: Sequence[Sequence[RolloutShare]], advantages: Sequence
     }
 
 
-class RolloutClock:
-    """How long the rollouts of a step take, and how long their rewards keep it waiting after the last of them."""
-
-    def __init__(self) -> None:
-        self._begun = self._last = perf_counter()
-
-    def finished(self) -> None:
-        """A rollout has ended."""
-        self._last = perf_counter()
-
-    def seconds(self) -> dict[str, Measure]:
-        return {
-            "rollout_seconds": Greatest(self._last - self._begun),
-            "reward_seconds": Greatest(perf_counter() - self._last),
-        }
-
-
 def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, Measure]:
     """How rollouts became rows: rows per rollout, the share that was split against expectation, and truncated."""
     sampled = [rollout for rollout in rollouts if rollout.rows]
@@ -98,15 +79,6 @@ def row_metrics(rollouts: Sequence[RewardedRollout]) -> dict[str, Measure]:
         "rows": Mean.of(len(rollout.rows) for rollout in sampled),
         "split": Mean.of(rollout.split for rollout in sampled),
         "truncated": Mean.of(rollout.truncated for rollout in sampled),
-    }
-
-
-def behaviour_metrics(rollouts: Sequence[Rollout]) -> dict[str, Measure]:
-    """How the policy behaved in a step: searches, turns, finished share."""
-    return {
-        "searches": Mean.of(rollout.searches for rollout in rollouts),
-        "turns": Mean.of(len(rollout.turns) for rollout in rollouts),
-        "finished": Mean.of(rollout.status is RolloutStatus.FINISHED for rollout in rollouts),
     }
 
 

@@ -23,10 +23,8 @@ import torch
 from torch import nn
 
 from scope_selfplay.config import LoraConfig
-from scope_selfplay.errors import CheckpointError
-from scope_selfplay.inference.checkpoints import load_model
+from scope_selfplay.inference.checkpoints import load_model, load_with_adapter
 from scope_selfplay.inference.packed_weights import can_pack
-from scope_selfplay.training.checkpoint import ADAPTER
 from scope_selfplay.training.passes import Batch
 from scope_selfplay.training.ranks import Ranks
 
@@ -94,11 +92,11 @@ class TrainedModel:
         self.ranks, self.placement, self.base = ranks, placement, base
         self._temperature = temperature
         whole = ranks.leads or not placement.sharded
-        load = partial(_loaded, attention=attention, whole=whole)
+        load = partial(load_model, attention=attention, whole=whole)
         self.model: Any
         self.under: Path | None = None
         if lora.rank:
-            self.model, self.under = _adapted(start, base, lora, load, whole=whole)
+            self.model, self.under = load_with_adapter(start, base, lora, load, whole=whole)
         else:
             self.model = load(start)
         self.network = self.model.get_base_model() if lora.rank else self.model
@@ -154,7 +152,11 @@ class TrainedModel:
 
     def backward(self, loss: Any, *, last: bool) -> None:
         """Adds a pass's gradients; those of other copies in the `last` pass of an update."""
-        if self._copies > 1 and self.placement.sharded and not self.placement.offload:
+        if (
+            self.ranks.processes > self.placement.sharers
+            and self.placement.sharded
+            and not self.placement.offload
+        ):
             # They wait on the GPU; where shares lie in host memory there is no room for it.
             self.model.set_requires_all_reduce(last)
         loss.backward()
@@ -214,10 +216,6 @@ class TrainedModel:
             return weight
         # Offloaded parts lie in host memory, where NCCL gathers nothing.
         return weight.to(self.placement.device).full_tensor()
-
-    @property
-    def _copies(self) -> int:
-        return self.ranks.processes // self.placement.sharers
 
     def _scores(self, model: Any, batch: Batch, *, router: bool = False) -> Scores:
         labels = batch.ids.masked_fill(~batch.sampled, -100)
@@ -282,49 +280,6 @@ class TrainedModel:
         for name, buffer in known.items():
             owner, _, own = name.rpartition(".")
             setattr(model.get_submodule(owner), own, buffer.to(self.placement.device))
-
-
-def _loaded(folder: Path, *, precision: str = "float32", attention: str, whole: bool) -> Any:
-    """A model, or one of its shape that takes no memory: the first rank reads the weights for all."""
-    if whole:
-        return load_model(folder, precision=precision, attention=attention)
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        dtype = getattr(torch, precision)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-
-
-def _adapted(start: Path, base: Path, lora: LoraConfig, load: Any, *, whole: bool) -> tuple[Any, Path]:
-    """A model with a trainable adapter, and the weights that it is over."""
-    from peft import LoraConfig as Adapter
-    from peft import PeftConfig, PeftModel, get_peft_model
-
-    kept = start / ADAPTER
-    shape = Adapter(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), task_type="CAUSAL_LM"
-    )
-    if not kept.is_dir():
-        return get_peft_model(load(start), shape), start
-    if not (kept / "adapter_model.safetensors").is_file():
-        # peft would take adapter_model.bin instead, which is pickled code.
-        raise CheckpointError(f"{kept}: no adapter_model.safetensors; save the adapter as safetensors")
-    found = PeftConfig.from_pretrained(str(kept))
-    if (found.r, float(found.lora_alpha), set(found.target_modules)) != (
-        lora.rank,
-        lora.alpha,
-        set(lora.target_modules),
-    ):
-        raise CheckpointError(
-            f"{kept}: holds an adapter of rank {found.r}, alpha {found.lora_alpha} on "
-            f"{', '.join(sorted(found.target_modules))}; model.lora asks for rank {lora.rank}, alpha {lora.alpha} "
-            f"on {', '.join(sorted(lora.target_modules))}: keep one shape through a run"
-        )
-    model = load(base)
-    if whole:
-        return PeftModel.from_pretrained(model, str(kept), is_trainable=True), base
-    return get_peft_model(model, shape), base
 
 
 def shard(model: Any, placement: Placement, processes: int) -> None:

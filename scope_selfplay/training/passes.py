@@ -42,6 +42,10 @@ class RolloutShare(NamedTuple):
         masked = reward is None or (rollout.truncated and mask_truncated)
         return cls(reward, not masked and any(row.sampled for row in rows), rows)
 
+    @property
+    def sampled(self) -> int:
+        return sum(row.sampled for row in self.rows)
+
 
 Table = Sequence[Sequence[Sequence[RolloutShare]]]
 """By rank, group and member."""
@@ -90,35 +94,27 @@ def plan_updates(table: Table, advantages: Sequence[Sequence[float]], rules: Upd
     scored = iter(advantages)
     counted: list[list[list[_Counted]]] = [[[] for _ in table] for _ in range(rules.updates)]
     for rank, groups in enumerate(table):
-        rollout = 0
+        places = iter(range(sum(map(len, groups))))
         for number, group in enumerate(groups):
-            for share, advantage in zip(group, next(scored), strict=True):
-                if share.counts:
-                    counted[number % rules.updates][rank].append(_Counted(rollout, share, advantage))
-                rollout += 1
+            known = zip(group, next(scored), places, strict=False)
+            counted[number % rules.updates][rank] += [each for each in known if each[0].counts]
     return [_planned(of_update, rules) for of_update in counted]
 
 
-class _Counted(NamedTuple):
-    rollout: int
-    share: RolloutShare
-    advantage: float
-
-    @property
-    def sampled(self) -> int:
-        return sum(row.sampled for row in self.share.rows)
+_Counted = tuple[RolloutShare, float, int]
+"""A rollout, its advantage, and its place among those of its rank."""
 
 
 def _planned(counted: Sequence[Sequence[_Counted]], rules: UpdateRules) -> UpdatePlan:
-    sampled = [each.sampled for rank in counted for each in rank]
+    sampled = [share.sampled for rank in counted for share, _, _ in rank]
     counts = Counts(len(sampled), sum(sampled), rules.max_response)
     rows = [
         [
-            PlannedRow(each.rollout, place, row.tokens, each.advantage, weight)
-            for each in rank
-            if each.advantage or rules.teaches_flat
-            for weight in [token_weight(rules.average, each.sampled, counts)]
-            for place, row in enumerate(each.share.rows)
+            PlannedRow(rollout, place, row.tokens, advantage, weight)
+            for share, advantage, rollout in rank
+            if advantage or rules.teaches_flat
+            for weight in [token_weight(rules.average, share.sampled, counts)]
+            for place, row in enumerate(share.rows)
         ]
         for rank in counted
     ]
@@ -142,7 +138,8 @@ def cut_passes(lengths: Sequence[Sequence[int]], budget: int, *, packed: bool) -
     count = max(1, *(-(-sum(rows) // budget) for rows in lengths))
     while True:
         cuts = [_even_passes(rows, count) for rows in lengths]
-        if all(_fits(rows, passes, budget) for rows, passes in zip(lengths, cuts, strict=True)):
+        pairs = [(rows, part) for rows, passes in zip(lengths, cuts, strict=True) for part in passes]
+        if all(len(part) < 2 or pass_tokens(rows, part, packed=True) <= budget for rows, part in pairs):
             return cuts
         count += 1
 
@@ -173,10 +170,6 @@ def _even_passes(rows: Sequence[int], count: int) -> Passes:
         passes[place].append(number)
         heapreplace(loads, (load + rows[number], place))
     return sorted(passes, key=lambda numbers: -pass_tokens(rows, numbers, packed=True))
-
-
-def _fits(rows: Sequence[int], passes: Passes, budget: int) -> bool:
-    return all(len(part) < 2 or pass_tokens(rows, part, packed=True) <= budget for part in passes)
 
 
 def _padded_passes(rows: Sequence[int], budget: int, count: int) -> Passes:

@@ -2,7 +2,7 @@
 
 Nothing is decoded and encoded again. A row per rollout exists only where every prompt begins with the previous
 prompt and sample; where a family rewrites its history (Qwen3 hides earlier thinking), each turn is a row. Several
-rows of one rollout share its advantage and weigh as much as one row would (`losses`).
+rows of one rollout share its advantage and weigh as much as one row would (`loss`).
 """
 
 import math

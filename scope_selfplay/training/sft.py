@@ -6,10 +6,8 @@ negative log-likelihood. So it is sharded, saved and resumed like every training
 
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scope_selfplay.config import TrainConfig
 from scope_selfplay.errors import CorpusError
@@ -18,15 +16,12 @@ from scope_selfplay.keys import rng_from
 from scope_selfplay.store import StageFolder
 from scope_selfplay.store.card import Lineage
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.engines import Rows, StepResult
+from scope_selfplay.training.engines import Engine, Rows, StepResult
 from scope_selfplay.training.job import GrpoJob, TrainingOptions, TrainingStart
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.loss import AdvantageScale
 from scope_selfplay.training.ranks import Ranks, ranks
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
-
-_SAVES = 20
-"""Checkpoints on the way."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +33,6 @@ class WarmStart:
     batch: int = 32
     micro_batch: int = 4
     seed: int = 0
-
-
-class _NoEngine:
-    """Nothing samples: rows are there."""
-
-    source = None
-
-    def take(self, model: Any, identity: str) -> None:
-        return
-
-    def serve(self, sampled: "Future[Any]") -> None:
-        wait([sampled])
 
 
 def sft(
@@ -83,7 +66,7 @@ def sft(
         kl_beta=0.0,
         loss="cispo",
         sampling_cap=0.0,
-        save_every=-(-steps // _SAVES),
+        save_every=-(-steps // 20),
         max_prompt=max(8, *(len(row.prompt_ids) for row in rows)),
     )
     options = TrainingOptions(training, temperature=1.0, seed=settings.seed, scale=AdvantageScale.GIVEN)
@@ -100,7 +83,7 @@ def sft(
 
     with team:
         folder.work.mkdir(parents=True, exist_ok=True)
-        train(job, load(job), _NoEngine(), sample)
+        TrainingLoop(job, load(job), Engine(), sample).run()
         return team.leader("finish", finish, completing=True)
 
 

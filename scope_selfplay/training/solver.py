@@ -2,27 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from scope_selfplay.config import SolverConfig
 from scope_selfplay.episodes import PolicyFormat
-from scope_selfplay.inference import Generate, PolicyModel, Sample
-from scope_selfplay.judge.metered import JudgeRecords, MeteredJudge
+from scope_selfplay.inference import PolicyModel
+from scope_selfplay.judge.metered import MeteredJudge
 from scope_selfplay.keys import Key, rng_from
-from scope_selfplay.measures import Mean, Measure, Total, in_turn
+from scope_selfplay.measures import RolloutClock, Total, in_turn
 from scope_selfplay.ranking.routing import is_flat
-from scope_selfplay.reward_designs.answers import format_score
+from scope_selfplay.reward_designs.answers import answer_metrics, behaviour_metrics
 from scope_selfplay.reward_designs.design import RubricSource, Unjudgeable
 from scope_selfplay.reward_designs.groups import Arrivals, RolloutGroup
 from scope_selfplay.reward_designs.step_rewards import open_rewarder, records_of, reward_metrics
-from scope_selfplay.rewards import length_factor, search_reward
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Rollout, Rubric, Task
 from scope_selfplay.store import read_records
 from scope_selfplay.store.records import append_records
-from scope_selfplay.training.engines import Rows, StepResult, StepSampler
+from scope_selfplay.training.engines import Rows, StepResult, StepSampler, in_groups
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.metrics import RolloutClock, behaviour_metrics
 from scope_selfplay.training.rows import rewarded_rollout, rows_from
 
 
@@ -55,8 +53,8 @@ def solver_sampler(
         source.keep(kept)
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
-        anchor = rewarder.design.has_anchor
-        writer = context.judge.for_group()
+        written.step = rewarder.design.rubric_source.step = step
+        writer, anchor = context.judge.for_group(), rewarder.design.has_anchor
         sampling = _SolverSampling(
             context, engine, policy_format, RolloutClock(), written, writer, greedy_first=anchor
         )
@@ -72,22 +70,18 @@ def solver_sampler(
         judgements = [writer.records, *records_of(judged)]
         append_records(job.records_folder, [*rollouts, *(one for each in judgements for one in each.values)])
         metrics = {
-            **_answer_metrics(settings, rollouts, records_of(judged), count),
+            **answer_metrics(settings, rollouts, records_of(judged), count),
             **reward_metrics(judged),
             **behaviour_metrics(rollouts),
             **context.canary_measures(),
             **sampling.clock.seconds(),
         }
-        return StepResult(
-            [
-                [
-                    rewarded_rollout(rollout, reward, per_turn=per_turn)
-                    for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
-                ]
-                for group in judged
-            ],
-            metrics,
-        )
+        rewarded = [
+            rewarded_rollout(*each, per_turn=per_turn)
+            for group in judged
+            for each in zip(group.rollouts, group.rewards, strict=True)
+        ]
+        return StepResult(in_groups(rewarded, settings.group_size), metrics)
 
     return sample_step
 
@@ -153,20 +147,17 @@ class _SolverSampling:
             asyncio.ensure_future(self._sample_member(graded.task, member, key, arrivals))
             for member in range(size)
         ]
-        rubric = graded.rubric or await self._written_rubric(graded.task)
+        rubric = graded.rubric
+        if rubric is None:
+            # Without criteria where the reward needs none, or the judge cannot write any.
+            rubric = Rubric(task_id=graded.task.id, criteria=())
+            with suppress(Unjudgeable):
+                rubric = await self.written.find(graded.task, rubric, self.writer) or rubric
         return RolloutGroup(graded.task, rubric, rollouts, arrivals, key)
-
-    async def _written_rubric(self, task: Task) -> Rubric:
-        """Without criteria where the reward needs none, or the judge could not write any."""
-        none = Rubric(task_id=task.id, criteria=())
-        try:
-            return await self.written.find(task, none, self.writer) or none
-        except Unjudgeable:
-            return none
 
     async def _sample_member(self, task: Task, member: int, key: Key, arrivals: Arrivals) -> Rollout:
         policy_format = replace(self.policy_format, greedy=self.greedy_first and member == 0)
-        engine = _CountedEngine(self.engine, lambda tokens: arrivals.generated(member, tokens))
+        engine = arrivals.counting(self.engine, member)
         own_key = (*key, member)
         try:
             episode = self.context.solver_episode(policy_format, own_key, task)
@@ -174,41 +165,3 @@ class _SolverSampling:
         finally:
             arrivals.finish(member)
             self.clock.finished()
-
-
-class _CountedEngine:
-    """Reports how many tokens the policy has generated, turn by turn."""
-
-    def __init__(self, model: PolicyModel, generated: Callable[[int], None]) -> None:
-        self._model = model
-        self._generated = generated
-
-    @property
-    def identity(self) -> str:
-        return self._model.identity
-
-    async def generate(self, request: Generate, key: Key) -> Sample:
-        sample = await self._model.generate(request, key)
-        self._generated(len(sample.ids))
-        return sample
-
-
-def _answer_metrics(
-    settings: SolverConfig,
-    rollouts: Sequence[Rollout],
-    records: Sequence[JudgeRecords],
-    count: Callable[[str], int],
-) -> dict[str, Measure]:
-    """The parts of SCOPE's reward (equation 6) without their weights, whatever the design rewards."""
-    grades = [grade.score for group in records for grade in group.grades]
-    lengths = [count(rollout.answer) for rollout in rollouts if rollout.answer]
-    limits = (settings.length_soft, settings.length_hard, settings.length_floor)
-    return {
-        **({"rubric": Mean.of(grades)} if grades else {}),
-        "format": Mean.of([format_score(rollout) for rollout in rollouts]),
-        "search": Mean.of(
-            [search_reward(rollout.searches, settings.search_saturation) for rollout in rollouts]
-        ),
-        "answer_tokens": Mean.of(lengths),
-        "length_factor": Mean.of([length_factor(tokens, *limits) for tokens in lengths]),
-    }

@@ -10,7 +10,7 @@ import pytest
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import sharded_job
 from tests.integration.loop.seam import NoEngine, sampler_of
@@ -33,7 +33,7 @@ def trained(job: GrpoJob) -> dict[str, Any]:
         return found
 
     with job.ranks:
-        train(replace(job, callbacks=callbacks), load(job), NoEngine(), sample_step)
+        TrainingLoop(replace(job, callbacks=callbacks), load(job), NoEngine(), sample_step).run()
     return {"lines": read_rows(job.folder.metrics), "heard": heard, "happened": happened}
 
 

@@ -9,7 +9,7 @@ from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.passes import BatchRow, batch_of
 from tests.fsdp.place import Place, on_ranks
 from tests.fsdp.trainings import changed, ending_of, loop_of, sharded_job, trained_metrics
@@ -132,7 +132,7 @@ def read_while_judged(place: Place) -> dict[str, Any]:
 
     told = sharded_job(place, "early", steps=2, kl_beta=0.1)
     with told.ranks:
-        train(told, load(told), NoEngine(), early)
+        TrainingLoop(told, load(told), NoEngine(), early).run()
     usual = sharded_job(place, "usual", steps=2, kl_beta=0.1)
     return {"early": read_rows(told.folder.metrics), "usual": trained_metrics(usual, uneven)}
 

@@ -22,7 +22,7 @@ BUDGETS = {
     "words by hand": 64_500,
     "settings": 325,
     "commands": 54,
-    "training lines": 2_960,
+    "training lines": 2_700,
     "training files": 14,
     "training/loop.py lines": 300,
 }

@@ -1,7 +1,6 @@
 """Made-up rollouts for the training loop: what a step is asked for, and jobs small enough for a test."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.inference.codec import ChatCodec
 from scope_selfplay.measures import Total
 from scope_selfplay.store import StageFolder
-from scope_selfplay.training.engines import Rows, StepResult, StepSampler
+from scope_selfplay.training.engines import Engine, Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks, TrainingOptions, TrainingStart
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
 GROUP, BATCH = 2, 2
@@ -57,19 +56,15 @@ def row(*tail: int, sampled: Sequence[int] = (60, 61, 62)) -> TrainingRow:
     return TrainingRow([40, 41, 42], ids, mask, [-5.0 * each for each in mask])
 
 
-class NoEngine:
+class NoEngine(Engine):
     """Nothing is sampled: rollouts are made up."""
 
-    source = None
-
     def __init__(self) -> None:
+        super().__init__()
         self.taken: list[str] = []
 
     def take(self, model: Any, identity: str) -> None:
         self.taken.append(identity)
-
-    def serve(self, sampled: "Future[Any]") -> None:
-        wait([sampled])
 
 
 def sampler_of(score: Score, asked: list[tuple[list[str], int]] | None = None) -> StepSampler:
@@ -86,7 +81,7 @@ def train_on(job: GrpoJob, score: Score) -> list[tuple[list[str], int]]:
     """Train on made-up rows; returns what was asked for."""
     asked: list[tuple[list[str], int]] = []
     with job.ranks:
-        train(job, load(job), NoEngine(), sampler_of(score, asked))
+        TrainingLoop(job, load(job), NoEngine(), sampler_of(score, asked)).run()
     return asked
 
 

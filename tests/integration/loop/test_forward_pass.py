@@ -12,7 +12,7 @@ import torch
 from scope_selfplay.config import LoraConfig
 from scope_selfplay.inference.checkpoints import load_model
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import Placement, TrainedModel
 from scope_selfplay.training.passes import BatchRow, batch_of
 from scope_selfplay.training.ranks import Ranks
@@ -88,7 +88,7 @@ def test_a_training_computes_hardly_any_padding(random_policy: Path, tmp_path: P
         model.model.register_forward_pre_hook(
             lambda module, args, kwargs: computed.append(kwargs["input_ids"].numel()), with_kwargs=True
         )
-        train(job, model, NoEngine(), sampler_of(uneven))
+        TrainingLoop(job, model, NoEngine(), sampler_of(uneven)).run()
     real = sum(3 + 2 + 13 * place for place in range(4))
     assert len(computed) == 3 * 3
     assert sum(computed) == 3 * (44 + 31 + 2 * 18)
@@ -103,7 +103,7 @@ def test_packed_rows_train_as_padded_ones_do(random_policy: Path, tmp_path: Path
         with job.ranks:
             model = load(job)
             model.packed = packed
-            train(job, model, NoEngine(), sampler_of(uneven))
+            TrainingLoop(job, model, NoEngine(), sampler_of(uneven)).run()
         folders.append(job.folder)
     padded, together = (read_rows(folder.metrics) for folder in folders)
     for one, two in zip(padded, together, strict=True):

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from scope_selfplay.config import LoraConfig
 from scope_selfplay.errors import CheckpointError
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.engines import send_weights
+from scope_selfplay.training.engines import whole_weights
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
     NoEngine,
@@ -75,7 +75,8 @@ class Receiving(NoEngine):
 
     def take(self, model: Any, identity: str) -> None:
         self.weights: dict[str, Any] = {}
-        send_weights(model, lambda name, weight: self.weights.update({name: weight.clone()}))
+        with whole_weights(model) as weights:
+            self.weights.update({name: weight.clone() for name, weight in weights})
 
 
 def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
@@ -86,7 +87,7 @@ def test_an_adapter_is_merged_in_float32_and_what_is_frozen_stays_as_it_was(
         model = load(job)
         weights = dict(model.network.named_parameters())
         before = {name: weight.clone() for name, weight in weights.items() if not weight.requires_grad}
-        train(job, model, engine, sampler_of(by_member))
+        TrainingLoop(job, model, engine, sampler_of(by_member)).run()
         engine.take(model, "the end")
     assert before and all(torch.equal(weights[name], weight) for name, weight in before.items())
     exported, adapter = (

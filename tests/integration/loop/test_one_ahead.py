@@ -12,7 +12,7 @@ from scope_selfplay.config import load_config
 from scope_selfplay.errors import ConfigError, OutsideError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import NoEngine, by_member, job_of, same, sampler_of, train_on
 
@@ -34,7 +34,7 @@ class Watching(NoEngine):
 def watched(job: GrpoJob) -> Watching:
     engine = Watching()
     with job.ranks:
-        train(job, load(job), engine, sampler_of(by_member))
+        TrainingLoop(job, load(job), engine, sampler_of(by_member)).run()
     return engine
 
 

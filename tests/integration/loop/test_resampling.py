@@ -16,7 +16,7 @@ from scope_selfplay.measures import Greatest, Mean, Total, joined_values
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import Rows, StepResult, StepSampler
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.ranks import Ranks
 from scope_selfplay.training.rows import RewardedRollout
 from scope_selfplay.training.solver import resampled
@@ -111,7 +111,9 @@ def test_a_training_learns_from_what_came_in_place_of_flat_groups(
     for rounds in (0, 2):
         job = job_of(random_policy, tmp_path / str(rounds), kl_beta=0.0, steps=2)
         with job.ranks:
-            train(job, load(job), NoEngine(), resampled(sampler([], TASKS[4:]), job, TASKS, rounds))
+            TrainingLoop(
+                job, load(job), NoEngine(), resampled(sampler([], TASKS[4:]), job, TASKS, rounds)
+            ).run()
         folders.append(job.folder)
     flat, found = (read_rows(folder.metrics) for folder in folders)
     assert same(folders[0].checkpoint, random_policy) and not same(folders[1].checkpoint, random_policy)

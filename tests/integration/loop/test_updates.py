@@ -13,7 +13,7 @@ from scope_selfplay.config.training import check_shares
 from scope_selfplay.errors import ConfigError
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import (
     BATCH,
@@ -115,7 +115,7 @@ def test_without_a_kl_groups_that_teach_nothing_count_and_are_not_computed(
                 lambda module, args, given, computed=computed: computed.append(len(given["input_ids"])),
                 with_kwargs=True,
             )
-            train(job, model, NoEngine(), sampler_of(half_flat))
+            TrainingLoop(job, model, NoEngine(), sampler_of(half_flat)).run()
         checkpoints.append(job.folder.checkpoint)
     # With a KL every row is learnt from.
     assert {beta: sum(computed) for beta, computed in rows.items()} == {0.0: GROUP, 1e-9: BATCH * GROUP}

@@ -27,7 +27,7 @@ from scope_selfplay.schemas import Role
 from scope_selfplay.terminal import run_command
 from scope_selfplay.training.engines import Rows, StepResult, in_groups, open_engine
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.ranks import ranks
 from scope_selfplay.training.rows import RewardedRollout
 from tests.integration.loop.seam import GROUP, job_of, row, with_model
@@ -138,7 +138,7 @@ def train_served(job: GrpoJob, see: Callable[[int], None], seen: Callable[[], No
         placed: Any = SimpleNamespace(placement=replace(model.placement, device=torch.device("cuda")))
         context: Any = SimpleNamespace(activity=SimpleNamespace(sampled=lambda tokens: None))
         engine = open_engine(job, placed, context, Role.SOLVER, "S_0")
-        train(job, model, engine, sampler_of(engine.source, see, seen))
+        TrainingLoop(job, model, engine, sampler_of(engine.source, see, seen)).run()
 
 
 if __name__ == "__main__":

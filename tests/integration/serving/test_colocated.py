@@ -6,7 +6,7 @@ in tests/vllm.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -31,9 +31,9 @@ from scope_selfplay.stages import train_challenger, train_solver
 from scope_selfplay.stages import training as stage_of_training
 from scope_selfplay.store import Stage
 from scope_selfplay.store.files import read_rows
-from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups, send_weights
+from scope_selfplay.training.engines import Colocated, Rows, StepResult, StepSampler, in_groups, whole_weights
 from scope_selfplay.training.job import GrpoJob
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.training.model import TrainedModel
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 from tests.integration.loop.seam import GROUP, job_of, row, same, with_model
@@ -105,12 +105,12 @@ class SleepingLLM:
     def reset_prefix_cache(self) -> None:
         self._called("reset")
 
-    def _load(self, weights: list[tuple[str, Any]]) -> None:
+    def _load(self, weights: Iterable[tuple[str, Any]]) -> None:
         self._called("load")
         assert "weights" not in self.asleep
-        ((name, weight),) = weights
         with torch.no_grad():
-            self.model.get_parameter(name).copy_(weight)
+            for name, weight in weights:
+                self.model.get_parameter(name).copy_(weight)
 
     def _step(self) -> Sequence[Any]:
         self._called("step")
@@ -146,7 +146,7 @@ def train_colocated(job: GrpoJob, make_sampler: Callable[[SteppedEngine, Trained
         model = load(job)
         source = SteppedEngine(job.codec, identity="", max_length=job.max_length, temperature=1.0)
         engine = Colocated(source, job.start.weights, job.options.model, job.max_length, 0)
-        train(job, model, engine, make_sampler(source, model))
+        TrainingLoop(job, model, engine, make_sampler(source, model)).run()
 
 
 def test_a_vllm_is_awake_with_the_weights_of_now_for_the_rollouts_of_a_step_and_sleeps_in_its_update(
@@ -221,19 +221,17 @@ def test_weights_that_the_engine_does_not_take_are_gathered_to_the_end_all_the_s
     """Each whole weight takes all ranks: one that stopped would leave the others in the next."""
     gathered, offered = list[str](), list[str]()
 
-    def whole_weights(dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+    def weights_of(dtype: torch.dtype) -> Iterator[tuple[str, int]]:
         for name in "abcd":
             gathered.append(name)
             yield name, 0
 
-    def deliver(name: str, weight: Any) -> None:
-        offered.append(name)
-        if name == "b":
-            raise RuntimeError("no room for b")
-
-    model: Any = SimpleNamespace(base=random_policy, whole_weights=whole_weights)
-    with pytest.raises(RuntimeError, match="no room for b"):
-        send_weights(model, deliver)
+    model: Any = SimpleNamespace(base=random_policy, whole_weights=weights_of)
+    with pytest.raises(RuntimeError, match="no room for b"), whole_weights(model) as weights:
+        for name, _ in weights:
+            offered.append(name)
+            if name == "b":
+                raise RuntimeError("no room for b")
     assert (gathered, offered) == (list("abcd"), list("ab"))
 
 
@@ -324,7 +322,7 @@ def test_a_stage_has_its_rollouts_read_while_they_are_judged(
 ) -> None:
     told = list[int]()
 
-    def watched(job: GrpoJob, model: Any, engine: Any, sample: StepSampler) -> Path:
+    def watched(job: GrpoJob, model: Any, engine: Any, sample: StepSampler) -> TrainingLoop:
         async def noted(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
             def tell(rows: Rows) -> None:
                 told.append(len(rows))
@@ -332,9 +330,9 @@ def test_a_stage_has_its_rollouts_read_while_they_are_judged(
 
             return await sample(records, step, tell)
 
-        return train(job, model, engine, noted)
+        return TrainingLoop(job, model, engine, noted)
 
-    monkeypatch.setattr(stage_of_training, "train", watched)
+    monkeypatch.setattr(stage_of_training, "TrainingLoop", watched)
     given = [*STAGE.split(), *STEPS, f"model.path={asking_policy}"]
     world = open_run(load_config(None, given), tmp_path / "world", Progress())
     tasks = write_tasks(world.documents, tmp_path / "given.jsonl")

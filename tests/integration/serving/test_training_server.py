@@ -35,7 +35,7 @@ from scope_selfplay.schemas import Role
 from scope_selfplay.store.files import read_rows
 from scope_selfplay.training.engines import open_engine
 from scope_selfplay.training.job import GrpoJob, TrainingCallbacks
-from scope_selfplay.training.loop import load, train
+from scope_selfplay.training.loop import TrainingLoop, load
 from scope_selfplay.wire.json_client import RetryPolicy
 from scope_selfplay.wire.serving import serving
 from tests.integration.serving.served_training import sampler_of, served_job
@@ -170,7 +170,7 @@ def train_served(job: GrpoJob, see: Callable[[int], None] = lambda step: None) -
     with job.ranks:
         model = load(job)
         engine = open_engine(job, model, context, Role.SOLVER, "S_0")
-        train(job, model, engine, sampler_of(engine.source, see))
+        TrainingLoop(job, model, engine, sampler_of(engine.source, see)).run()
 
 
 def test_a_server_that_goes_away_among_rollouts_is_an_outage_of_the_run(

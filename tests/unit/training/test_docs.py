@@ -4,15 +4,10 @@ from pathlib import Path
 from typing import get_args
 
 from scope_selfplay.config import TrainConfig
-from scope_selfplay.measures import joined_values
+from scope_selfplay.measures import RolloutClock, joined_values
+from scope_selfplay.reward_designs.answers import behaviour_metrics
 from scope_selfplay.training.loss import PassTotals
-from scope_selfplay.training.metrics import (
-    RolloutClock,
-    behaviour_metrics,
-    group_metrics,
-    row_metrics,
-    update_metrics,
-)
+from scope_selfplay.training.metrics import group_metrics, row_metrics, update_metrics
 from scope_selfplay.training.passes import RolloutShare, RowSize
 from scope_selfplay.training.rows import RewardedRollout, TrainingRow
 
