@@ -1,9 +1,8 @@
 """Compares every reward design in a simulator: `python -m benchmarks.ranking [--groups N] [--sizes 4 8 16]`.
 
-Prints, per group size, fidelity to latent quality against judge calls with standard errors (a star marks
-the Pareto front), the same for a judge of which 15 % of the calls fail, the speed of the Bradley-Terry
-fit, and whether the project's goals hold. Writes the plots and all numbers to --output. Exit code 1 when
-a goal does not hold.
+Prints, per group size, fidelity to latent quality against judge calls with standard errors (a star marks the Pareto
+front), the same for a judge of which 15 % of the calls fail, and whether the project's goals hold. Writes the plots and
+all numbers to --output. Exit code 1 when a goal does not hold.
 """
 
 import argparse
@@ -19,7 +18,6 @@ from benchmarks.simulator.designs import designs, run
 from benchmarks.simulator.fidelity import Fidelity, measure
 from benchmarks.simulator.goals import Goal, check_goals, pareto_front
 from benchmarks.simulator.judge import SimulatedJudge
-from benchmarks.simulator.speed import Speed, compare_speed, live_plan, round_robin_plan
 from scope_selfplay.keys import numpy_rng_from
 
 # Kendall tau and advantage correlation in the simulation that the goals were set from (600 groups a cell).
@@ -44,20 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge = SimulatedJudge()
     by_size = {n: simulate(n, judge, options.groups, options.seed) for n in options.sizes}
     failing = simulate(8, replace(judge, failure=0.15), options.groups, options.seed)
-    speeds = [
-        compare_speed(n, plan, groups=1000, seed=options.seed)
-        for n in (8, 16)
-        for plan in (live_plan(n, options.seed), round_robin_plan(n))
-    ]
     goals = check_goals({n: _by_name(results) for n, results in by_size.items()}, _by_name(failing))
-    goals += [_speed_goal(speed) for speed in speeds]
     print(f"{options.groups} groups a cell, judge: {json.dumps(asdict(judge))}")
     for n, results in by_size.items():
         print(f"\n## Groups of {n}\n\n{table(results, EARLIER if n == 8 else {})}")
     print(f"\n## Groups of 8, 15 % of the calls fail\n\n{table(failing, {})}\n\n## Goals\n")
     for goal in goals:
         print(f"[{'x' if goal.holds else ' '}] {goal.claim}: {goal.measured}")
-    write(options.output, by_size, failing, speeds, goals)
+    write(options.output, by_size, failing, goals)
     return 0 if all(goal.holds for goal in goals) else 1
 
 
@@ -98,7 +90,6 @@ def write(
     folder: Path,
     by_size: dict[int, list[Fidelity]],
     failing: Sequence[Fidelity],
-    speeds: Sequence[Speed],
     goals: Sequence[Goal],
 ) -> None:
     """ranking-tau.svg, ranking-advantages.svg and ranking.json."""
@@ -112,21 +103,10 @@ def write(
     record = {
         "sizes": {str(n): [_row(result) for result in results] for n, results in by_size.items()},
         "failing": [_row(result) for result in failing],
-        "speed": [{**speed._asdict(), "ratio": speed.ratio} for speed in speeds],
         "goals": [goal._asdict() for goal in goals],
     }
     (folder / "ranking.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten to {folder}: ranking-tau.svg, ranking-advantages.svg, ranking.json", file=sys.stderr)
-
-
-def _speed_goal(speed: Speed) -> Goal:
-    least = 50 if speed.n == 8 else 10
-    return Goal(
-        f"Bradley-Terry, 1,000 groups of {speed.n}, {speed.matches} matches: {least} times L-BFGS-B",
-        f"{speed.ratio:.0f} times, {1000 * speed.batch:.0f} ms against {1000 * speed.oracle:.0f} ms,"
-        f" largest difference {speed.difference:.1e}",
-        speed.ratio >= least and speed.difference < 1e-6,
-    )
 
 
 def _row(result: Fidelity) -> dict[str, object]:

@@ -8,11 +8,9 @@ optimizer on the host) or 4; each task is answered by 8 rollouts of a Solver on 
 judge on 2. Rows are those of Qwen3, one per turn.
 
 Engines run in simulated time (`step_engine`), with the library's queue and room; passes of the update are cut by the
-library's own function; the reference reads the rollouts while the last of them are judged. `before` is how a step was:
-a cache of 0.3 of the GPU, turns first come, first served, judging behind the last rollout, the reference behind the
-judge, rows in shuffled pairs, padded left and right. With `ahead` (`overlap: 1`) the policy is served by GPUs of its
-own, and the rollouts of the next step are made and judged while this one is updated. `--rates` names the file that
-`make prove-gpu` writes; what it has not is assumed, and marked so.
+library's own function; the reference reads the rollouts while the last of them are judged. With `ahead` (`overlap: 1`)
+the policy is served by GPUs of its own, and the next step is sampled and judged while this one is updated.
+`--rates` names the file that `make prove-gpu` writes; what it has not is assumed, and marked so.
 """
 
 import argparse
@@ -81,17 +79,13 @@ class Workload:
 class Setup:
     """How a step is run, by default as the config says: the engine's share of a GPU, and tokens of a pass.
 
-    Without such a `budget` a pass has two rows as they come.
-
-    `overlapped`: an answer is judged as soon as it is there. `early`: the reference reads the rollouts meanwhile.
+    `early`: the reference reads the rollouts while the last are judged.
     """
 
     name: str
     cache_share: float = RunConfig().model.vllm_memory
-    later_first: bool = True
     sleeps: bool = True
-    overlapped: bool = True
-    budget: int | None = RunConfig().solver.micro_tokens
+    budget: int = RunConfig().solver.micro_tokens
     early: bool = True
     packed: bool = False
 
@@ -114,11 +108,8 @@ class Layout:
         return " + ".join(str(count) for count in counts if count)
 
 
-BEFORE = Setup(
-    "before", cache_share=0.3, later_first=False, sleeps=False, overlapped=False, budget=None, early=False
-)
-SETUPS = (BEFORE, Setup("now"), Setup("now, packed", packed=True))
-AHEAD = Setup("now, packed, ahead", cache_share=0.9, sleeps=False, early=False, packed=True)
+SETUPS = (Setup("padded"), Setup("packed", packed=True))
+AHEAD = Setup("packed, ahead", cache_share=0.9, sleeps=False, early=False, packed=True)
 SOLVER_LAYOUTS = (Layout(4, 2), Layout(4, 4), Layout(4, 2, policy=2))
 CHALLENGER_LAYOUTS = (Layout(2, 2, 2), Layout(4, 2, 2), Layout(4, 2, 2, policy=2))
 
@@ -164,8 +155,7 @@ def solver_step(setup: Setup, layout: Layout, rates: Rates, work: Workload, seed
     ranks = _served(setup, layout, rates, work, seed)
     ends = [end for served in ranks for end in served.ends]
     last = max(ends)
-    arrivals = ends if setup.overlapped else [last] * len(ends)
-    judged = _judged([(end, work.criteria) for end in arrivals], layout, rates, work, seed)
+    judged = _judged([(end, work.criteria) for end in ends], layout, rates, work, seed)
     running = sum(served.running for served in ranks) / len(ranks)
     return _step("solver", setup, layout, rates, work, Sampled(last, last, max(judged), running), seed)
 
@@ -189,7 +179,7 @@ def challenger_step(setup: Setup, layout: Layout, rates: Rates, work: Workload, 
 
 def _served(setup: Setup, layout: Layout, rates: Rates, work: Workload, seed: int) -> list[Served]:
     """The rollouts of every engine: one a GPU of the trainer, or one a GPU of the served policy."""
-    engine = replace(_engine(setup.cache_share, rates), later_first=setup.later_first)
+    engine = _engine(setup.cache_share, rates)
     engines = layout.policy or layout.trainer
     each = work.rollouts // engines
     return [serve(work.episodes(each, 100 * seed + number), engine) for number in range(engines)]
@@ -233,7 +223,7 @@ def _step(
         ]
         for rank in range(layout.trainer)
     ]
-    sizes, padding = pass_sizes(rows, setup, seed)
+    sizes, padding = pass_sizes(rows, setup)
     reference = sum(max(size / rates.reference, rates.pass_floor / 3) for size in sizes)
     update = sum(max(size / rates.update, rates.pass_floor) for size in sizes)
     update += rates.optimizer * (10 if layout.trainer < 4 else 1)
@@ -266,18 +256,12 @@ def _beside(sampled: Sampled, busy: float) -> dict[str, float]:
     }
 
 
-def pass_sizes(rows: Sequence[Sequence[tuple[int, int]]], setup: Setup, seed: int) -> tuple[list[int], float]:
+def pass_sizes(rows: Sequence[Sequence[tuple[int, int]]], setup: Setup) -> tuple[list[int], float]:
     """Tokens of every pass, as the slowest rank has them, and all of them over the real ones.
 
     `rows` are (prompt, completion) of every rank.
     """
     lengths = [[prompt + completion for prompt, completion in rank] for rank in rows]
-    if setup.budget is None:
-        sizes = [_pairs(rank, random.Random(seed + number)) for number, rank in enumerate(rows)]
-        most = max(map(len, sizes))
-        together = zip(*(each + [0] * (most - len(each)) for each in sizes), strict=True)
-        slowest = [max(each) for each in together]
-        return slowest, sum(slowest) * len(rows) / sum(map(sum, lengths))
     cuts = cut_passes(lengths, setup.budget, packed=setup.packed)
     return _slowest(lengths, cuts, setup.packed), padding_factor(lengths, cuts, packed=setup.packed)
 
@@ -288,15 +272,6 @@ def _slowest(lengths: Sequence[Sequence[int]], cuts: Sequence[Passes], packed: b
         parts = [[rank[number] for number in part] for rank, part in zip(lengths, together, strict=True)]
         found.append(max(sum(part) if packed else max(part, default=0) * len(part) for part in parts))
     return found
-
-
-def _pairs(rows: Sequence[tuple[int, int]], rng: random.Random) -> list[int]:
-    """Two shuffled rows a pass: prompts padded to the longer one, and completions."""
-    shuffled = rng.sample(rows, len(rows))
-    pairs = [shuffled[first : first + 2] for first in range(0, len(rows), 2)]
-    return [
-        len(pair) * (max(prompt for prompt, _ in pair) + max(after for _, after in pair)) for pair in pairs
-    ]
 
 
 def all_steps(rates: Rates, seed: int, work: Workload | None = None) -> list[Step]:
@@ -352,7 +327,7 @@ def main() -> None:
         rows = [{**step._asdict(), "outside": step.outside, "total": step.total} for step in steps]
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     for step in steps:
-        if step.role == "solver" and step.setup != BEFORE.name:
+        if step.role == "solver":
             kept = step.outside <= GOAL_OUTSIDE and step.padding <= GOAL_PADDING
             print(
                 f"{step.layout}, {step.setup}: {step.outside:.0%} outside generation and update (goal "

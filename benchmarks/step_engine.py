@@ -34,12 +34,11 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """One engine over `gpus`, which holds `cache` tokens; `later_first` is the library's order of turns."""
+    """One engine over `gpus`, which holds `cache` tokens."""
 
     rates: Rates
     cache: int
     gpus: int = 1
-    later_first: bool = True
     most_running: int = 256
     longest_turn: int = 2048
 
@@ -83,7 +82,7 @@ class _Engine:
     def _arrive(self) -> None:
         while self._coming and self._coming[0][0] <= self._now:
             _, number, turn = heapq.heappop(self._coming)
-            self._queue.put((number, turn), turn if self._settings.later_first else 0)
+            self._queue.put((number, turn), turn)
 
     def _admit(self) -> None:
         reading = 0

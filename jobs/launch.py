@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
@@ -63,6 +63,8 @@ class RankEnding:
     """What it wrote to stderr last."""
     held: int = 0
     """Bytes of memory that it had shortly before others than its launcher killed it; 0: it was not, or is not known."""
+    said_at: float = field(default=0.0, compare=False)
+    """When it wrote its last line, in seconds of any clock."""
 
     def describe(self, world: int) -> str:
         killed = f" (killed; it held {self.held / 1e9:.1f} GB, see the memory limit)" if self.held else ""
@@ -167,9 +169,9 @@ def run_ranks(
 
 
 def most_telling(endings: Sequence[RankEnding]) -> RankEnding:
-    """The ending that best explains the others; of equals the first. `endings` are in order of time."""
+    """The ending that best explains the others; of equals the one that spoke last: those that end for it are silent."""
     order = {int(code): place for place, code in enumerate(_EXPLAINING)}
-    return min(endings, key=lambda ending: order.get(ending.code, len(order) + (not ending.code)))
+    return min(endings, key=lambda each: (order.get(each.code, len(order) + (not each.code)), -each.said_at))
 
 
 class _Rank:
@@ -177,6 +179,7 @@ class _Rank:
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], say: _Say) -> None:
         self.number, self._say, self._last, self._held = int(variables["RANK"]), say, "", 0
+        self._said_at = 0.0
         self._mark = f"[rank {self.number}] " if int(variables["LOCAL_RANK"]) else ""
         # torch warns, with a stack, of a peer that is gone; the rank says it itself.
         told = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **variables}
@@ -196,7 +199,7 @@ class _Rank:
         # A process that it left behind may hold the pipe open.
         self._reader.join(2.0)
         held = self._held if code == -signal.SIGKILL else 0
-        return RankEnding(self.number, code if code >= 0 else 128 - code, self._last, held)
+        return RankEnding(self.number, code if code >= 0 else 128 - code, self._last, held, self._said_at)
 
     def kill(self) -> None:
         """Kill it with all processes that it started."""
@@ -208,7 +211,8 @@ class _Rank:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._last = line.strip() or self._last
+            if line.strip():
+                self._last, self._said_at = line.strip(), time.monotonic()
             self._say(f"{self._mark}{line.rstrip()}")
 
 

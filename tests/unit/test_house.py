@@ -17,8 +17,8 @@ PACKAGES = ("scope_selfplay", "retrieval", "jobs")
 BUDGETS = {
     "library lines": 61_400,
     "library files": 470,
-    "test lines": 56_800,
-    "benchmark lines": 10_630,
+    "test lines": 55_600,
+    "benchmark lines": 10_050,
     "words by hand": 64_500,
     "settings": 325,
     "commands": 54,
@@ -26,8 +26,7 @@ BUDGETS = {
     "training files": 14,
     "training/loop.py lines": 300,
 }
-"""What is agreed for the house as it is now; these numbers only fall. Benchmarks are to have 10,150 lines, and training
-2,700."""
+"""What is agreed for the house; these numbers only fall."""
 WRITTEN_BY_PROGRAMS = re.compile(r"<!-- (\S+) -->.*?<!-- /\1 -->", re.DOTALL)
 """Result tables of benchmarks between two marks (benchmarks.marked_text): of README.md, docs/ablations.md,
 docs/learning.md and docs/real-model.md."""

@@ -43,13 +43,6 @@ def test_the_ending_that_explains_the_others_is_the_jobs(codes: tuple[int, ...],
     assert most_telling([RankEnding(rank, code) for rank, code in enumerate(codes)]).code == expected
 
 
-def test_of_equal_endings_the_first_in_time_decides() -> None:
-    assert (
-        most_telling([RankEnding(2, 1, "first"), RankEnding(0, 1, "later"), RankEnding(1, 0)]).last_line
-        == "first"
-    )
-
-
 def test_ranks_of_one_node_meet_on_a_port_of_their_own() -> None:
     first, second = rank_environments(TrainingNode(2))
     assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
@@ -111,6 +104,13 @@ def ranks(*programs: str, lines: list[str], grace: float = 60.0, after_failure: 
     told = rank_environments(TrainingNode(len(programs)))
     command = [sys.executable, "-S", "-c", start]
     return run_ranks(command, told, lines.append, grace=grace, after_failure=after_failure)
+
+
+def test_of_equal_endings_the_rank_that_spoke_last_decides() -> None:
+    """Those that end because another one failed say nothing more."""
+    first = "print('step 1', file=sys.stderr); sys.exit(75)"
+    second = "time.sleep(0.3); print('the judge is down', file=sys.stderr); time.sleep(0.5); sys.exit(75)"
+    assert ranks(first, second, lines=[]) == RankEnding(1, 75, "the judge is down")
 
 
 def test_a_rank_that_ends_with_64_ends_those_that_wait_for_it() -> None:
