@@ -8,7 +8,6 @@ import click
 
 from scope_selfplay.errors import UserError
 from scope_selfplay.gates import Gate
-from scope_selfplay.inspection.sample_cli import mark, sample
 from scope_selfplay.schemas import CandidateStatus, Reason
 from scope_selfplay.store.query import Flaw, Sort, Suspect
 
@@ -20,10 +19,6 @@ STATUSES, REASONS, GATES, SORTS, FLAWS, SUSPECTS = (
 @click.group()
 def tasks() -> None:
     """List, show, count and compare tasks; RUN is a run folder, or a name under runs/."""
-
-
-tasks.add_command(sample)
-tasks.add_command(mark)
 
 
 @tasks.command("ls")

@@ -66,25 +66,11 @@ def render(config: Path, top: Path, components: tuple[str, ...], force: bool) ->
     files = run_folder(run, config.read_text(encoding="utf-8"), layout)
     written = write_folder(folder, files, force=force)
     link_config(folder)
-    for path in [*written, *_write_planned(folder)]:
+    for path in written:
         click.echo(path)
     if layout.components:
         click.echo(f"components: {', '.join(layout.components)}", err=True)
     _print_next_steps(run, folder)
-
-
-def _write_planned(folder: Path) -> list[Path]:
-    """What is planned follows from the rest, so it is always written anew."""
-    from scope_selfplay.errors import ConfigError
-    from scope_selfplay.k8s.planned import planned_files
-    from scope_selfplay.k8s.render import write_folder
-
-    try:
-        files = planned_files(folder)
-    except ConfigError as error:
-        click.echo(f"note: planned.yaml is not written: {error}", err=True)
-        return []
-    return write_folder(folder, files, force=True)
 
 
 def _print_next_steps(run: "RunConfig", folder: Path) -> None:

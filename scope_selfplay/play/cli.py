@@ -1,6 +1,7 @@
 """`scope play`: a person plays the Challenger, the Solver or the Judge, or compares blind."""
 
 import asyncio
+import getpass
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scope_selfplay.errors import UserError
-from scope_selfplay.inspection.sample_cli import person_option
 
 if TYPE_CHECKING:
     from scope_selfplay.play.console import Console
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 
 
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "person"
+
+
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
@@ -29,7 +36,12 @@ def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="FILE",
             help="Replies from a file, one a line, instead of the terminal.",
         ),
-        person_option,
+        click.option(
+            "--person",
+            default=user_name,
+            show_default="your user name",
+            help="Who it is; kept with verdicts.",
+        ),
     ):
         command = option(command)
     return command

@@ -5,8 +5,8 @@ checkpoint, in one process as in many, so that a stage may go on with another nu
 with a checksum of every file, each made by the rank that wrote it, and is renamed to `checkpoint-<step>` when all is
 on disk. A damaged one stays where it is for a person to look at, and training goes on from the one before.
 
-What is exported has the data type of M0 (`model.export_dtype`): it is as large as M0, and is served as M0 is. Weights
-are gathered one at a time: the first rank holds them once, in the data type that is written.
+What is exported has the data type of M0, or the one of `model.export_dtype`, and is served as M0 is. Weights are
+gathered one at a time: the first rank holds them once, in the data type that is written.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""What samples from the policy in training, and when it gets new weights.
+"""What samples from the policy in training. It takes new weights (`take`) once a step, before its rollouts begin.
 
 `model.engine`:
     in_process       a copy of the weights in this process
@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scope_selfplay.config import ModelConfig
 from scope_selfplay.config.training import check_engine
@@ -37,6 +37,7 @@ from scope_selfplay.training.rows import RewardedRollout, TrainingRow, rewarded_
 if TYPE_CHECKING:
     from scope_selfplay.training.model import TrainedModel
 
+T = TypeVar("T")
 Rows = Sequence[Sequence[TrainingRow]]
 """The rows of each rollout of a step, group after group."""
 
@@ -56,7 +57,7 @@ class StepResult(NamedTuple):
         return [rollout.rows for rollout in self.rollouts]
 
 
-def in_groups(rollouts: Sequence[RewardedRollout], size: int) -> list[Sequence[RewardedRollout]]:
+def in_groups(rollouts: Sequence[T], size: int) -> list[Sequence[T]]:
     return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
 
 
@@ -283,16 +284,23 @@ def sampler_from(
     rollout: Callable[[str, Key], Awaitable[Rollout]],
     reward: Callable[[Sequence[Rollout]], Awaitable[Sequence[float | None]]],
     group_size: int,
+    *,
+    per_turn: bool = False,
 ) -> StepSampler:
-    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out."""
+    """Samples by `rollout(record, key)`, then rewards each group by `reward(rollouts)`; None leaves a rollout out.
+
+    `per_turn`: a row per turn, for a family that drops earlier thinking.
+    """
 
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         keys = [(step, record, member) for record in records for member in range(group_size)]
         rollouts = await asyncio.gather(*(rollout(key[1], key) for key in keys))
-        sampled([rows_from(each).rows for each in rollouts])
-        groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
+        sampled([rows_from(each, per_turn=per_turn).rows for each in rollouts])
+        groups = in_groups(rollouts, group_size)
         rewards = [each for group in await asyncio.gather(*map(reward, groups)) for each in group]
-        rewarded = [rewarded_rollout(*each, per_turn=False) for each in zip(rollouts, rewards, strict=True)]
+        rewarded = [
+            rewarded_rollout(*each, per_turn=per_turn) for each in zip(rollouts, rewards, strict=True)
+        ]
         return StepResult(in_groups(rewarded, group_size), {})
 
     return sample_step

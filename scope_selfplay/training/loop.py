@@ -4,7 +4,7 @@
     sampled     all rollouts have ended; M0 reads their rows while they are judged (`model`)
     rewards     what every rank has sampled, in one table: advantages, updates and passes follow from it (`passes`)
     update      gradients pass by pass (`loss`); what they measured is agreed, then clipped, then the optimizer's step
-    metrics     a line in metrics.jsonl, then a checkpoint that is whole or absent (`checkpoint`)
+    metrics     a line in metrics.jsonl; every `save_every` steps, a checkpoint that is whole or absent (`checkpoint`)
 
 Each is local work whose outcome all ranks agree on (`ranks`), under the name that stands there; `sampled` where there
 is a KL. In the passes of an update there are only FSDP's own collectives.
@@ -79,7 +79,7 @@ def load(job: GrpoJob) -> "TrainedModel":
 class TrainingLoop:
     """All ranks make one and `run` it, within `with job.ranks`. What one of them raises ends all.
 
-    `optimizer` is AdamW; another one may take its place before `run`, and a checkpoint keeps its moments.
+    `optimizer` is AdamW; another one may take its place before `run`, whose moments no checkpoint brings back.
     """
 
     def __init__(self, job: GrpoJob, model: "TrainedModel", engine: Engine, sample: StepSampler) -> None:
@@ -265,9 +265,8 @@ class TrainingLoop:
             found.append(measured)
         norm = torch.nn.utils.get_total_norm(self.model.gradients())
         # The one place in an update that waits for the device.
-        return PassTotals.joined([PassTotals(*each) for each in torch.stack(found).tolist()]), float(
-            norm
-        ) ** 2
+        measured = [PassTotals(*each) for each in torch.stack(found).tolist()]
+        return PassTotals.joined(measured), float(norm) ** 2
 
     def _batch(self, rows: Sequence[BatchRow]) -> Batch:
         filler = self.job.codec.tokenizer.pad_token_id

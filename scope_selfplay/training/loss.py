@@ -105,9 +105,8 @@ def sampling_cap(settings: TrainConfig, engine: str, *, exact: bool = True) -> f
 
 
 def advantages(groups: Sequence[Sequence[float | None]], scale: AdvantageScale) -> list[list[float]]:
-    """The advantages of the rollouts of a step, group by group; exactly 0 without a reward and in a flat group.
-
-    Deviations are the population's. With `STEP` the groups are those of all ranks.
+    """The advantages of the rollouts of a step, group by group; exactly 0 without a reward and in a flat group (but for
+    `GIVEN`). Deviations are the population's. With `STEP` the groups are those of all ranks.
     """
     if scale is AdvantageScale.GIVEN:
         return [[0.0 if reward is None else reward for reward in group] for group in groups]
@@ -150,9 +149,7 @@ def token_weight(average: Average, sampled: int, counts: Counts) -> float:
 
 
 class PassTotals(NamedTuple):
-    """Of the tokens of forward passes; all but `drift_max` are summed over passes and ranks. The first three are
-    weighed as the loss is.
-    """
+    """Of the tokens of passes, added up over passes and ranks, but `drift_max`; up to `clipped` as they weigh."""
 
     loss: float = 0.0
     weight: float = 0.0
@@ -178,10 +175,10 @@ class PolicyLoss:
     cap: float | None
 
     def of_pass(self, batch: "Batch", logps: Any, old: Any, entropies: Any) -> tuple[Any, Any]:
-        """The loss of a pass, a scalar, and what was `PassTotals`, a vector of its fields.
+        """The loss of a pass, a scalar, and its `PassTotals` as one vector.
 
         `logps` and `entropies` are (rows, tokens), as the batch is, 0 where nothing was sampled; `old` are the
-        log-probabilities before the first update, None for the first one.
+        log-probabilities before the first update of the step, None where it has only one.
         """
         import torch
 
@@ -242,7 +239,7 @@ def check_finite(step: int, loss: float, gradient_norm: float) -> None:
     broken = [f"the {name} is {value}" for name, value in found.items() if not math.isfinite(value)]
     if broken:
         raise TrainingError(
-            f"step {step}: {' and '.join(broken)}, and the weights stay those before it; lower learning_rate or raise "
+            f"step {step}: {' and '.join(broken)}, and no checkpoint has it; lower learning_rate or raise "
             "kl_beta, or look at the rewards and log-probabilities of this step's rollouts, then run the same command "
             "again: it goes on from the last checkpoint"
         )

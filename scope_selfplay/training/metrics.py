@@ -61,14 +61,13 @@ def group_metrics(groups: Sequence[Sequence[RolloutShare]], advantages: Sequence
     known = [[each.reward for each in group if each.reward is not None] for group in groups]
     rewards = [reward for group in known for reward in group]
     taught = [advantage for group in advantages for advantage in group]
-    sampled = [each.sampled for group in groups for each in group]
     return {
         "reward": fmean(rewards) if rewards else None,
         "reward_std": fmean(pstdev(group) for group in known if group) if rewards else None,
         "zero_variance": fmean(not any(group) for group in advantages),
         "non_zero_advantage": fmean(map(bool, taught)),
         "absolute_advantage": fmean(map(abs, taught)),
-        "completion_tokens": fmean(sampled),
+        "completion_tokens": fmean(each.sampled for group in groups for each in group),
     }
 
 

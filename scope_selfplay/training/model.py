@@ -1,14 +1,14 @@
 """The model that is trained, and M0 beside it: where they lie, who shares them, and what they say of a batch.
 
-Without GPUs every rank holds the whole model and gradients are added up once an update. On GPUs it is sharded with
-FSDP2: a rank holds its share of each layer, of its gradients and of the optimizer in float32; a layer is gathered in
-bf16 while it computes, and gradients are reduced in float32 after every pass, since those that are not are whole (16 GB
-for 8B parameters). With several copies (hybrid sharding over nodes) the same shares of all copies add up in the last
-pass of an update.
+By itself every rank holds the whole model, and gradients are added up once an update. On GPUs the launcher has it
+sharded with FSDP2 (SCOPE_FSDP_SHARERS): a rank holds its share of each layer, of its gradients and of the optimizer in
+float32; a layer is gathered in bf16 while it computes, and gradients are reduced in float32 after every pass, since
+those that are not are whole (16 GB for 8B parameters). With several copies (hybrid sharding over nodes) the same
+shares of all copies add up in the last pass of an update.
 
 The reference of the KL is always M0. An adapter is trained on through all iterations, over M0: without it the model
 *is* M0, so the reference costs no memory. Where a start has no adapter (it was trained in full), a new one is put over
-its weights and M0 is loaded beside it; without an adapter M0 is always loaded beside the model.
+its weights and M0 is loaded beside it, as beside a model without an adapter. Without a KL there is no reference.
 """
 
 import os
@@ -177,7 +177,8 @@ class TrainedModel:
         """Scale the gradients, whose norm over all ranks is `norm`, down to `limit`."""
         factor = min(1.0, limit / (norm + 1e-6))
         if factor < 1.0:
-            torch._foreach_mul_([weight.grad for weight in self.trained.values()], factor)
+            found = [weight.grad for weight in self.trained.values() if weight.grad is not None]
+            torch._foreach_mul_(found, factor)
 
     def whole_weights(self, dtype: torch.dtype, *, trained_only: bool = False) -> Iterator[tuple[str, Any]]:
         """Every weight by its name in a plain model, whole and with its adapter's part added. A collective call: all
@@ -195,15 +196,12 @@ class TrainedModel:
             whole = self._whole(weight)
             if name == f"{owner}.base_layer.weight":
                 layer = adapters[owner]
-                up, down = (
-                    self._whole(part[_ADAPTED].weight).float() for part in (layer.lora_B, layer.lora_A)
-                )
+                parts = (layer.lora_B, layer.lora_A)
+                up, down = (self._whole(part[_ADAPTED].weight).float() for part in parts)
                 # Not in place: frozen weights are not in a checkpoint, and must be the same after it.
                 whole = whole.float() + layer.scaling[_ADAPTED] * (up @ down)
-            yield (
-                name.replace(".base_layer", ""),
-                whole.to(dtype if whole.is_floating_point() else whole.dtype),
-            )
+            kind = dtype if whole.is_floating_point() else whole.dtype
+            yield name.replace(".base_layer", ""), whole.to(kind)
 
     def shapes(self) -> list[tuple[str, list[int]]]:
         """Of what `whole_weights` gives, without gathering anything."""

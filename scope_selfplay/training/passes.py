@@ -23,10 +23,6 @@ class RowSize(NamedTuple):
     tokens: int
     sampled: int
 
-    @classmethod
-    def of(cls, row: TrainingRow) -> "RowSize":
-        return cls(row.length, sum(row.mask))
-
 
 class RolloutShare(NamedTuple):
     """What all ranks know of a rollout; `counts`: it takes part in the update."""
@@ -37,7 +33,7 @@ class RolloutShare(NamedTuple):
 
     @classmethod
     def of(cls, rollout: RewardedRollout, *, mask_truncated: bool) -> "RolloutShare":
-        rows = tuple(map(RowSize.of, rollout.rows))
+        rows = tuple(RowSize(row.length, sum(row.mask)) for row in rollout.rows)
         reward = rollout.reward if rows else None
         masked = reward is None or (rollout.truncated and mask_truncated)
         return cls(reward, not masked and any(row.sampled for row in rows), rows)
@@ -88,8 +84,9 @@ class UpdatePlan:
 
 
 def plan_updates(table: Table, advantages: Sequence[Sequence[float]], rules: UpdateRules) -> list[UpdatePlan]:
-    """The updates of a step, from the advantages of its groups, rank after rank. The groups of each rank are dealt out
-    to them in turn.
+    """The updates of a step, from the advantages of its groups, rank after rank; groups go to the updates in turn.
+
+    A flat group counts in what the loss divides by, and its rows are not computed unless `teaches_flat`.
     """
     scored = iter(advantages)
     counted: list[list[list[_Counted]]] = [[[] for _ in table] for _ in range(rules.updates)]
@@ -223,7 +220,7 @@ class BatchRow(NamedTuple):
 class Batch(NamedTuple):
     """The rows of one forward pass as tensors of (rows, longest row), or of (1, tokens of all) where they are packed.
 
-    `drawn_logps` are the engine's, NaN where a token was not drawn; `rows` says whose row a token is. Without rows it
+    `drawn_logps` are the engine's, NaN where it does not know them; `rows` says whose row a token is. Without rows it
     has one that counts for nothing: a rank must pass when others do.
     """
 

@@ -39,7 +39,7 @@ _MEETING = timedelta(minutes=10)
 _POLL, _LONGEST_POLL = 0.001, 0.05
 _WATCH_SECONDS = 0.2
 _LEAVING_SECONDS = 2.0
-_ENDING = b"SIGTERM: ending; a step that is complete is saved; the same command goes on from the newest checkpoint\n"
+_ENDING = b"SIGTERM: ending; a step that is nearly done is saved; the same command goes on from the newest checkpoint\n"
 _NOBODY = -1
 
 
@@ -169,12 +169,13 @@ class Ranks:
         return [value for value, _ in table]
 
     def leader(self, what: str, work: Callable[[], T], *, completing: bool = False) -> T:
-        """What the first rank's `work` returned, on all of them; its error ends all."""
+        """What the `work` of rank 0 returned, on all of them; its error ends all."""
+        self._completing = completing
         agreed: list[Any] = self.agree(what, work() if self.leads else None, completing=completing)
         return agreed[0]  # type: ignore[no-any-return]
 
     async def gather(self, what: str, own: T) -> list[T]:
-        """`agree` among the rollouts of a step: in whatever order their tasks run, ranks gather in one."""
+        """`agree` among the rollouts of a step, which all ranks call in the same order."""
         waiting = self._waiting("rollouts", what, own)
         return await self._awaited(lambda: next(waiting))
 

@@ -16,7 +16,7 @@ from scope_selfplay.schemas import Rollout, RolloutStatus, Turn
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """`mask` and `logprobs` are as long as `completion_ids`; 1 marks a sampled token, NaN one that was not drawn."""
+    """`mask` (1: sampled) and `logprobs` (the engine's; NaN: unknown) are as long as `completion_ids`."""
 
     prompt_ids: list[int]
     completion_ids: list[int]

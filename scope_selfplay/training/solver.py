@@ -55,9 +55,7 @@ def solver_sampler(
     async def sample_step(records: Sequence[str], step: int, sampled: Callable[[Rows], None]) -> StepResult:
         written.step = rewarder.design.rubric_source.step = step
         writer, anchor = context.judge.for_group(), rewarder.design.has_anchor
-        sampling = _SolverSampling(
-            context, engine, policy_format, RolloutClock(), written, writer, greedy_first=anchor
-        )
+        sampling = _SolverSampling(context, engine, policy_format, RolloutClock(), written, writer, anchor)
         begun = [sampling.begin_group(tasks[record], (*key, step, record)) for record in records]
         groups = await asyncio.gather(*begun)
 

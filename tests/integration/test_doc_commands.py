@@ -52,7 +52,6 @@ ELSEWHERE = {
     "scope play ": "a person: tests/integration/loop/test_play.py, tests/unit/play",
     "scope eval ": "a run of trained iterations: tests/integration/benchmarking",
     "scope tools try search_flights ": "a server of flights: tests/integration/tools",
-    "scope tasks mark ": "a sheet that a person has marked: tests/unit/inspection/test_sample.py",
     "scope judge audit ": "a run that has paid its judge: tests/unit/judge_audit/test_audit.py",
     "scope fork ": "a run of two trained iterations",
     "scope models fetch ": "a package index: tests/vllm/test_real_model.py",

@@ -16,7 +16,6 @@ from scope_selfplay.k8s.check import check_folder, config_of, packs_of, schema_p
 from scope_selfplay.k8s.check_references import reference_problems
 from scope_selfplay.k8s.objects import Pods, allows, planned_objects, pods_of, unpacked
 from scope_selfplay.k8s.patches import RunFolderLayout
-from scope_selfplay.k8s.planned import planned_files
 from scope_selfplay.k8s.prepare import prepare_parts
 from scope_selfplay.k8s.render import components_of, packs_needed, run_folder
 from tests.unit.k8s.conftest import REPOSITORY, RUNS, applied, rendered
@@ -140,7 +139,7 @@ def test_a_run_folder_is_what_render_makes_of_its_config(folder: Path) -> None:
     layout = RunFolderLayout(packs=packs_needed(config), components=components_of(folder))
     rendered(folder)
     # Manifests that changed are written anew by `make run-folders`.
-    files = run_folder(config, text, layout) | planned_files(folder)
+    files = run_folder(config, text, layout)
     found = {
         str(each.relative_to(folder)): each.read_text()
         for each in folder.rglob("*.yaml")

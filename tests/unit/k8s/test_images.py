@@ -11,8 +11,8 @@ import yaml
 from scope_selfplay import __version__
 from scope_selfplay.config import load_config
 from scope_selfplay.config.cluster import ImagesConfig
-from scope_selfplay.k8s.check import check_folder
-from scope_selfplay.k8s.objects import pods_of
+from scope_selfplay.k8s.check import applied_objects, check_folder, config_of, packs_of
+from scope_selfplay.k8s.objects import planned_objects, pods_of
 from tests.unit.k8s.conftest import QWEN, with_components
 
 REPOSITORY = Path(__file__).parents[3]
@@ -67,11 +67,14 @@ def test_manifests_start_what_is_built() -> None:
     for file in sorted(REPOSITORY.glob("k8s/runs/*/setup/run.yaml")):
         assert set(load_config(file).cluster.images.model_dump().values()) - {""} <= known, file
     pods = 0
-    for file in sorted(REPOSITORY.glob("k8s/runs/*/iteration-*/planned.yaml")):
-        for owner in pods_of([body for body in yaml.safe_load_all(file.read_text()) if body]):
+    for folder in sorted(REPOSITORY.glob("k8s/runs/*")):
+        applied = applied_objects(folder)
+        config = config_of(applied, folder)
+        iterations = range(config.iterations + 1)
+        for owner in pods_of(planned_objects(config, packs_of(applied, config.name), iterations)):
             pods += 1
             for container in owner.containers:
-                assert container["image"] in known, f"{file}: {owner.owner}"
+                assert container["image"] in known, f"{folder}: {owner.owner}"
                 # The default by the tag: only an image that a node lacks is pulled.
                 assert "imagePullPolicy" not in container
     assert pods > 100

@@ -191,27 +191,3 @@ def test_what_comes_before_a_run_begins_with_its_secrets(tmp_path: Path) -> None
     (tmp_path / "run.yaml").write_text(text.replace("  key_secret: servers\n", ""))
     said = render(tmp_path / "run.yaml", "--to", tmp_path, "--force").stderr
     assert f"before that: kubectl apply -k {tmp_path}/k8s/runs/qwen3-8b/shared; " in said
-
-
-def test_every_iteration_says_which_pods_come_and_nobody_applies_them(tmp_path: Path) -> None:
-    """The GPU pods, of the config as the controller reads it: with what a component sets."""
-    text = (REPOSITORY / "k8s/runs/qwen3-8b/setup/run.yaml").read_text()
-    (tmp_path / "run.yaml").write_text(text)
-    done = render(tmp_path / "run.yaml", "--to", tmp_path, "--component", "eight-gpus")
-    folder = tmp_path / "k8s/runs/qwen3-8b"
-    assert str(folder / "iteration-03/planned.yaml") in done.stdout.split()
-    planned = [
-        {name_of(body): body for body in yaml.safe_load_all((part / "planned.yaml").read_text())}
-        for part in sorted(folder.glob("iteration-*"))
-    ]
-    assert "Job/qwen3-8b-i00-make-tasks-a1" in planned[0]
-    for number, bodies in enumerate(planned, start=1):
-        assert f"Job/qwen3-8b-i{number:02d}-train-solver-a1" in bodies
-        (judge,) = pods_of([bodies["Deployment/qwen3-8b-judge"]])
-        assert judge.spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
-        applied = {name_of(body) for body in rendered(folder / f"iteration-{number:02d}")}
-        assert not applied & bodies.keys()
-    # One that is out of date is written anew, without --force: it is nobody's own.
-    (folder / "iteration-02/planned.yaml").write_text("old")
-    again = render(folder / "setup/run.yaml")
-    assert again.stdout.split() == [str(folder / "iteration-02/planned.yaml")]
