@@ -21,11 +21,12 @@ from pydantic import ValidationError
 from retrieval.client import HttpSearcher, RefusedError, RetrieverDownError
 from retrieval.passages import Passages
 from scope_selfplay.config import SearchConfig
-from scope_selfplay.errors import ConfigError, RecordError, RunMismatchError, SearchError
+from scope_selfplay.errors import ConfigError, RunMismatchError, SearchError
 from scope_selfplay.inference import TextCodec
 from scope_selfplay.schemas import Document, Passage, Truncation, Value
 from scope_selfplay.search_engines import EngineSearcher
 from scope_selfplay.store import RunFolder, write_atomic
+from scope_selfplay.store.files import read_value
 from scope_selfplay.untrusted_text import clean_for_policy, clean_line, numbers_a_result
 from scope_selfplay.wire.guarded_http import secret
 from scope_selfplay.wire.json_client import JsonClient, PerLoop, RetryPolicy
@@ -288,13 +289,10 @@ def _record(info: dict[str, Any]) -> IndexRecord:
 
 
 def _check_index(folder: RunFolder, found: IndexRecord, where: str) -> None:
-    try:
-        before = IndexRecord.model_validate_json(folder.index.read_bytes())
-    except FileNotFoundError:
+    before = read_value(folder.index, IndexRecord, "restore it, or start a new run")
+    if before is None:
         write_atomic(folder.index, found.model_dump_json(indent=1) + "\n")
         return
-    except ValidationError:
-        raise RecordError(f"{folder.index}: damaged; restore it, or start a new run") from None
     if not before.equals(found):
         raise RunMismatchError(
             f"{where}: serves {found.identity} ({found.rows:,} passages), {folder.path} was made with "

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from scope_selfplay.benchmarking.records import Answer, ContestantRecord, EvaluationFolder, EvaluationSpec
 from scope_selfplay.errors import RecordError, did_you_mean
 from scope_selfplay.evaluation.items import AnswerScore, Item
 from scope_selfplay.evaluation.results import EvaluationResult
 from scope_selfplay.evaluation.win_rates import PairVerdict
-from scope_selfplay.store.files import stream_records
+from scope_selfplay.store.files import read_value, stream_records
 from scope_selfplay.store.parquet import record_from
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -77,18 +77,13 @@ class EvaluationReader:
 
     def result(self) -> EvaluationResult:
         """Raises RecordError where the evaluation has not ended, or its result is damaged."""
-        try:
-            return EvaluationResult.model_validate_json(self.folder.result.read_bytes())
-        except FileNotFoundError:
+        advice = "remove it and give the same `scope eval` command again"
+        result = read_value(self.folder.result, EvaluationResult, advice)
+        if result is None:
             raise RecordError(
                 f"{self.folder.path}: has no result yet; give the same `scope eval` command again to go on"
-            ) from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise RecordError(
-                f"{self.folder.result}: not a result ({'.'.join(map(str, first['loc']))}: {first['msg']}); remove it "
-                "and give the same `scope eval` command again"
-            ) from None
+            )
+        return result
 
     def items(self, checkpoints: Sequence[str] | None = None) -> list[ItemScores]:
         """All items with their scores by these checkpoints, in the order of the benchmark."""

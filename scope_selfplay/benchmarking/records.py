@@ -17,13 +17,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from scope_selfplay.errors import RecordError, RunMismatchError
+from scope_selfplay.errors import RunMismatchError
 from scope_selfplay.evaluation.benchmark import Budget, Decoding
 from scope_selfplay.schemas import Rollout, Value
 from scope_selfplay.store import Appender, write_atomic
-from scope_selfplay.store.files import disk_faults, part_of, stream_records, sync_folder, with_lines
+from scope_selfplay.store.files import (
+    disk_faults,
+    part_of,
+    read_value,
+    stream_records,
+    sync_folder,
+    with_lines,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -114,16 +121,7 @@ class EvaluationFolder:
             write_atomic(self.spec, spec.model_dump_json(indent=1) + "\n")
 
     def read_spec(self) -> EvaluationSpec | None:
-        try:
-            return EvaluationSpec.model_validate_json(self.spec.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise RecordError(
-                f"{self.spec}: not an evaluation ({'.'.join(map(str, first['loc']))}: {first['msg']}); restore it, or "
-                "use another --out"
-            ) from None
+        return read_value(self.spec, EvaluationSpec, "restore it, or use another --out")
 
     def join(self, joining: ContestantRecord) -> None:
         """Put a contestant on the list. Raises RunMismatchError where another one has its name."""

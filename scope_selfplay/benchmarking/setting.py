@@ -4,7 +4,6 @@ What is evaluated meets what it met in training; only the budgets, the sampling 
 benchmark's own.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +27,7 @@ from scope_selfplay.run import Run
 from scope_selfplay.run_context import RunContext
 from scope_selfplay.schemas import Role
 from scope_selfplay.search import NothingToSearch, Searcher, open_retriever
+from scope_selfplay.store.files import read_value
 
 
 class EvaluatedRun(Run):
@@ -191,5 +191,6 @@ def without_copies(contestants: Sequence[Contestant]) -> list[Contestant]:
 
 
 def _context_of(folder: Path) -> int | None:
-    holds = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
+    told = read_value(folder / "config.json", dict[str, Any], "save the model again with save_pretrained")
+    holds = (told or {}).get("max_position_embeddings")
     return holds if isinstance(holds, int) else None

@@ -7,11 +7,13 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from scope_selfplay.downloads.download import PublishedFile, Say, download
 from scope_selfplay.errors import ConfigError, CorpusError
 from scope_selfplay.folder_lock import folder_lock
 from scope_selfplay.passage_files import is_passage_file, read_passages
-from scope_selfplay.store.files import disk_faults, sync_folder, write_atomic
+from scope_selfplay.store.files import disk_faults, read_value, sync_folder, write_atomic
 from scope_selfplay.store.folders import checksum
 
 _KINDS = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
@@ -93,18 +95,25 @@ def _receipt(file: Path) -> Path:
     return file.with_name(f"{file.name}.fetched.json")
 
 
+class _Told(BaseModel):
+    """What a receipt says: the checksum of what was published, and that of the file that was made of it."""
+
+    sha256: str
+    file: str
+
+
 def _is_whole(file: Path, published: PublishedFile) -> bool:
     """Whether this very file was fetched here. Raises ConfigError for another one under its name."""
     receipt = _receipt(file)
-    if not receipt.is_file() or not file.is_file():
+    told = read_value(receipt, _Told, f"remove it and {file.name}, and run this again")
+    if told is None or not file.is_file():
         return False
-    told = json.loads(receipt.read_bytes())
-    if told["sha256"] != published.sha256:
+    if told.sha256 != published.sha256:
         raise ConfigError(
-            f"{file}: was made from a file with SHA-256 {told['sha256']}, asked was {published.sha256}; give another "
+            f"{file}: was made from a file with SHA-256 {told.sha256}, asked was {published.sha256}; give another "
             "name, or remove it"
         )
-    if checksum(file) != told["file"]:
+    if checksum(file) != told.file:
         raise ConfigError(f"{file}: changed since it was fetched; remove it and run this again")
     return True
 

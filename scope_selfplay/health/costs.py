@@ -4,13 +4,13 @@ A finished stage has an account of its verdicts (`judge.json`), and where a mode
 by role (`judge_usage.json`, rubric writing among them). A running stage has neither: its records are counted.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scope_selfplay.gates import Gate
+from scope_selfplay.store.files import read_value
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.reader import RunReader
 
@@ -127,4 +127,4 @@ def _recorded(reader: RunReader, iteration: int, stage: Stage) -> JudgeUse:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text()) if file.exists() else {}
+    return read_value(file, dict[str, Any], "remove it") or {}

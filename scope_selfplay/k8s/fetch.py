@@ -17,7 +17,7 @@ from scope_selfplay.errors import ConfigError, OutsideError
 from scope_selfplay.k8s.reader import Reader, Stream
 from scope_selfplay.k8s.remote_files import LENGTH
 from scope_selfplay.progress import Progress
-from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.files import read_value, write_atomic
 from scope_selfplay.store.folders import checksum
 
 NOTE = ".fetched.json"
@@ -43,10 +43,7 @@ class Target:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            self._sums: dict[str, str] = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self._sums = {}
+        self._sums = read_value(folder / NOTE, dict[str, str], "remove it: all files are fetched again") or {}
 
     def place(self, name: str) -> Path:
         """Where a file belongs. Raises OutsideError for a name that leads out of the folder."""

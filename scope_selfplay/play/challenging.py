@@ -1,6 +1,5 @@
 """A person writes a task as the Challenger: the run's prompt over a fresh document; then gates, rubric and Solver."""
 
-import json
 from dataclasses import dataclass, replace
 
 from scope_selfplay.corpus import TaskSource, documents_for, shuffled
@@ -10,6 +9,7 @@ from scope_selfplay.pipeline import CandidateRecords, make_candidate
 from scope_selfplay.play.session import Session
 from scope_selfplay.run_directory import task_types_of
 from scope_selfplay.schemas import Document, Role
+from scope_selfplay.store.files import read_value
 from scope_selfplay.store.ratings import has_ratings
 
 _ITERATION = 1
@@ -83,7 +83,7 @@ def _document(session: Session, wanted: str | None) -> Document:
         return found
     taken = {made.provenance.document_id for made in session.human.candidates()}
     for file in run.folder.path.glob("iteration-*/*/documents.json"):
-        taken |= set(json.loads(file.read_text()))
+        taken |= set(read_value(file, list[str], "restore it, or remove the stage folder") or ())
     order = shuffled(documents_for(run.documents, held_out=False), seed=run.config.seed)
     left = [document for document in order if document.id not in taken]
     if not left:

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from scope_selfplay.corpus import TaskSource
 from scope_selfplay.errors import ConfigError, OutsideError, RecordError
 from scope_selfplay.pipeline import CandidateRecords
@@ -36,6 +38,7 @@ from scope_selfplay.stages.task_making import (
     Make,
     by_document,
     check_enough_accepted,
+    has_records,
     open_records,
     task_maker,
     task_sources,
@@ -44,7 +47,7 @@ from scope_selfplay.stages.task_making import (
     write_candidates,
 )
 from scope_selfplay.store import Stage, StageFolder, StageManifest, read_records, write_atomic
-from scope_selfplay.store.files import disk_faults
+from scope_selfplay.store.files import disk_faults, read_value
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def make_share(run: Run, iteration: int, *, shard: Shard) -> None:
     """Make the candidates of one worker's documents that the quota needs. Raises as a stage does."""
     folder = run.folder.stage(iteration, Stage.TASKS)
     done = _shares(folder) / f"{shard}.done"
-    if folder.manifest is not None or _is_done(folder, done):
+    if folder.manifest is not None or is_done(folder, done):
         run.progress.say(f"{title_of(iteration)}: the share of worker {shard} is done already")
         return
     sources = task_sources(run, iteration)
@@ -244,15 +247,23 @@ class SharedProgress:
 
 
 def share_folders(folder: StageFolder) -> list[StageFolder]:
-    """The stage's own folder (one worker may have begun alone), then the folder of every start of every worker."""
-    return [folder, *map(StageFolder, shares_in(folder))]
+    """The stage's own folder (one worker may have begun alone), then the folder of every start of every worker.
+
+    Those whose rollouts or grades are gone count for nothing: their documents are made again.
+    """
+    return [each for each in (folder, *map(StageFolder, shares_in(folder))) if has_records(each)]
 
 
-def _is_done(folder: StageFolder, done: Path) -> bool:
+class _ShareNote(BaseModel):
+    """What a worker leaves when it is through: the folders of all workers by which it judged what was needed."""
+
+    folders: list[str]
+
+
+def is_done(folder: StageFolder, done: Path) -> bool:
     """Whether a worker was through with its share, and the folders by which it judged that are all still there."""
-    if not done.exists():
-        return False
-    return set(json.loads(done.read_text())["folders"]) <= {path.name for path in shares_in(folder)}
+    told = read_value(done, _ShareNote, "remove it: what its worker made is looked through again")
+    return told is not None and set(told.folders) <= {share.path.name for share in share_folders(folder)}
 
 
 def new_folder(folder: StageFolder, shard: Shard) -> StageFolder:

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from scope_selfplay import __version__
 from scope_selfplay.corpus import TaskSource, assign_sources, documents_for, shuffled, take_unused
@@ -33,8 +34,8 @@ from scope_selfplay.store import (
     write_atomic,
 )
 from scope_selfplay.store.card import CARD, stage_card
-from scope_selfplay.store.files import disk_faults, read_rows
-from scope_selfplay.store.folders import MANIFEST, begin_format, checksums
+from scope_selfplay.store.files import disk_faults, read_rows, read_value
+from scope_selfplay.store.folders import MANIFEST, begin_format, checksums, parse_manifest
 from scope_selfplay.store.judge_checks import canary_words, count_canaries, read_canaries
 from scope_selfplay.store.parquet import write_parquet
 
@@ -128,7 +129,10 @@ def _make(run: Run, folder: StageFolder, begun: StageManifest, work: Callable[[S
 def write_usage(folder: StageFolder, judge: object) -> None:
     """What was asked of a model judge, by role: of this process, and of the ranks that it led."""
     if isinstance(judge, ModelJudge):
-        others = [json.loads(file.read_bytes()) for file in folder.work.glob(f"rank-*/{_USAGE}")]
+        others = [
+            read_value(file, dict[str, Any], "remove it") or {}
+            for file in folder.work.glob(f"rank-*/{_USAGE}")
+        ]
         write_atomic(folder.path / _USAGE, json.dumps(added([judge.account(), *others]), indent=1) + "\n")
 
 
@@ -190,12 +194,8 @@ def _folders_before(run: Run, iteration: int, stage: Stage) -> Iterator[tuple[st
 
 def inputs_of(run: Run, iteration: int, stage: Stage) -> dict[str, str]:
     """The manifests of everything before this stage; a change in one would change this one."""
-    manifests = {name: folder.path / MANIFEST for name, folder in _folders_before(run, iteration, stage)}
-    return {
-        name: StageManifest.model_validate_json(path.read_bytes()).hash
-        for name, path in manifests.items()
-        if path.exists()
-    }
+    manifests = {name: parse_manifest(folder.path) for name, folder in _folders_before(run, iteration, stage)}
+    return {name: manifest.hash for name, manifest in manifests.items() if manifest is not None}
 
 
 def check_turn(run: Run, iteration: int, stage: Stage) -> None:
@@ -234,7 +234,8 @@ def stage_sources(
     `or_fewer`: as many as there are. Raises CorpusError where too few are left.
     """
     lists = [folder.path / _DOCUMENTS for _, folder in _folders_before(run, iteration, stage)]
-    taken = {name for path in lists if path.exists() for name in json.loads(path.read_text())}
+    advice = "restore it, or remove the stage folder"
+    taken = {name for path in lists for name in read_value(path, list[str], advice) or ()}
     pool = documents_for(run.documents, held_out=iteration == 0)
     if or_fewer:
         count = min(count, len({document.id for document in pool} - taken))

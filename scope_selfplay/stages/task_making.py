@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scope_selfplay.corpus import TaskSource, documents_for, embedded_tasks
-from scope_selfplay.errors import CorpusError, JudgeError
+from scope_selfplay.errors import CorpusError, JudgeError, RecordError
 from scope_selfplay.given_tasks import EMBEDDED, given_candidate, read_given_tasks
 from scope_selfplay.pipeline import CandidateRecords, make_candidate
 from scope_selfplay.run import Run
@@ -93,6 +93,10 @@ def _fill_stage(run: Run, folder: StageFolder, iteration: int) -> None:
     target, context = task_target(run, iteration), run.stage_context(iteration, Stage.TASKS)
     make = task_maker(run, iteration, context)
     sources = task_sources(run, iteration)
+    if not has_records(folder):
+        raise RecordError(
+            f"{folder.candidates}: its rollouts or grades are gone; remove it, its documents are made again"
+        )
     before = by_document([folder])
     run.progress.begin(title_of(iteration), target)
     with open_records(folder) as append:
@@ -222,6 +226,11 @@ def open_records(folder: StageFolder) -> Iterator[Callable[[CandidateRecords], N
             candidates.append(made.candidate)
 
         yield append
+
+
+def has_records(folder: StageFolder) -> bool:
+    """Whether what was made for the candidates of a folder is there beside them, unless somebody removed it."""
+    return not folder.candidates.exists() or (folder.rollouts.exists() and folder.grades.exists())
 
 
 def is_settled(candidate: Candidate) -> bool:

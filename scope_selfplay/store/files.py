@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from scope_selfplay.errors import RecordError, StorageError
 
@@ -178,6 +178,27 @@ def write_records(path: Path, records: Iterable[BaseModel | dict[str, Any]]) -> 
 def read_records(path: Path, model: type[Model]) -> list[Model]:
     """All complete records; [] when there is no file. Raises RecordError with file and line for damage."""
     return list(_read(path, model.model_validate_json))
+
+
+def read_value(path: Path, kind: type[Parsed], advice: str) -> Parsed | None:
+    """The one JSON value of a file, as anything that pydantic knows; None where there is no such file.
+
+    Raises RecordError, which ends with `advice`, where it is damaged or something else; StorageError where the volume
+    cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"{path}: cannot be read ({reason}); fix it, then run again") from error
+    try:
+        return TypeAdapter(kind).validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"{each}: " for each in first["loc"][:1])
+        raise RecordError(f"{path}: damaged ({place}{first['msg']}); {advice}") from None
 
 
 def stream_records(path: Path, model: type[Model]) -> Iterator[Model]:

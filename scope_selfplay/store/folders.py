@@ -8,11 +8,11 @@ import hashlib
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
-from scope_selfplay.store.files import write_atomic
+from scope_selfplay.store.files import read_value, write_atomic
 
 MANIFEST = "manifest.json"
 
@@ -158,15 +158,8 @@ def begin_format(work: Path) -> None:
 def parse_manifest(folder: Path) -> StageManifest | None:
     """The manifest of a finished stage, or None; its outputs are not looked at. Raises RecordError for damage."""
     path = folder / MANIFEST
-    try:
-        manifest = StageManifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise RecordError(
-            f"{path}: not a manifest ({str(error).splitlines()[0]}); restore it or remove the stage folder"
-        ) from None
-    if manifest.format != FORMAT:
+    manifest = read_value(path, StageManifest, "restore it or remove the stage folder")
+    if manifest is not None and manifest.format != FORMAT:
         raise RecordError(
             f"{path}: has format {manifest.format}, this version of scope reads format {FORMAT}; use the version that "
             "wrote it"

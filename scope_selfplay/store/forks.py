@@ -1,9 +1,7 @@
 """`fork.json` of a run that shares its first iterations with another run: whose they are, and what made them."""
 
-from pydantic import ValidationError
-
-from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
+from scope_selfplay.store.files import read_value
 from scope_selfplay.store.folders import RunFolder
 
 
@@ -23,12 +21,7 @@ class Fork(Value):
 
 def read_fork(folder: RunFolder) -> Fork | None:
     """None for a run of its own. Raises RecordError where the file is damaged."""
-    try:
-        return Fork.model_validate_json(folder.fork.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError:
-        raise RecordError(f"{folder.fork}: damaged; restore it, or fork the run again") from None
+    return read_value(folder.fork, Fork, "restore it, or fork the run again")
 
 
 def shared_words(fork: Fork) -> str:

@@ -15,10 +15,9 @@ from itertools import count, groupby
 from pathlib import Path
 
 from scope_selfplay.config import JudgeRole
-from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Fault, Value, Verdict
 from scope_selfplay.score_interval import wilson
-from scope_selfplay.store.files import disk_faults, read_records
+from scope_selfplay.store.files import disk_faults, read_records, read_value
 from scope_selfplay.store.folders import RunFolder, Stage
 
 _Z = 2.5758
@@ -223,13 +222,8 @@ class AuditReport(Value):
 
 def read_audit(folder: RunFolder) -> AuditReport | None:
     """None where the judge has not been audited. Raises RecordError for a damaged file."""
-    path = folder.audit / "audit.json"
-    if not path.exists():
-        return None
-    try:
-        return AuditReport.model_validate_json(path.read_bytes())
-    except ValueError:
-        raise RecordError(f"{path}: damaged; run `scope judge audit {folder.path}` again") from None
+    advice = f"run `scope judge audit {folder.path}` again"
+    return read_value(folder.audit / "audit.json", AuditReport, advice)
 
 
 def read_asked(folder: RunFolder) -> list[AskedAgain]:

@@ -2,10 +2,11 @@
 
 from enum import StrEnum
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from scope_selfplay.errors import RecordError, StorageError
+from scope_selfplay.errors import RecordError
 from scope_selfplay.schemas import Value
+from scope_selfplay.store.files import read_value
 from scope_selfplay.store.folders import RunFolder, Stage
 
 
@@ -140,16 +141,7 @@ def read_ratings(folder: RunFolder, iteration: int) -> Ratings:
     the volume cannot be read.
     """
     path = folder.stage(iteration, Stage.COMPARE).ratings
-    try:
-        return Ratings.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise RecordError(
-            f"{path}: is missing; remove its stage folder, and run the comparison again"
-        ) from None
-    except ValidationError as error:
-        raise RecordError(
-            f"{path}: not the ratings of a comparison ({str(error).splitlines()[0]}); restore it, or remove its "
-            "stage folder"
-        ) from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror}); check the volume") from error
+    ratings = read_value(path, Ratings, "restore it, or remove its stage folder")
+    if ratings is None:
+        raise RecordError(f"{path}: is missing; remove its stage folder, and run the comparison again")
+    return ratings

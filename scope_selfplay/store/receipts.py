@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from scope_selfplay.errors import CheckpointError
-from scope_selfplay.store.files import disk_faults, sync_folder, write_atomic
+from scope_selfplay.store.files import disk_faults, read_value, sync_folder, write_atomic
 from scope_selfplay.store.folders import checksum, checksums
 
 RECEIPT = "fetched.json"
@@ -17,26 +19,32 @@ _SUMS = ".sums-"
 _READERS = 4
 
 
+class _Receipt(BaseModel):
+    model: str
+    revision: str
+    files: dict[str, str]
+
+
 def is_whole(folder: Path, model: str, revision: str) -> bool:
     """Whether this model was fetched here.
 
     Raises CheckpointError for another model's folder or somebody's own, and where a file is missing or changed.
     """
-    if not (folder / RECEIPT).is_file():
+    receipt = read_value(folder / RECEIPT, _Receipt, "remove the folder and run this again")
+    if receipt is None:
         if folder.is_dir() and any(folder.iterdir()):
             raise CheckpointError(
                 f"{folder}: holds files and was not fetched here; give another folder, or remove this one"
             )
         return False
-    receipt = json.loads((folder / RECEIPT).read_bytes())
-    if (receipt["model"], receipt["revision"]) != (model, revision):
+    if (receipt.model, receipt.revision) != (model, revision):
         raise CheckpointError(
-            f"{folder}: holds {receipt['model']} at {receipt['revision']}, asked was {model} at {revision}; give "
+            f"{folder}: holds {receipt.model} at {receipt.revision}, asked was {model} at {revision}; give "
             "another folder, or remove this one"
         )
     found = checksums(folder)
     found.pop(RECEIPT, None)
-    changed = sorted(name for name, expected in receipt["files"].items() if found.get(name) != expected)
+    changed = sorted(name for name, expected in receipt.files.items() if found.get(name) != expected)
     if changed:
         raise CheckpointError(
             f"{folder / changed[0]}: missing or changed since it was fetched; remove {folder} and run this again"
@@ -64,7 +72,7 @@ def write_receipt(folder: Path) -> None:
     """Flush every file below a folder and list their checksums beside them; sums that were taken before are kept."""
     sums: dict[str, str] = {}
     for part in folder.glob(f"{_SUMS}*"):
-        sums |= json.loads(part.read_bytes())
+        sums |= read_value(part, dict[str, str], "remove the folder") or {}
         part.unlink()
     for inner in (path for path in folder.rglob("*") if path.is_dir()):
         sync_folder(inner)

@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from scope_selfplay.config.tools import ToolConfig
 from scope_selfplay.dialects import is_tool_name
-from scope_selfplay.errors import ConfigError, OutsideError, RecordError, RunMismatchError
+from scope_selfplay.errors import ConfigError, OutsideError, RunMismatchError
 from scope_selfplay.schemas import Value
 from scope_selfplay.search import Library, Searcher
 from scope_selfplay.store import RunFolder, write_atomic
+from scope_selfplay.store.files import read_value
 from scope_selfplay.tools.mcp_server import McpServer
 from scope_selfplay.tools.mcp_tools import mcp_tools
 from scope_selfplay.tools.open_document import open_tool
@@ -79,14 +80,10 @@ def check_same_tools(folder: RunFolder, tools: Sequence[Tool]) -> None:
         ToolRecord(name=tool.name, description=tool.description, arguments=dict(tool.schema))
         for tool in tools
     ]
-    records = TypeAdapter(list[ToolRecord])
-    try:
-        before = records.validate_json(folder.tools.read_bytes())
-    except FileNotFoundError:
-        write_atomic(folder.tools, records.dump_json(found, indent=1) + b"\n")
+    before = read_value(folder.tools, list[ToolRecord], "restore it, or start a new run")
+    if before is None:
+        write_atomic(folder.tools, TypeAdapter(list[ToolRecord]).dump_json(found, indent=1) + b"\n")
         return
-    except ValidationError:
-        raise RecordError(f"{folder.tools}: damaged; restore it, or start a new run") from None
     if before != found:
         other = sorted({each.name for each in [*before, *found] if (each in before) != (each in found)})
         raise RunMismatchError(

@@ -82,11 +82,11 @@ CASES: list[tuple[str, str]] = [
     ("config --config words.yaml", "found text, expected a mapping"),
     ("tasks ls yaml_torn", "not a run config"),
     ("report yaml_list -o new.html", "not a run config"),
-    ("tasks ls manifest_empty", "not a manifest"),
-    ("export manifest_bytes --format trl -o out", "not a manifest"),
-    ("tasks stats manifest_beyond", "not a manifest"),
-    ("tasks stats ratings_empty", "not the ratings of a comparison"),
-    ("report ratings_null -o new.html", "not the ratings of a comparison"),
+    ("tasks ls manifest_empty", "manifest.json: damaged"),
+    ("export manifest_bytes --format trl -o out", "manifest.json: damaged"),
+    ("tasks stats manifest_beyond", "manifest.json: damaged"),
+    ("tasks stats ratings_empty", "ratings.json: damaged"),
+    ("report ratings_null -o new.html", "ratings.json: damaged"),
 ]
 """`~` is a line end."""
 

@@ -148,7 +148,7 @@ def test_a_damaged_manifest_ends_the_run_and_frees_the_gpus(tmp_path: Path) -> N
     folder = world.stages.folder.path / "iteration-00" / "compare"
     (folder / "manifest.json").write_text("{")
     run_end = world.drive(controller)
-    assert (run_end.code, "manifest.json: not a manifest" in run_end.message) == (ExitCode.USER, True)
+    assert (run_end.code, "manifest.json: damaged" in run_end.message) == (ExitCode.USER, True)
     assert world.end_state()["servers"] == []
     assert world.nodes.taken() == 0
 

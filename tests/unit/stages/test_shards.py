@@ -1,6 +1,7 @@
 """Task making by several workers: one owner per document, nothing in vain for long, the corpus of one worker."""
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from scope_selfplay.stages.shards import (
     Shard,
     SharedProgress,
     fill_share,
+    is_done,
     new_folder,
     parse_shard,
     share_folders,
@@ -180,6 +182,8 @@ def test_a_line_that_is_being_written_is_left_for_the_next_refresh(tmp_path: Pat
     folder = StageFolder(tmp_path)
     own = new_folder(folder, Shard(0, 2))
     line = candidate(0, True).model_dump_json() + "\n"
+    for file in (own.rollouts, own.grades):
+        file.touch()
     own.candidates.write_text(line[:40])
     shared = SharedProgress(folder, {"d0": 0, "d1": 1})
     shared.refresh()
@@ -190,6 +194,34 @@ def test_a_line_that_is_being_written_is_left_for_the_next_refresh(tmp_path: Pat
     own.candidates.write_text(line + "{}\n")
     with pytest.raises(RecordError, match="damaged line"):
         shared.refresh()
+
+
+def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
+    """As an error about a damaged file advises: the file is removed, and the same commands go on."""
+    team = Team(StageFolder(tmp_path), [True] * 6, 3, [0] * 6)
+    for number in range(2):
+        asyncio.run(team.work(Shard(number, 2)))
+    done = tmp_path / "worker.done"
+    done.write_text(json.dumps({"folders": [each.path.name for each in share_folders(team.folder)[1:]]}))
+    assert is_done(team.folder, done)
+    share_folders(team.folder)[2].rollouts.unlink()
+    assert not is_done(team.folder, done)
+    with pytest.raises(OutsideError, match=r"document 1 \(d1\)"):
+        team.collect()
+    asyncio.run(team.work(Shard(1, 2)))
+    assert team.collect() == ["c0", "c1", "c2"]
+    write_candidates(team.folder, [candidate(row, True) for row in range(3)], share_folders(team.folder))
+    assert {each.id for each in read_records(team.folder.rollouts, Rollout)} == {"r0", "r1", "r2"}
+
+
+@pytest.mark.parametrize("note", ["{}", '{"folders": ["a"', "[]", '{"folders": 1}'])
+def test_a_damaged_note_of_a_worker_is_one_line(tmp_path: Path, note: str) -> None:
+    done = tmp_path / "00-of-02.done"
+    done.write_text(note)
+    with pytest.raises(
+        RecordError, match=r"00-of-02\.done: damaged .*; remove it: what its"
+    ):
+        is_done(StageFolder(tmp_path), done)
 
 
 @pytest.mark.parametrize("text", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/4/2"])
