@@ -218,9 +218,7 @@ def test_a_share_without_its_records_is_made_again(tmp_path: Path) -> None:
 def test_a_damaged_note_of_a_worker_is_one_line(tmp_path: Path, note: str) -> None:
     done = tmp_path / "00-of-02.done"
     done.write_text(note)
-    with pytest.raises(
-        RecordError, match=r"00-of-02\.done: damaged .*; remove it: what its"
-    ):
+    with pytest.raises(RecordError, match=r"00-of-02\.done: damaged .*; remove it: what its"):
         is_done(StageFolder(tmp_path), done)
 
 
