@@ -201,7 +201,7 @@ def test_a_missing_output_is_found(stage: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"{"])
 def test_a_damaged_manifest_is_named(stage: Path, content: bytes) -> None:
     (stage / "manifest.json").write_bytes(content)
-    with pytest.raises(RecordError, match="manifest.json: damaged"):
+    with pytest.raises(RecordError, match=r"manifest\.json: damaged"):
         read_manifest(stage)
 
 
