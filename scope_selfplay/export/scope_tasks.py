@@ -1,10 +1,11 @@
 """Tasks of a self-play run as an environment of verifiers: asked in one turn, graded criterion by criterion by a judge.
 
-    PYTHONPATH=FOLDER vf-eval scope_tasks --model NAME --client.base-url URL --env.agent.runtime.type subprocess
-        --env.taskset.task.judge.base-url URL --env.taskset.task.judge.model NAME
+    PYTHONPATH=FOLDER vf-eval scope_tasks --no-push --model NAME --client.base-url URL
+        --env.agent.runtime.type subprocess --env.taskset.task.judge.base-url URL --env.taskset.task.judge.model NAME
 
-Exported beside the parquet that it reads; needs verifiers alone. `--env.taskset.split train` takes the other file. A
-program that searches takes the place of the one here with `--env.agent.harness.id NAME`.
+Without `--no-push` vf-eval uploads the results. Exported beside the parquet that it reads; needs verifiers alone.
+`--env.taskset.split train` takes the other file. A program that searches takes the place of the one here with
+`--env.agent.harness.id NAME`.
 """
 
 import asyncio

@@ -9,6 +9,8 @@ shares of all copies add up in the last pass of an update.
 The reference of the KL is always M0. An adapter is trained on through all iterations, over M0: without it the model
 *is* M0, so the reference costs no memory. Where a start has no adapter (it was trained in full), a new one is put over
 its weights and M0 is loaded beside it, as beside a model without an adapter. Without a KL there is no reference.
+
+While rollouts are sampled, weights, moments and M0 lie beside the engine; gradients and activations only in an update.
 """
 
 import os

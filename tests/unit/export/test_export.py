@@ -117,3 +117,15 @@ def test_the_command_prints_what_it_wrote(folder: RunFolder, tmp_path: Path) -> 
         cli, ["export", str(folder.path), "--format", "inspect", "-o", str(tmp_path / "x")]
     )
     assert done.exit_code == 0 and done.stdout.splitlines()[0].endswith("train.jsonl\t24")
+
+
+def test_no_command_that_we_print_or_write_down_uploads_results() -> None:
+    """verifiers does by default."""
+    root = Path(__file__).parents[3]
+    texts = [FORMATS["verifiers"].use]
+    texts += [
+        (root / name).read_text() for name in ("scope_selfplay/export/scope_tasks.py", "docs/corpus.md")
+    ]
+    for text in texts:
+        commands = text.count("vf-eval scope_tasks")
+        assert commands and text.count("vf-eval scope_tasks --no-push") == commands
