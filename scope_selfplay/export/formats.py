@@ -176,7 +176,7 @@ FORMATS: Mapping[str, ExportFormat] = {
     ),
     "verifiers": ExportFormat(
         verifiers_row,
-        "PYTHONPATH=FOLDER vf-eval scope_tasks --no-push (its first lines say how); or rows for TaskData, the rubric in `info`",
+        "PYTHONPATH=FOLDER vf-eval scope_tasks --no-push (see its first lines); or TaskData rows, the rubric in `info`",
         environment="scope_tasks.py",
     ),
     "open-instruct": ExportFormat(

@@ -5,9 +5,8 @@
             for found in checkup.warnings:
                 print(found.iteration, found.text, [each.task_id for each in found.behind])
 
-`bounds` is the table of signals. What measures them: `tasks` (near duplicates, drift of topics, whether the
-Challenger's searches are needed) - `variety` (patterns of tasks and criteria) - `held_out` (tasks and answers of every
-Solver) - `gains` (what a Solver gained, on which criteria) - `answers` (repetition, length) - `suspects` (texts that
-look like attacks) - `costs` (judge calls, tokens, GPU-hours). `checkup` puts them together. All from records; no judge
-is called.
+`bounds` is the table of signals. What measures them: `tasks` (near duplicates, whether the Challenger's searches are
+needed) - `variety` (the commonest pattern of tasks) - `held_out` (tasks and answers of every Solver) - `gains` (what a
+Solver gained, on which kind of criteria) - `answers` (repetition, length) - `suspects` (texts that look like attacks) -
+`costs` (judge calls, tokens, GPU-hours). `checkup` puts them together. All from records; no judge is called.
 """

@@ -1,4 +1,4 @@
-"""How answers are written: sentences that they say twice, words that nobody asked for, and length against score."""
+"""How answers are written: sentences that they say twice, their length, and length against score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scope_selfplay.health.bounds import LEAST_TASKS
-from scope_selfplay.health.gains import asked_gain, score_gain
-from scope_selfplay.health.held_out import AnswerPair, Answers, Numbers, interval_of, resampled_sums
+from scope_selfplay.health.held_out import Answers, Numbers, interval_of, resampled_sums
 from scope_selfplay.health.signals import Measured, evidence
 from scope_selfplay.health.wording import repeated_sentence, word_count
 from scope_selfplay.store.reader import RunReader
@@ -28,42 +27,6 @@ def repeated_sentences(answers: Answers) -> Measured | None:
         return None
     rows = [answer for answer in answers.values() if repeated_sentence(answer.text)]
     return Measured(len(rows) / len(answers), behind=tuple(answer.shown for answer in rows))
-
-
-def repeats_growth(pairs: Sequence[AnswerPair]) -> Measured | None:
-    """That share less S_0's, on the same tasks."""
-    if not pairs:
-        return None
-    found = [
-        (bool(repeated_sentence(pair.after.text)) - bool(repeated_sentence(pair.before.text)), pair)
-        for pair in pairs
-    ]
-    return Measured(
-        sum(change for change, _ in found) / len(found),
-        interval_of(resampled_sums([[change] for change, _ in found])[:, 0] / len(found)),
-        behind=tuple(pair.after.shown for change, pair in found if change > 0),
-    )
-
-
-def idle_growth(pairs: Sequence[AnswerPair]) -> Measured | None:
-    """How many times as long answers are as S_0's; None where what is asked is answered better for certain.
-
-    Where no criterion says that it is asked for, the whole score counts.
-    """
-    gain = asked_gain(pairs) or score_gain(pairs)
-    if gain is None or gain.interval is None or gain.interval[0] > 0:
-        return None
-    both = [pair for pair in pairs if pair.before.text and pair.after.text]
-    if len(both) < LEAST_TASKS:
-        return None
-    counts = [(word_count(pair.before.text), word_count(pair.after.text), pair) for pair in both]
-    sums = resampled_sums([[old, new] for old, new, _ in counts])
-    grown = sorted(counts, key=lambda row: row[0] - row[1])
-    return Measured(
-        sum(new for _, new, _ in counts) / max(1, sum(old for old, _, _ in counts)),
-        interval_of(sums[:, 1] / np.maximum(sums[:, 0], 1)),
-        behind=tuple(pair.after.shown for old, new, pair in grown if new > old),
-    )
 
 
 def length_correlation(reader: RunReader, iteration: int) -> Measured | None:

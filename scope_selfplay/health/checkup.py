@@ -5,29 +5,12 @@ from typing import Any
 
 import yaml
 
-from scope_selfplay.config import NoiseConfig
 from scope_selfplay.gates import Gate
-from scope_selfplay.health.answers import (
-    idle_growth,
-    length_correlation,
-    mean_words,
-    repeated_sentences,
-    repeats_growth,
-)
+from scope_selfplay.health.answers import length_correlation, mean_words, repeated_sentences
 from scope_selfplay.health.bounds import BOUNDS
 from scope_selfplay.health.costs import failure_share, gpu_hours, judge_use, trained_tokens
-from scope_selfplay.health.coverage import unfounded_criteria, unmet_demands
-from scope_selfplay.health.gains import (
-    asked_gain,
-    certain_criteria,
-    kind_gain,
-    mean_met,
-    pattern_gain,
-    score_gain,
-)
+from scope_selfplay.health.gains import kind_gain, score_gain
 from scope_selfplay.health.held_out import (
-    ASKED,
-    HIDDEN,
     Answers,
     held_out_answers,
     held_out_tasks,
@@ -37,18 +20,8 @@ from scope_selfplay.health.held_out import (
 from scope_selfplay.health.judging import audited, canary_accuracy
 from scope_selfplay.health.signals import Checkup, Measured, signal_of
 from scope_selfplay.health.suspects import suspect_texts
-from scope_selfplay.health.tasks import measure_diversity, needed_searches, topic_drift, worth_of_passages
-from scope_selfplay.health.variety import (
-    SAMPLE,
-    MadeTask,
-    common_pattern,
-    made_tasks,
-    number_of_patterns,
-    opening_growth,
-    pattern_growth,
-    phrase_rise,
-    repeated_criterion,
-)
+from scope_selfplay.health.tasks import duplicate_share, needed_searches
+from scope_selfplay.health.variety import SAMPLE, MadeTask, common_pattern, made_tasks
 from scope_selfplay.store.folders import Stage
 from scope_selfplay.store.reader import RunReader
 
@@ -72,7 +45,7 @@ def examine(reader: RunReader) -> list[Checkup]:
         values |= {"canary_accuracy": canary_accuracy(reader, iteration), **audited(reader, iteration)}
         values |= suspect_texts(reader, iteration)
         if iteration in made:
-            values |= _of_candidates(reader, iteration, min(made)) | _of_texts(reader, iteration, made)
+            values |= _of_candidates(reader, iteration) | _of_texts(reader, iteration, made)
         if iteration in answers:
             values |= _of_answers(answers, iteration, trained_from(reader, iteration))
         signals = tuple(signal_of(name, values.get(name)) for name in BOUNDS)
@@ -82,82 +55,45 @@ def examine(reader: RunReader) -> list[Checkup]:
 
 def _of_texts(reader: RunReader, iteration: int, made: Mapping[int, Sequence[MadeTask]]) -> Values:
     """What tasks and rubrics say, and what was answered to them, by samples of them."""
-    now, texts = made[iteration], [task.text for task in made[iteration]]
     earlier = [task.text for number in made if number < iteration for task in made[number]]
-    diversity = measure_diversity(texts, before=earlier[-SAMPLE:])
-    values: Values = {
-        "duplicates": diversity.duplicates,
-        "distance": diversity.distance,
-        "task_patterns": number_of_patterns(now),
-        "common_pattern": common_pattern(now),
-        "repeated_criterion": repeated_criterion(now),
-        "unmet_demands": unmet_demands(reader, iteration),
-        "unfounded_criteria": unfounded_criteria(reader, iteration),
+    return {
+        "duplicates": duplicate_share([task.text for task in made[iteration]], before=earlier[-SAMPLE:]),
+        "common_pattern": common_pattern(made[iteration]),
         "searches_needed": needed_searches(reader, iteration).needed,
-        "passage_gain": worth_of_passages(reader, iteration).gain,
         "length_correlation": length_correlation(reader, iteration),
     }
-    if iteration > min(made):
-        first = made[min(made)]
-        values["pattern_growth"] = pattern_growth(first, now)
-        values["opening_growth"] = opening_growth(first, now)
-        values["phrase_rise"] = phrase_rise(first, now)
-        values["topic_drift"] = topic_drift([task.text for task in first], texts)
-    return values
 
 
 def _of_answers(answers: Mapping[int, Answers], iteration: int, start: int) -> Values:
     """Of S_t to the held-out tasks: alone, beside S_0's, and beside those of the Solver that it was trained from."""
     now, first = answers[iteration], answers[0]
-    since_start, since_first = pair_answers(answers.get(start, {}), now), pair_answers(first, now)
+    words, first_words = mean_words(now), mean_words(first)
     return {
-        "asked_score": mean_met(now, ASKED),
-        "hidden_score": mean_met(now, HIDDEN),
-        "solver_gain": score_gain(since_start),
-        "asked_gain": asked_gain(since_start),
-        "kind_gain": kind_gain(since_first),
-        "pattern_gain": pattern_gain(since_first),
-        "certain_criteria": certain_criteria(now),
+        "solver_gain": score_gain(pair_answers(answers.get(start, {}), now)),
+        "kind_gain": kind_gain(pair_answers(first, now)),
         "repeated_sentences": repeated_sentences(now),
-        "repeats_growth": repeats_growth(since_first),
-        "answer_words": mean_words(now),
-        "answer_growth": _growth(mean_words(now), mean_words(first)),
-        "idle_growth": idle_growth(since_first),
+        "answer_growth": words / first_words if words and first_words else None,
     }
 
 
-def _of_candidates(reader: RunReader, iteration: int, first: int) -> Values:
-    """Of all candidates, counted where they lie; `first` is the first iteration that made tasks."""
-    means = _candidate_means(reader, iteration)
-    words = _candidate_means(reader, first)["task_words"] if iteration > first else None
-    same = reader.sql(
-        "SELECT avg((low = high)::INTEGER) AS same_score, avg(spread) AS rubric_spread FROM ("
-        "SELECT min(g.score) AS low, max(g.score) AS high, stddev_samp(g.score) AS spread "
+def _of_candidates(reader: RunReader, iteration: int) -> Values:
+    """Of all candidates, counted where they lie."""
+    passed = ", ".join(f"avg((gates.{gate}.value)::INTEGER) AS {gate.label}" for gate in Gate)
+    (means,) = reader.sql(
+        "SELECT avg((status = 'accepted')::INTEGER) AS acceptance, "
+        f"avg((status = 'unresolved')::INTEGER) AS unresolved, avg(mean) AS mean_score, {passed} "
+        "FROM candidates WHERE iteration = ? AND stage = 'tasks'",
+        [iteration],
+    )
+    (same,) = reader.sql(
+        "SELECT avg((low = high)::INTEGER) AS same_score FROM (SELECT min(g.score) AS low, max(g.score) AS high "
         "FROM rollouts r JOIN grades g ON g.rollout_id = r.id "
         "AND g.iteration = $1 AND g.stage = 'tasks' WHERE r.iteration = $1 AND r.stage = 'tasks' "
         "AND r.role = 'solver' GROUP BY r.subject_id HAVING count(g.score) > 1)",
         [iteration],
     )
-    return {
-        **means,
-        **same[0],
-        "task_growth": _growth(means["task_words"], words),
-        "target_share": target_share(reader, iteration, accepted_in(reader, iteration)),
-    }
-
-
-def _candidate_means(reader: RunReader, iteration: int) -> dict[str, float | None]:
-    passed = ", ".join(f"avg((gates.{gate}.value)::INTEGER) AS {gate.label}" for gate in Gate)
-    (row,) = reader.sql(
-        "SELECT avg((status = 'accepted')::INTEGER) AS acceptance, "
-        "avg((status = 'unresolved')::INTEGER) AS unresolved, "
-        f"avg(mean) AS mean_score, avg(len(string_split(task.text, ' '))) AS task_words, {passed}, "
-        "avg(task.search_turns) FILTER (status = 'accepted') AS searches_made, "
-        "avg((task.search_turns < task.assigned_turns)::INTEGER) FILTER (status = 'accepted') AS fewer_searches "
-        "FROM candidates WHERE iteration = ? AND stage = 'tasks'",
-        [iteration],
-    )
-    return dict(row)
+    share = target_share(reader, iteration, accepted_in(reader, iteration))
+    return {**means, **same, "target_share": share}
 
 
 def accepted_in(reader: RunReader, iteration: int) -> int:
@@ -179,18 +115,8 @@ def target_share(reader: RunReader, iteration: int, accepted: int) -> float | No
     return accepted / target if ended and target else None
 
 
-def judge_noise(reader: RunReader) -> float | None:
-    """The share of the judge's calls that the run's config spoils; None for a judge that is left alone."""
-    noise = NoiseConfig.model_validate(_settings(reader).get("judge", {}).get("noise") or {})
-    return noise.total or None
-
-
 def _settings(reader: RunReader) -> dict[str, Any]:
     return yaml.safe_load(reader.folder.config.read_text()) or {}
-
-
-def _growth(now: float | None, first: float | None) -> float | None:
-    return now / first if now and first else None
 
 
 def _of_training(reader: RunReader, iteration: int) -> Values:
@@ -217,7 +143,6 @@ def _of_costs(reader: RunReader, iteration: int) -> Values:
     }
     return {
         "judge_failures": failure_share(reader, iteration),
-        "judge_noise": judge_noise(reader),
         "gpu_hours": gpu_hours(reader, iteration),
         **{name: total / accepted if total and accepted else None for name, total in totals.items()},
     }

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from scope_selfplay.health.bounds import LEAST_TASKS
 from scope_selfplay.health.signals import Evidence, evidence
-from scope_selfplay.health.wording import patterns_of
 from scope_selfplay.keys import numpy_rng_from
 from scope_selfplay.store.ratings import has_ratings, read_ratings
 from scope_selfplay.store.reader import RunReader
@@ -16,19 +15,16 @@ from scope_selfplay.store.reader import RunReader
 HELD_OUT_SAMPLE = 2_000
 """Held-out tasks whose answers are looked at."""
 RESAMPLES = 2_000
-ASKED, HIDDEN = "asked", "hidden"
-"""The dimensions of criteria that the task itself names, and of those that only the rubric does."""
+ASKED = "asked"
+"""The dimension of criteria that the task itself names."""
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class HeldOutCriterion:
-    """`pattern` is what its text has in common with other tasks' criteria; "" where that is nothing."""
-
     text: str
     dimension: str
-    pattern: str
 
 
 @dataclass(frozen=True)
@@ -54,12 +50,6 @@ class HeldOutAnswer:
     def shown(self) -> Evidence:
         return self.task.evidence(self.text or "(no answer)")
 
-    def share_met(self, dimension: str) -> float | None:
-        """Of the criteria of a dimension that have a verdict; None where there are none."""
-        pairs = zip(self.task.criteria, self.met, strict=False)
-        found = [met for criterion, met in pairs if criterion.dimension == dimension and met is not None]
-        return sum(found) / len(found) if found else None
-
 
 Answers = Mapping[str, HeldOutAnswer]
 """One Solver's answers by the task's id."""
@@ -80,17 +70,13 @@ def held_out_tasks(reader: RunReader) -> dict[str, HeldOutTask]:
         "WHERE iteration = 0 AND stage = 'tasks' AND status = 'accepted' AND task IS NOT NULL ORDER BY ordinal LIMIT ?",
         [HELD_OUT_SAMPLE],
     )
-    patterns = patterns_of([[each["text"] for each in row["criteria"] or ()] for row in rows])
     return {
         row["id"]: HeldOutTask(
             row["id"],
             row["text"],
-            tuple(
-                HeldOutCriterion(each["text"], each["dimension"], pattern)
-                for each, pattern in zip(row["criteria"] or (), own, strict=True)
-            ),
+            tuple(HeldOutCriterion(each["text"], each["dimension"]) for each in row["criteria"] or ()),
         )
-        for row, own in zip(rows, patterns, strict=True)
+        for row in rows
     }
 
 

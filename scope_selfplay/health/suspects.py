@@ -1,4 +1,4 @@
-"""Texts that look like attacks on a judge or a policy: which share of answers, tasks and documents."""
+"""Texts that look like attacks on a judge or a policy: which share of answers and tasks."""
 
 from scope_selfplay.health.signals import SHOWN, Evidence, Measured, evidence
 from scope_selfplay.store.reader import RunReader
@@ -7,20 +7,17 @@ _ANSWERS = (
     "SELECT subject_id AS task_id, answer AS shown, injection_suspect AS signs, ordinal FROM rollouts "
     "WHERE iteration = $1 AND role = 'solver' AND answer IS NOT NULL"
 )
-_OF_CANDIDATES = (
-    "SELECT coalesce(task.id, id) AS task_id, {shown} AS shown, {signs} AS signs, ordinal FROM candidates "
+_TASKS = (
+    "SELECT coalesce(task.id, id) AS task_id, '' AS shown, injection_suspect AS signs, ordinal FROM candidates "
     "WHERE iteration = $1 AND stage = 'tasks'"
 )
 
 
 def suspect_texts(reader: RunReader, iteration: int) -> dict[str, Measured | None]:
     """By signal; None where no text of the kind was looked at."""
-    tasks = _OF_CANDIDATES.format(shown="''", signs="injection_suspect")
-    documents = _OF_CANDIDATES.format(shown="provenance.document_id", signs="document_suspect")
     return {
         "suspect_answers": _share(reader, iteration, _ANSWERS),
-        "suspect_tasks": _share(reader, iteration, tasks),
-        "suspect_documents": _share(reader, iteration, documents),
+        "suspect_tasks": _share(reader, iteration, _TASKS),
     }
 
 

@@ -5,7 +5,6 @@
 built in.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -59,28 +58,8 @@ def repeated_sentence(text: str) -> str:
     return next((sentence for sentence, count in Counter(sentences(text)).items() if count > 1), "")
 
 
-def opening(text: str) -> str:
-    """Its first words."""
-    return " ".join(word.text for word in _words(text)[:LEAST_WORDS])
-
-
-def phrases(text: str) -> set[str]:
-    """All that it says in `LEAST_WORDS` words in a row."""
-    words = [word.text for word in _words(text)]
-    return {" ".join(words[place : place + LEAST_WORDS]) for place in range(len(words) - LEAST_WORDS + 1)}
-
-
 def word_count(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(text))
-
-
-def effective_number(names: Iterable[str]) -> float:
-    """How many equally frequent names would be as diverse: e to the entropy. Each "" counts as a name of its own."""
-    counts = Counter(names)
-    singles = counts.pop("", 0)
-    shares = [*counts.values(), *[1] * singles]
-    total = sum(shares)
-    return math.exp(-sum(count / total * math.log(count / total) for count in shares)) if total else 0.0
 
 
 def _words(text: str) -> list[_Word]:

@@ -26,7 +26,7 @@ from scope_selfplay.corpus.survey import survey
 from scope_selfplay.dialects import DIALECTS, ToolForm
 from scope_selfplay.errors import CheckpointError, ConfigError, UserError
 from scope_selfplay.evaluation.rows import Row
-from scope_selfplay.health.tasks import measure_diversity
+from scope_selfplay.health.tasks import duplicate_share
 from scope_selfplay.inference.checkpoints import stored_dtype
 from scope_selfplay.judge.cache import cache_key
 from scope_selfplay.judge.chat_client import ChatRequest
@@ -183,7 +183,7 @@ def test_a_copy_of_a_task_in_other_letters_is_a_copy() -> None:
         words = [f"word{rng.random()}" for _ in range(30)]
         hidden = " ".join(word[:2] + rng.choice(HIDDEN) + word[2:] for word in words)
         fullwidth = "".join(chr(ord(each) + 0xFEE0) if each.isalpha() else each for each in " ".join(words))
-        assert measure_diversity([" ".join(words), hidden, fullwidth]).duplicates == pytest.approx(2 / 3)
+        assert duplicate_share([" ".join(words), hidden, fullwidth]) == pytest.approx(2 / 3)
 
 
 def test_no_two_names_of_draws_records_or_calls_run_together() -> None:

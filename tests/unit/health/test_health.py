@@ -10,15 +10,7 @@ from scope_selfplay.health.bounds import BOUNDS
 from scope_selfplay.health.checkup import examine
 from scope_selfplay.health.costs import JudgeUse, judge_use
 from scope_selfplay.health.signals import Checkup
-from scope_selfplay.health.tasks import (
-    Need,
-    Worth,
-    divergence,
-    measure_diversity,
-    needed_searches,
-    topic_drift,
-    worth_of_passages,
-)
+from scope_selfplay.health.tasks import Need, duplicate_share, needed_searches
 from scope_selfplay.schemas import Criterion, Document, Passage, Priority, Rubric, Turn
 from scope_selfplay.store import (
     RunFolder,
@@ -43,32 +35,12 @@ def invented(seed: int, count: int, words: list[str] = WORDS) -> list[str]:
 
 def test_repeated_tasks_are_duplicates_and_invented_ones_are_not() -> None:
     fresh = invented(1, 40)
-    assert measure_diversity(fresh).duplicates == 0
-    assert measure_diversity([*fresh, *fresh[:10]]).duplicates == pytest.approx(0.2)
-    assert measure_diversity(fresh, before=fresh).duplicates == 1
+    assert duplicate_share(fresh) == 0
+    assert duplicate_share([*fresh, *fresh[:10]]) == pytest.approx(0.2)
+    assert duplicate_share(fresh, before=fresh) == 1
     one_word_off = [f"{text} more" for text in fresh]
-    assert measure_diversity([*fresh, *one_word_off]).duplicates == pytest.approx(0.5, abs=0.05)
-
-
-def test_distance_is_one_for_unrelated_tasks_and_none_for_a_single_one() -> None:
-    assert (measure_diversity(invented(2, 30)).distance or 0) > 0.95
-    assert measure_diversity(["a b c d"] * 5).distance == 0
-    assert measure_diversity(["a b c"]).distance is None and measure_diversity([]).duplicates is None
-
-
-def test_topics_of_one_source_do_not_drift_and_other_words_do() -> None:
-    assert (topic_drift(invented(1, 80), invented(2, 80)) or 0) < 0.02
-    other = [f"other{number}" for number in range(500)]
-    assert (topic_drift(invented(1, 80), invented(2, 80, other)) or 0) > 0.5
-    assert topic_drift([], ["a"]) is None
-
-
-def test_divergence_lies_between_zero_and_one() -> None:
-    import numpy as np
-
-    one, two = np.array([4, 0, 2]), np.array([0, 3, 0])
-    assert divergence(one, one) == 0 and divergence(one, two) == pytest.approx(1)
-    assert divergence(one, two) == divergence(two, one)
+    assert duplicate_share([*fresh, *one_word_off]) == pytest.approx(0.5, abs=0.05)
+    assert duplicate_share([]) is None
 
 
 def passage(number: int, text: str) -> Passage:
@@ -85,7 +57,7 @@ def write_one_task(path: Path, found: list[str], asked: str) -> RunReader:
     made = candidate(1, 2)
     assert made.task is not None
     rubric = Rubric(task_id=made.task.id, criteria=(Criterion(text=asked, priority=Priority.CRITICAL),))
-    task = made.task.model_copy(update={"evidence_ids": ("p0",)})
+    task = made.task
     turns = tuple(Turn(query="q", passages=(passage(row, text),)) for row, text in enumerate(found))
     writer = challenger_rollout(made.challenger_rollout_id, "doc-002", task.text).model_copy(
         update={"turns": turns}
@@ -114,11 +86,6 @@ def test_a_search_is_needed_when_only_it_found_what_the_rubric_asks(
 ) -> None:
     with write_one_task(tmp_path / "run", found, asked) as reader:
         assert needed_searches(reader, 1) == Need(needed, len(found))
-
-
-def test_a_passage_is_worth_what_those_who_saw_it_score_more(tmp_path: Path) -> None:
-    with write_one_task(tmp_path / "run", ["2290 crowns."], "Provides 2290.") as reader:
-        assert worth_of_passages(reader, 1) == Worth(0.5, 1)
 
 
 def test_task_making_that_ended_below_its_target_is_a_warning(tmp_path: Path) -> None:
@@ -157,11 +124,11 @@ def test_a_checkup_counts_what_lies_in_the_records(tmp_path: Path) -> None:
     assert values["zero_variance"] == pytest.approx(0.5) and values["tokens_per_task"] == pytest.approx(
         24 * 5 / 12
     )
-    assert values["answer_growth"] == pytest.approx(1) and values["topic_drift"] is None
+    assert values["answer_growth"] == pytest.approx(1)
     assert any("verdicts that failed: 0.05 is over 0.02" in text for text in texts_of(first))
     # The second iteration has the same tasks as the first.
     again = {signal.name: signal.value for signal in second.signals}
-    assert (again["duplicates"], again["topic_drift"]) == (1.0, pytest.approx(0, abs=0.02))
+    assert again["duplicates"] == 1.0
 
 
 def test_a_run_that_has_made_no_tasks_has_no_checkup(tmp_path: Path) -> None:
@@ -177,15 +144,6 @@ def texts_of(checkup: Checkup) -> list[str]:
 def values_of(folder: RunFolder) -> list[dict[str, float | None]]:
     with RunReader(folder.path) as reader:
         return [{signal.name: signal.value for signal in each.signals} for each in examine(reader)]
-
-
-def test_a_judge_that_errs_on_purpose_is_a_warning(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo")
-    assert values_of(folder)[0]["judge_noise"] is None
-    write_atomic(folder.config, "name: demo\njudge:\n  noise: {first: 0.2, wrong: 0.1}\n")
-    assert values_of(folder)[0]["judge_noise"] == pytest.approx(0.3)
-    with RunReader(folder.path) as reader:
-        assert any("spoilt on purpose" in text for text in texts_of(examine(reader)[0]))
 
 
 def test_a_running_stage_of_training_warns_of_its_judge(tmp_path: Path) -> None:
@@ -256,24 +214,6 @@ def test_gpu_hours_count_jobs_and_servers_where_the_config_names_them(tmp_path: 
     assert values_of(folder)[0]["gpu_hours"] == pytest.approx(12 + 1 + 5)
     write_atomic(folder.config, json.dumps({"name": "demo", "cluster": {**settings, "tiny": True}}))
     assert values_of(folder)[0]["gpu_hours"] is None
-
-
-def test_tasks_that_grow_longer_warn(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo")
-    stage = folder.stage(2, Stage.TASKS)
-    rows = [candidate(2, number) for number in range(30)]
-    longer = [
-        each.model_copy(update={"task": each.task.model_copy(update={"text": each.task.text * 3})})
-        if each.task
-        else each
-        for each in rows
-    ]
-    write_records(stage.candidates, longer)
-    with RunReader(folder.path) as reader:
-        first, second = examine(reader)
-    growth = {signal.name: signal for signal in second.signals}["task_growth"]
-    assert growth.value == pytest.approx(2.8, abs=0.2) and "over 2" in growth.warning
-    assert {signal.name: signal.value for signal in first.signals}["task_growth"] is None
 
 
 def test_the_documentation_states_every_signal_with_its_bounds() -> None:

