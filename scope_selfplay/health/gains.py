@@ -51,14 +51,14 @@ def kind_gain(pairs: Sequence[AnswerPair]) -> Measured | None:
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Gained:
     """A criterion's verdict before and after, as +1, 0 or -1."""
 
     group: str
     gained: int
 
 
-def _excess(pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_Change]], name: str) -> Measured | None:
+def _excess(pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_Gained]], name: str) -> Measured | None:
     rows = [
         [
             sum(change.gained for change in own if change.group == name),
@@ -88,10 +88,10 @@ def _excess(pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_Change]], n
     )
 
 
-def _changes(pair: AnswerPair) -> list[_Change]:
+def _changes(pair: AnswerPair) -> list[_Gained]:
     verdicts = zip(pair.after.task.criteria, pair.before.met, pair.after.met, strict=False)
     return [
-        _Change(criterion.dimension, int(after) - int(before))
+        _Gained(criterion.dimension, int(after) - int(before))
         for criterion, before, after in verdicts
         if before is not None and after is not None
     ]

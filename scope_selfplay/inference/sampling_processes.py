@@ -186,11 +186,11 @@ class SamplingWorker:
                     self._settle(answer.call, answer)
         self._fault = self._died(reason)
         for call in list(self._calls):
-            self._settle(call, messages.Answer(call, fault=str(self._fault)))
+            self._settle(call, messages.Sampled(call, fault=str(self._fault)))
         if not self._closing:
             self._on_outage(self._fault)
 
-    def _settle(self, call: int, answer: messages.Answer) -> None:
+    def _settle(self, call: int, answer: messages.Sampled) -> None:
         future = self._calls.get(call)
         if future is None:
             return

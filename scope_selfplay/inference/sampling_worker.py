@@ -46,7 +46,7 @@ class Cancel(NamedTuple):
     call: int
 
 
-class Answer(NamedTuple):
+class Sampled(NamedTuple):
     """`fault` where there is no sample; without a call, the process ends by it."""
 
     call: int | None
@@ -66,7 +66,7 @@ class _Engines:
         try:
             self._take(message)
         except Exception as error:  # noqa: BLE001 - the process that asked must know why this one ends
-            self._send(Answer(None, fault=f"{type(error).__name__}: {error}"))
+            self._send(Sampled(None, fault=f"{type(error).__name__}: {error}"))
             os._exit(1)
 
     def _take(self, message: Any) -> None:
@@ -91,14 +91,14 @@ class _Engines:
 
     async def _answer(self, ask: Ask) -> None:
         try:
-            answer = Answer(ask.call, await self._engines[ask.engine].sample(ask.request, ask.seed))
+            answer = Sampled(ask.call, await self._engines[ask.engine].sample(ask.request, ask.seed))
         except ScopeError as error:
-            answer = Answer(ask.call, fault=str(error))
+            answer = Sampled(ask.call, fault=str(error))
         finally:
             del self._calls[ask.call]
         self._send(answer)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Sampled) -> None:
         self._connection.send_bytes(pickle.dumps(answer))
 
 

@@ -155,7 +155,7 @@ class AnswerSelection(Value):
     selection: Selection
 
 
-class AnswerScore(Value):
+class JudgedScore(Value):
     """A judge's number for one answer to a task."""
 
     iteration: int
@@ -167,7 +167,7 @@ class Judgements(Value):
     """Judgements of a task's answers besides grades and comparisons, in the order in which they were made."""
 
     selections: tuple[AnswerSelection, ...] = ()
-    scores: tuple[AnswerScore, ...] = ()
+    scores: tuple[JudgedScore, ...] = ()
 
 
 class StageState(Value):

@@ -32,11 +32,11 @@ from scope_selfplay.store.folders import RunFolder, Stage
 from scope_selfplay.store.parquet import RecordKind, record_of, value_of
 from scope_selfplay.store.query import (
     AnswerComparison,
-    AnswerScore,
     AnswerSelection,
     Count,
     GradedRollout,
     HeldOutScore,
+    JudgedScore,
     Judgements,
     Neighbours,
     StageState,
@@ -187,7 +187,7 @@ class RunReader(AbstractContextManager["RunReader"]):
                 AnswerSelection(**_place(row), selection=record_of(path, Selection, row))
                 for row in selections
             ),
-            scores=tuple(AnswerScore(**_place(row), score=record_of(path, Score, row)) for row in scores),
+            scores=tuple(JudgedScore(**_place(row), score=record_of(path, Score, row)) for row in scores),
         )
 
     def scores(self) -> list[HeldOutScore]:
