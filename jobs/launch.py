@@ -63,8 +63,8 @@ class RankEnding:
     """What it wrote to stderr last."""
     held: int = 0
     """Bytes of memory that it had shortly before others than its launcher killed it; 0: it was not, or is not known."""
-    said_at: float = field(default=0.0, compare=False)
-    """When it wrote its last line, in seconds of any clock."""
+    last_line_at: float = field(default=0.0, compare=False)
+    """When it wrote that line, by the monotonic clock of the launcher."""
 
     def describe(self, world: int) -> str:
         killed = f" (killed; it held {self.held / 1e9:.1f} GB, see the memory limit)" if self.held else ""
@@ -169,9 +169,13 @@ def run_ranks(
 
 
 def most_telling(endings: Sequence[RankEnding]) -> RankEnding:
-    """The ending that best explains the others; of equals the one that spoke last: those that end for it are silent."""
+    """The ending that best explains the others; of equal codes the rank whose last line is the newest, since ranks that
+    end because of another one write nothing.
+    """
     order = {int(code): place for place, code in enumerate(_EXPLAINING)}
-    return min(endings, key=lambda each: (order.get(each.code, len(order) + (not each.code)), -each.said_at))
+    return min(
+        endings, key=lambda each: (order.get(each.code, len(order) + (not each.code)), -each.last_line_at)
+    )
 
 
 class _Rank:
@@ -179,7 +183,7 @@ class _Rank:
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], say: _Say) -> None:
         self.number, self._say, self._last, self._held = int(variables["RANK"]), say, "", 0
-        self._said_at = 0.0
+        self._last_line_at = 0.0
         self._mark = f"[rank {self.number}] " if int(variables["LOCAL_RANK"]) else ""
         # torch warns, with a stack, of a peer that is gone; the rank says it itself.
         told = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **variables}
@@ -199,7 +203,9 @@ class _Rank:
         # A process that it left behind may hold the pipe open.
         self._reader.join(2.0)
         held = self._held if code == -signal.SIGKILL else 0
-        return RankEnding(self.number, code if code >= 0 else 128 - code, self._last, held, self._said_at)
+        return RankEnding(
+            self.number, code if code >= 0 else 128 - code, self._last, held, self._last_line_at
+        )
 
     def kill(self) -> None:
         """Kill it with all processes that it started."""
@@ -212,7 +218,7 @@ class _Rank:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if line.strip():
-                self._last, self._said_at = line.strip(), time.monotonic()
+                self._last, self._last_line_at = line.strip(), time.monotonic()
             self._say(f"{self._mark}{line.rstrip()}")
 
 

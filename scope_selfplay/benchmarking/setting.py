@@ -191,6 +191,6 @@ def without_copies(contestants: Sequence[Contestant]) -> list[Contestant]:
 
 
 def _context_of(folder: Path) -> int | None:
-    told = read_value(folder / "config.json", dict[str, Any], "save the model again with save_pretrained")
-    holds = (told or {}).get("max_position_embeddings")
+    config = read_value(folder / "config.json", dict[str, Any], "save the model again with save_pretrained")
+    holds = (config or {}).get("max_position_embeddings")
     return holds if isinstance(holds, int) else None

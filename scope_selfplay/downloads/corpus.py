@@ -95,8 +95,8 @@ def _receipt(file: Path) -> Path:
     return file.with_name(f"{file.name}.fetched.json")
 
 
-class _Told(BaseModel):
-    """What a receipt says: the checksum of what was published, and that of the file that was made of it."""
+class _FetchedFile(BaseModel):
+    """A receipt: the checksum of what was published, and that of the file that was made of it."""
 
     sha256: str
     file: str
@@ -105,15 +105,15 @@ class _Told(BaseModel):
 def _is_whole(file: Path, published: PublishedFile) -> bool:
     """Whether this very file was fetched here. Raises ConfigError for another one under its name."""
     receipt = _receipt(file)
-    told = read_value(receipt, _Told, f"remove it and {file.name}, and run this again")
-    if told is None or not file.is_file():
+    fetched = read_value(receipt, _FetchedFile, f"remove it and {file.name}, and run this again")
+    if fetched is None or not file.is_file():
         return False
-    if told.sha256 != published.sha256:
+    if fetched.sha256 != published.sha256:
         raise ConfigError(
-            f"{file}: was made from a file with SHA-256 {told.sha256}, asked was {published.sha256}; give another "
+            f"{file}: was made from a file with SHA-256 {fetched.sha256}, asked was {published.sha256}; give another "
             "name, or remove it"
         )
-    if checksum(file) != told.file:
+    if checksum(file) != fetched.file:
         raise ConfigError(f"{file}: changed since it was fetched; remove it and run this again")
     return True
 

@@ -51,14 +51,16 @@ def kind_gain(pairs: Sequence[AnswerPair]) -> Measured | None:
 
 
 @dataclass(frozen=True)
-class _Gained:
+class _VerdictChange:
     """A criterion's verdict before and after, as +1, 0 or -1."""
 
     group: str
     gained: int
 
 
-def _excess(pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_Gained]], name: str) -> Measured | None:
+def _excess(
+    pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_VerdictChange]], name: str
+) -> Measured | None:
     rows = [
         [
             sum(change.gained for change in own if change.group == name),
@@ -88,10 +90,10 @@ def _excess(pairs: Sequence[AnswerPair], changes: Sequence[Sequence[_Gained]], n
     )
 
 
-def _changes(pair: AnswerPair) -> list[_Gained]:
-    verdicts = zip(pair.after.task.criteria, pair.before.met, pair.after.met, strict=False)
+def _changes(pair: AnswerPair) -> list[_VerdictChange]:
+    verdicts = zip(pair.after.task.dimensions, pair.before.met, pair.after.met, strict=False)
     return [
-        _Gained(criterion.dimension, int(after) - int(before))
-        for criterion, before, after in verdicts
+        _VerdictChange(dimension, int(after) - int(before))
+        for dimension, before, after in verdicts
         if before is not None and after is not None
     ]

@@ -22,16 +22,11 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class HeldOutCriterion:
-    text: str
-    dimension: str
-
-
-@dataclass(frozen=True)
 class HeldOutTask:
     id: str
     text: str
-    criteria: tuple[HeldOutCriterion, ...]
+    dimensions: tuple[str, ...]
+    """Of its criteria, one each."""
 
     def evidence(self, shown: str) -> Evidence:
         return evidence(0, self.id, self.text, shown)
@@ -74,7 +69,7 @@ def held_out_tasks(reader: RunReader) -> dict[str, HeldOutTask]:
         row["id"]: HeldOutTask(
             row["id"],
             row["text"],
-            tuple(HeldOutCriterion(each["text"], each["dimension"]) for each in row["criteria"] or ()),
+            tuple(each["dimension"] for each in row["criteria"] or ()),
         )
         for row in rows
     }

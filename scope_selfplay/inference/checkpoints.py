@@ -265,8 +265,8 @@ def load_frozen(folder: Path, device: str) -> Any:
 def load_model(
     folder: Path, *, precision: str = "float32", attention: str = "sdpa", whole: bool = True
 ) -> Any:
-    """A causal language model on the CPU, in float32 unless told (the trainer casts); not `whole`: one of its shape
-    that takes no memory.
+    """A causal language model on the CPU, in float32 unless told (the trainer casts); where it is not `whole`, on the
+    meta device, without weights.
 
     Raises CheckpointError; ConfigError where the package of an attention is missing.
     """

@@ -267,7 +267,7 @@ class RubricSource:
         self.peers = peers or Alone()
         """Those that share a step: one of them writes the rubric of a question for all."""
         self.step = 0
-        """A rubric that could not be written is asked for again in the next step, and not by every rank in this one."""
+        """The training step: a rubric that the judge could not write is tried once a step, by one rank for all."""
         self._written: dict[str, Rubric] = {}
         self._writing: dict[str, asyncio.Future[Rubric | None]] = {}
 

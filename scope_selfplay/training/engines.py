@@ -67,7 +67,7 @@ judged (or nobody: then they are when the rewards are there) -> what was sampled
 
 
 class Engine:
-    """What samples: this one is in this process, or nothing samples. `source` is what episodes ask for turns."""
+    """The engine in this process; without a `source`, which episodes ask for turns, nothing is sampled."""
 
     def __init__(self, source: Any = None) -> None:
         self.source = source

@@ -37,12 +37,8 @@ class Course:
     hidden: Sequence[float] = (0.3, 0.4, 0.5)
     repeats: Sequence[float] = (0.05, 0.05, 0.05)
     """How probable it is that an answer says its last sentence again."""
-    padding: Sequence[int] = (0, 0, 0)
-    """Sentences in every answer that nobody asked for."""
     aspects: Sequence[int] = (20, 20)
     """How many subjects tasks choose from."""
-    same_hidden: bool = False
-    """Every rubric asks for the archive."""
     longest_wins: bool = False
     """An answer's score is its length."""
 
@@ -72,7 +68,7 @@ def write_invented(path: Path, course: Course, *, seed: int = 1, tasks: int = 10
 def _candidate(rng: random.Random, iteration: int, number: int, aspects: int, course: Course) -> Candidate:
     name = " ".join("".join(rng.sample(SYLLABLES, 2)).capitalize() for _ in range(2))
     chosen = rng.sample(ASPECTS[:aspects], min(3, aspects))
-    unasked = "archive" if course.same_hidden else rng.choice(ASPECTS)
+    unasked = rng.choice(ASPECTS)
     verb = VERBS[0] if aspects < len(ASPECTS) else rng.choice(VERBS)
     task = Task(
         id=f"task-{iteration}-{number:03d}",
@@ -110,9 +106,7 @@ def _answer(
         < skills[each.dimension]
         for row, each in enumerate(_criteria(made))
     ]
-    said = [
-        f"On {rng.choice(ASPECTS)} {rng.random():.4f} is known." for _ in range(4 + course.padding[solver])
-    ]
+    said = [f"On {rng.choice(ASPECTS)} {rng.random():.4f} is known." for _ in range(4)]
     if course.longest_wins:
         said += [f"Also {rng.random():.4f} was so." for each in met for _ in range(3) if each]
     if rng.random() < course.repeats[solver]:

@@ -107,4 +107,5 @@ def test_the_page_links_every_warning_to_its_tasks(old_world: Path, checkups: li
         health = page[page.index('<section id="health">') :]
         links = re.findall(r'<li><a href="([^"]+)">', health)
         assert len(links) == sum(len(found.behind) for each in checkups for found in each.warnings)
+        assert {link.split("/")[1] for link in links} == {"compare"}
         assert all(opened.get(link).status_code == 200 for link in {*links[:2], *links[-2:]})

@@ -106,7 +106,7 @@ def ranks(*programs: str, lines: list[str], grace: float = 60.0, after_failure: 
     return run_ranks(command, told, lines.append, grace=grace, after_failure=after_failure)
 
 
-def test_of_equal_endings_the_rank_that_spoke_last_decides() -> None:
+def test_of_equal_endings_the_rank_with_the_newest_line_decides() -> None:
     """Those that end because another one failed say nothing more."""
     first = "print('step 1', file=sys.stderr); sys.exit(75)"
     second = "time.sleep(0.3); print('the judge is down', file=sys.stderr); time.sleep(0.5); sys.exit(75)"
